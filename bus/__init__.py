@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
-    from bus.processing import Acknowledgement, RecordFailed, RunSummary
+    from bus.processing import Acknowledgement, Output, RecordFailed, RunSummary
     from bus.processing.consumer import Consumer
     from bus.processing.listeners import listener, run_listeners
 
@@ -39,6 +39,7 @@ __all__ = [
     "GroupMetadata",
     "NewTopic",
     "OffsetAndMetadata",
+    "Output",
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
@@ -65,6 +66,7 @@ _HOMES = {
     "GroupMetadata": "bus.client.values",
     "NewTopic": "bus.client.values",
     "OffsetAndMetadata": "bus.client.values",
+    "Output": "bus.processing",
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",

@@ -18,6 +18,7 @@ class OffsetTracker:
         self._done: set[int] = set()  # above the first open one
         self._next: int | None = None  # offset after the last record such that all up to it are done
         self._committed: int | None = None
+        self._bound: int | None = None  # no offset above it is committed
 
     def deliver(self, offset: int) -> None:
         """A record came. Offsets only grow."""
@@ -48,12 +49,19 @@ class OffsetTracker:
     @property
     def to_commit(self) -> int | None:
         """The offset of the next record to read after everything that is done; None if that is committed."""
-        return None if self._next == self._committed else self._next
+        end = self._next if self._next is None or self._bound is None else min(self._next, self._bound)
+        return None if end == self._committed else end
+
+    def hold(self, offset: int) -> None:
+        """Its record is not done after all, and never will be: nothing is committed that passes it."""
+        self._bound = offset if self._bound is None else min(self._bound, offset)
 
     @property
     def position(self) -> int | None:
         """Where to go on, should what is not done be read again; None before the first record."""
-        return self._next if self._next is not None or not self._open else self._open[0]
+        if self._next is None:
+            return self._open[0] if self._open else None
+        return self._next if self._bound is None else min(self._next, self._bound)
 
     def note_committed(self, offset: int) -> None:
         assert self._next is not None, f"{offset} was committed, nothing is done"

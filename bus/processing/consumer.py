@@ -12,7 +12,9 @@ from bus.client.consumer.misuse import exclusive
 from bus.processing.dead_letters import DeadLetters
 from bus.processing.run import ProcessingRun
 from bus.processing.settings import parse_settings
+from bus.processing.transactions import open_transactions
 from bus.processing.work import RunSummary
+from bus.processing.workers import DeadLetterSink
 
 
 class Consumer(ReadingConsumer):
@@ -36,6 +38,10 @@ class Consumer(ReadingConsumer):
         for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. A second signal, or
         `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
         `poll` and `commit` do.
+
+        With `transactional_id` the handler gets an `Output` too, `handler(record, output)`: what it sends there, dead
+        letters and offsets are committed in transactions, each record counted once. Raises PRODUCER_FENCED when
+        another instance has come with the id.
         """
         for name, event in (("stop", stop), ("hurry", hurry)):
             if event is not None and not callable(getattr(event, "is_set", None)):
@@ -48,7 +54,13 @@ class Consumer(ReadingConsumer):
             group_id=member.group_id,
             is_deserialized=self._config.key_deserializer is not None or self._config.value_deserializer is not None,
         )
+        transactions = None
+        sink: DeadLetterSink = dead_letters.send
+        if settings.transactional_id is not None:
+            transactions, sink = open_transactions(self._addresses, settings, member), dead_letters.compose
         try:
-            return ProcessingRun(self, member, handler, settings, dead_letters.send, stop, hurry).run()
+            return ProcessingRun(self, member, handler, settings, sink, stop, hurry, transactions=transactions).run()
         finally:
             dead_letters.close()
+            if transactions is not None:
+                transactions.close()

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from bus.client.admin.admin import Admin
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.consumer.consumer import Consumer
+from bus.client.interceptors import ProducerRecord
 from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.processing.error_decisions import FailedAt
+from bus.processing.output import Outcome
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
 
@@ -32,8 +34,9 @@ _ATTEMPT_TIMEOUT_MS = 30_000  # of each step of an attempt to send a letter
 _SEND_TIMEOUT_MS = 120_000  # as long as a producer's delivery.timeout.ms: a broker that restarts stops no run
 _ADDED_BYTES_MAX = 16_384  # of the headers that are added, with names and ids as long as they may be
 _SIZE_MAX = 1 << 30  # the broker says what is too large
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ERROR_HEADER = "bus.dlq.exception"
+ResultT = TypeVar("ResultT")
 
 
 class DeadLetters:
@@ -56,8 +59,20 @@ class DeadLetters:
     def send(self, work: Work, error: BaseException) -> None:
         """Returns when the broker has it. Raises what keeps it from being sent; what may pass, a broker that restarts
         above all, only when it has not passed for two minutes."""
-        deadline_ms = monotonic_ms() + _SEND_TIMEOUT_MS
         topic = self._settings.dead_letter_topic_of(work.record.topic)
+        self._repeat(work, topic, lambda: self._send_once(topic, work, error))
+
+    def compose(self, work: Work, error: BaseException) -> Outcome:
+        """As `send`, but that the letter is not sent: it is to be committed with the offset of its record."""
+        topic = self._settings.dead_letter_topic_of(work.record.topic)
+        forms = self._repeat(work, topic, lambda: list(self._forms(topic, work, error)))
+        records: list[Sequence[ProducerRecord]] = [[form] for form in forms]
+        if self._settings.dead_letter_too_large == "skip":
+            records.append(())
+        return Outcome(work, tuple(records), is_letter=True)
+
+    def _repeat(self, work: Work, topic: str, attempt_once: Callable[[], ResultT]) -> ResultT:
+        deadline_ms = monotonic_ms() + _SEND_TIMEOUT_MS
 
         def pause(attempt: int, failed: BusError) -> bool:
             delay_ms = self._backoff.ms(attempt)
@@ -67,21 +82,24 @@ class DeadLetters:
             self._partition_counts.pop(topic, None)  # it may have been deleted
             return not self._closed.wait(delay_ms / 1000)
 
-        retry(
-            lambda: self._send_once(topic, work, error), may_retry=lambda attempt, failed: failed.retriable, pause=pause
-        )
+        return retry(attempt_once, may_retry=lambda attempt, failed: failed.retriable, pause=pause)
 
-    def _send_once(self, topic: str, work: Work, error: BaseException) -> None:
-        count, producer = self._prepared(topic, work.record.topic)
+    def _forms(self, topic: str, work: Work, error: BaseException) -> Iterator[ProducerRecord]:
+        """Of the letter, each smaller than the one before."""
+        count = self._partition_count(topic, work.record.topic)
         is_raw = work.failure is not None or not self._is_deserialized
         raw = work.record if is_raw else self._read_again(work.partition, work.record.offset)
         partition = work.partition.partition if work.partition.partition < count else None
-        refused: BusError | None = None
         for letter in self._letters(raw, dead_letter_headers(work, error, self._group_id)):
+            yield ProducerRecord(topic, letter.value, letter.key, letter.headers, partition)
+
+    def _send_once(self, topic: str, work: Work, error: BaseException) -> None:
+        refused: BusError | None = None
+        for letter in self._forms(topic, work, error):
             try:
-                producer.send(topic, letter.value, letter.key, letter.headers, partition=partition).result()
+                self._sender().send(*letter).result()
             except BusError as failed:
-                if failed.code not in _TOO_LARGE:
+                if failed.code not in TOO_LARGE:
                     raise
                 refused = failed
                 logger.warning("%s offset %d: its dead letter is made smaller: %s", *_place(work), failed)
@@ -93,7 +111,6 @@ class DeadLetters:
         logger.error("%s offset %d: skipped, and there is no dead letter: %s", *_place(work), refused)
 
     def _letters(self, raw: ConsumerRecord, added: Headers) -> Iterator[ConsumerRecord]:
-        """Forms of the letter, each smaller than the one before."""
         yield raw._replace(headers=[*raw.headers, *added])
         yield raw._replace(headers=[*raw.headers, *(header for header in added if header[0] != _ERROR_HEADER)])
         yield raw
@@ -110,12 +127,15 @@ class DeadLetters:
         if producer is not None:
             producer.close()
 
-    def _prepared(self, topic: str, source: str) -> tuple[int, Producer]:
-        """How many partitions the dead letter topic has, which is created if need be, and who sends there."""
+    def _partition_count(self, topic: str, source: str) -> int:
+        """Of the dead letter topic, which is created if need be."""
         with self._creating:
             count = self._partition_counts.get(topic)
             if count is None:
                 count = self._partition_counts[topic] = self._ensure_topic(topic, source)
+            return count
+
+    def _sender(self) -> Producer:
         with self._lock:
             if self._closed.is_set():
                 raise BusError(ErrorCode.INVALID_REQUEST, "the run is over, no dead letter is sent any more")
@@ -129,7 +149,7 @@ class DeadLetters:
                     request_timeout_ms=_ATTEMPT_TIMEOUT_MS // 2,
                     delivery_timeout_ms=_ATTEMPT_TIMEOUT_MS,
                 )
-            return count, self._producer
+            return self._producer
 
     def _ensure_topic(self, topic: str, source: str) -> int:
         with Admin(self._addresses, default_api_timeout_ms=_ATTEMPT_TIMEOUT_MS) as admin:
@@ -178,10 +198,9 @@ def _place(work: Work) -> tuple[TopicPartition, int]:
 
 def dead_letter_headers(work: Work, error: BaseException, group_id: str) -> Headers:
     """Why a record is a dead letter, and where it came from; numbers are decimal."""
-    failed_at = FailedAt.HANDLER if work.failure is None else FailedAt.DESERIALIZER
     record = work.record
     return [
-        ("bus.dlq.reason", failed_at.value.encode()),
+        ("bus.dlq.reason", work.failed_at.value.encode()),
         (_ERROR_HEADER, f"{type(error).__qualname__}: {error}"[:_ERROR_TEXT_MAX].encode(errors="replace")),
         ("bus.dlq.attempts", str(work.attempt).encode()),
         ("bus.dlq.group", group_id.encode()),

@@ -18,6 +18,7 @@ class FailedAt(Enum):
 
     DESERIALIZER = "deserializer"
     HANDLER = "handler"
+    OUTPUT = "output"  # the handler returned, and a topic does not take what it sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ FailureDecision = TryAgain | Stop | Pass
 def decide_failure(
     settings: ProcessingSettings, record: ConsumerRecord, error: BaseException, attempt: int, failed_at: FailedAt
 ) -> FailureDecision:
-    """`attempt`: how often it was tried, counted from 1. What cannot be deserialized is not tried again: it would fail
-    again."""
+    """`attempt`: how often it was tried, counted from 1. What cannot be deserialized is not tried again, nor is output
+    that its topic refuses: it would fail again."""
     may_retry = failed_at is FailedAt.HANDLER
     if not isinstance(error, Exception):
         return Stop(error)  # an exit or an interrupt: meant for the program, not for the record

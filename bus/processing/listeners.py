@@ -121,6 +121,19 @@ def run_listeners(
     return _Listening(address, chosen, configs, stop or threading.Event()).run()
 
 
+def _check_ids(listeners: Sequence[Listener]) -> None:
+    """Two with one transactional id would fence each other for ever."""
+    of_id: dict[str, Listener] = {}
+    for each in listeners:
+        transactional_id = each.options.get("transactional_id")
+        other = None if transactional_id is None else of_id.setdefault(transactional_id, each)
+        if other is not None and other is not each:
+            raise conflict(
+                f"expected a transactional_id of its own for each listener, found {transactional_id!r} of "
+                f"{other.name} and {each.name}"
+            )
+
+
 class _Listening:
     def __init__(
         self, address: str | list[str], listeners: list[Listener], configs: Mapping[str, Any], stop: threading.Event
@@ -131,6 +144,7 @@ class _Listening:
         self._summaries: dict[str, RunSummary] = {}
         self._errors: list[BaseException] = []
         self._runs: list[tuple[str, Listener, Consumer]] = []
+        _check_ids(listeners)
         try:
             for each in listeners:
                 consumer = Consumer(address, **{**configs, **each.configs})

@@ -20,13 +20,13 @@ from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
 from bus.processing.commits import CommitPacing, OffsetTracker
 from bus.processing.error_decisions import (
-    FailedAt,
     FailureDecision,
     Pass,
     Stop,
     TryAgain,
     decide_failure,
 )
+from bus.processing.output import Cut, Outcome, WaitingOutcomes
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Counts, Work
 
@@ -46,6 +46,7 @@ class RecordFlow:
         self._to_pause: set[TopicPartition] = set()
         self._to_resume: set[TopicPartition] = set()
         self._committable: set[TopicPartition] = set()
+        self._outcomes = WaitingOutcomes()
         self._leaving: frozenset[TopicPartition] = frozenset()  # let go, and not forgotten yet
         self._is_stopped = False
 
@@ -93,11 +94,14 @@ class RecordFlow:
 
     # ------------------------------------------------------------ how work ended
 
-    def succeed(self, work: Work) -> None:
-        """The handler returned. In the manual modes the record is not done before it is acknowledged."""
+    def succeed(self, work: Work, outcome: Outcome | None = None) -> None:
+        """The handler returned. In the manual modes the record is not done before it is acknowledged. `outcome` waits
+        for the commit of the record's offset."""
         self._leave(work)
         if self._is_ours(work):
             self.counts.handled += 1
+            if outcome is not None:
+                self._outcomes.put(outcome)
             if not self._settings.is_manual:
                 self._finish(work)
         else:
@@ -109,8 +113,7 @@ class RecordFlow:
             self._leave(work)
             self.counts.abandoned += 1
             return Pass.SKIP
-        failed_at = FailedAt.HANDLER if work.failure is None else FailedAt.DESERIALIZER
-        decision = decide_failure(self._settings, work.record, error, work.attempt, failed_at)
+        decision = decide_failure(self._settings, work.record, error, work.attempt, work.failed_at)
         match decision:
             case TryAgain() if work.partition in self._leaving:
                 self._leave(work)
@@ -126,9 +129,12 @@ class RecordFlow:
                 pass
         return decision
 
-    def pass_over(self, work: Work, *, is_dead_letter: bool) -> None:
-        """Done without success: skipped, or durable in the dead letter topic."""
+    def pass_over(self, work: Work, *, is_dead_letter: bool, letter: Outcome | None = None) -> None:
+        """Done without success: skipped, or durable in the dead letter topic, or with a letter that waits for the
+        commit of the record's offset."""
         self._leave(work)
+        if letter is not None and self._is_ours(work):
+            self._outcomes.put(letter)
         if is_dead_letter:
             self.counts.dead_lettered += 1
         else:
@@ -146,6 +152,50 @@ class RecordFlow:
     def acknowledge(self, work: Work) -> bool:
         """In the manual modes: the record is done. False if it was, or if the partition is not ours any more."""
         return self._is_ours(work) and self._finish(work)
+
+    # ------------------------------------------------------------ output that its topic refuses
+
+    def refuse(self, outcome: Outcome, error: Exception, *, is_too_large: bool) -> FailureDecision | None:
+        """It can never be committed as it is; its record was done. None: a smaller form takes its place. After
+        DEAD_LETTER a letter has to take it, or the record to `stop_for_output`."""
+        work = outcome.work
+        smaller = outcome.smaller() if is_too_large else None
+        if smaller is not None:
+            self._outcomes.put(smaller)
+            return None
+        decision = (
+            Stop(error)
+            if outcome.is_letter
+            else decide_failure(
+                self._settings, work.record, error, work.attempt, replace(work, is_output_refused=True).failed_at
+            )
+        )
+        match decision:
+            case Stop(raised):
+                self.stop_for_output(outcome, raised)
+            case Pass.SKIP:
+                self._outcomes.drop(outcome)
+                self.counts.handled -= 1
+                self.counts.skipped += 1
+            case Pass.DEAD_LETTER:
+                pass
+            case TryAgain():
+                raise AssertionError("output that was refused is not tried again")
+        return decision
+
+    def replace_by_letter(self, letter: Outcome) -> None:
+        self._outcomes.put(letter)
+        self.counts.handled -= 1
+        self.counts.dead_lettered += 1
+
+    def stop_for_output(self, outcome: Outcome, error: BaseException) -> None:
+        """Its record is not done after all: nothing more is handed out, and no commit passes it."""
+        outcome.work.tracker.hold(outcome.work.record.offset)
+        if self.failure is None:
+            self.failure = (outcome.work.record, error)
+        self.stop()
+
+    # ------------------------------------------------------------ records that are done
 
     def _leave(self, work: Work) -> None:
         """A worker is free again."""
@@ -197,6 +247,7 @@ class RecordFlow:
             self._trackers.pop(partition, None)
         for kept in (self._paused, self._to_pause, self._to_resume, self._committable):
             kept -= gone
+        self._outcomes.forget(gone)
         self._leaving -= gone
 
     def running_count(self, partitions: Iterable[TopicPartition] | None = None) -> int:
@@ -239,6 +290,10 @@ class RecordFlow:
         offsets = {partition: self._trackers[partition].to_commit for partition in sorted(wanted)}
         return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
+    def cut(self, offsets: Mapping[TopicPartition, int], bytes_max: int) -> Cut:
+        """What the next transaction commits of `offsets`, which can be committed."""
+        return self._outcomes.cut(offsets, bytes_max)
+
     def note_committed(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
         self.counts.commits += 1
         self._pacing.note_committed(now_ms)
@@ -246,6 +301,7 @@ class RecordFlow:
             tracker = self._trackers.get(partition)
             if tracker is not None:
                 tracker.note_committed(offset)
+                self._outcomes.note_committed(partition, offset)
                 if tracker.to_commit is None:
                     self._committable.discard(partition)
 

@@ -16,6 +16,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -24,8 +25,12 @@ from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
+from bus.processing.dead_letters import TOO_LARGE
+from bus.processing.error_decisions import Pass
+from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
 from bus.processing.settings import ProcessingSettings
+from bus.processing.transactions import OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
 from bus.processing.workers import (
@@ -36,6 +41,7 @@ from bus.processing.workers import (
     calling,
     check_handler,
     is_coroutine_handler,
+    report,
 )
 
 logger = logging.getLogger(__name__)
@@ -91,13 +97,17 @@ class ProcessingRun:
         stop: threading.Event | None = None,
         hurry: threading.Event | None = None,
         clock: Callable[[], int] = now_ms,
+        *,
+        transactions: OutputTransactions | None = None,
     ) -> None:
-        """`stop` ends the run in order; with `hurry` the end waits for no worker. Raises `BusError` INVALID_CONFIG for
-        a handler that does not fit."""
+        """`stop` ends the run in order; with `hurry` the end waits for no worker. With `transactions` nothing is
+        committed but by these. Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
         check_handler(handler, settings)
         self._consumer = consumer
         self._member = member
         self._settings = settings
+        self._dead_letters = dead_letters
+        self._transactions = transactions
         self._stop = stop or threading.Event()
         self._ended_by: str | None = None
         self._hurry = hurry or threading.Event()
@@ -108,7 +118,7 @@ class ProcessingRun:
         self._committed: dict[TopicPartition, int] = {}
         self._flow = RecordFlow(settings, self._started_ms)
         self._board = WorkBoard(self._flow, consumer.wakeup, clock)
-        call = calling(handler, self._board, settings)
+        call = calling(handler, self._board, settings, transactions)
         workers = AsyncWorkers if is_coroutine_handler(handler) else ThreadWorkers
         self._workers: Workers = workers(self._board, call, dead_letters, count=settings.workers)
 
@@ -121,6 +131,8 @@ class ProcessingRun:
         )
         with StopSignals(self._on_signal):
             try:
+                if self._transactions is not None:
+                    self._initialize(self._transactions)
                 self._workers.start()
                 while not self._is_over():
                     self._do_round()
@@ -133,6 +145,14 @@ class ProcessingRun:
             record, error = self._flow.failure
             raise RecordFailed(record, error, summary) from error
         return summary
+
+    def _initialize(self, transactions: OutputTransactions) -> None:
+        try:
+            transactions.initialize(self._is_over)
+        except BusError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT or not self._is_over():
+                raise
+            logger.warning("ended before an earlier instance was: %s", error)
 
     # ------------------------------------------------------------ the rounds
 
@@ -196,14 +216,67 @@ class ProcessingRun:
         """What cannot be committed now is tried again later, unless the partitions are given up before."""
         if not offsets:
             return
+        if self._transactions is not None:
+            self._commit_in_transactions(self._transactions, offsets)
+            return
         try:
             self._consumer.commit(offsets)
         except BusError as error:
             if error.code not in _COMMITS_LATER and not error.retriable:
                 raise
-            self._commit_again_ms = self._clock() + _COMMIT_RETRY_MS
-            logger.warning("a commit of %s is put off: %s", count_of(len(offsets), "partition"), error)
+            self._put_off(offsets, error)
             return
+        self._note_committed(offsets)
+
+    def _commit_in_transactions(self, transactions: OutputTransactions, offsets: Mapping[TopicPartition, int]) -> None:
+        """One, unless that would be too large."""
+        left = dict(offsets)
+        while left:
+            with self._board.locked() as flow:
+                cut = flow.cut(left, transactions.bytes_max)
+            try:
+                transactions.commit(cut.outcomes, cut.offsets, self._is_over)
+            except TransactionPutOff as error:
+                self._put_off(offsets, error)
+                return
+            except OutputRefused as refused:
+                self._settle_refused(refused)
+                with self._board.locked() as flow:
+                    left = flow.all_offsets(left)
+                continue
+            self._note_committed(cut.offsets)
+            left = {partition: end for partition, end in left.items() if cut.offsets.get(partition) != end}
+
+    def _settle_refused(self, refused: OutputRefused) -> None:
+        """`on_error` decides, as if the handler had failed; but it is not called again."""
+        outcome, error = refused.outcome, refused.error
+        work = replace(outcome.work, is_output_refused=True)
+        is_too_large = isinstance(error, BusError) and error.code in TOO_LARGE
+        with self._board.locked() as flow:
+            decision = flow.refuse(outcome, error, is_too_large=is_too_large)
+        if decision is None:
+            found = "made smaller" if outcome.forms[1] else "left out"
+            logger.warning("%s offset %d: its dead letter is %s: %s", *_place(outcome), found, error)
+            return
+        report(work, error, decision)
+        if decision is not Pass.DEAD_LETTER:
+            return
+        try:
+            letter = self._dead_letters(work, error)
+        except Exception as failed:
+            logger.error("%s offset %d: its dead letter failed, processing ends", *_place(outcome))
+            with self._board.locked() as flow:
+                flow.stop_for_output(outcome, failed)
+        else:
+            assert letter is not None, "with transactions a letter is committed with the offset"
+            with self._board.locked() as flow:
+                flow.replace_by_letter(letter)
+
+    def _put_off(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
+        self._commit_again_ms = self._clock() + _COMMIT_RETRY_MS
+        logger.warning("a commit of %s is put off: %s", count_of(len(offsets), "partition"), error)
+
+    def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._committed.update(offsets)
         with self._board.locked() as flow:
             flow.note_committed(offsets, self._clock())
@@ -289,6 +362,10 @@ class ProcessingRun:
                 duration_ms=self._clock() - self._started_ms,
                 ended_by=self._ended_by or "error",
             )
+
+
+def _place(outcome: Outcome) -> tuple[TopicPartition, int]:
+    return outcome.work.partition, outcome.work.record.offset
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

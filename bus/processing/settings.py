@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
@@ -20,6 +21,7 @@ from bus.client.config.values import (
     conflict,
     integer,
     setting,
+    transactional_id,
 )
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
@@ -59,6 +61,12 @@ def _dead_letter_topic(value: Any) -> Any:
     raise ValueError("the name of a topic, with {topic} for that of the record if you like, or a function of it")
 
 
+def _producer_configs(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return dict(value)
+    raise ValueError('settings of a producer by their names, as in {"compression_type": "zstd"}')
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessingSettings:
     """`ack_count` and `ack_time_ms` count for the ack modes that have them in their names. `retries` None: as often as
@@ -83,6 +91,9 @@ class ProcessingSettings:
     drain_timeout_ms: int = setting(30_000, ANY_MILLISECONDS)
     # Of one partition: records that wait, are with a worker, or are done behind one that is not.
     queued_records_max: int = setting(1_000, integer(1))
+    # What handlers send, dead letters and offsets are committed in transactions of this id.
+    transactional_id: str | None = setting(None, transactional_id)
+    producer_configs: Mapping[str, Any] = field(default_factory=dict, metadata=checked_by(_producer_configs))
 
     @property
     def is_manual(self) -> bool:
@@ -120,4 +131,21 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     for name, modes in (("ack_count", ("count", "count_time")), ("ack_time_ms", ("time", "count_time"))):
         if name in given and settings.ack not in modes:
             raise conflict(f"{name}: expected ack to be one of {', '.join(modes)} beside it, found {settings.ack!r}")
+    _check_transactions(settings, given)
     return settings
+
+
+def _check_transactions(settings: ProcessingSettings, given: Mapping[str, Any]) -> None:
+    if settings.transactional_id is None:
+        if "producer_configs" in given:
+            raise conflict("producer_configs: expected a transactional_id beside them, found none")
+        return
+    if settings.is_manual:
+        raise conflict(
+            f"transactional_id: expected an ack without acknowledgements beside it, found {settings.ack!r}: a record's "
+            "output is whole when its handler has returned"
+        )
+    own = sorted({"transactional_id", "name"} & settings.producer_configs.keys())
+    if own:
+        raise conflict(f"producer_configs: expected transactional_id as the identity, found {own[0]} too")
+    parse_config(ProducerConfig, {**settings.producer_configs, "transactional_id": settings.transactional_id})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
 from bus.processing.commits import OffsetTracker
+from bus.processing.error_decisions import FailedAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,14 @@ class Work:
     tracker: OffsetTracker = field(repr=False, compare=False)  # another one after the partition was given up
     attempt: int = 1
     failure: Exception | None = None  # why it has no key and value: it could not be deserialized
+    is_output_refused: bool = False
+
+    @property
+    def failed_at(self) -> FailedAt:
+        """Where it fails, if it does."""
+        if self.failure is not None:
+            return FailedAt.DESERIALIZER
+        return FailedAt.OUTPUT if self.is_output_refused else FailedAt.HANDLER
 
 
 @dataclass(slots=True)

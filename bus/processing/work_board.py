@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from bus.model import TopicPartition
 from bus.processing.error_decisions import FailureDecision, TryAgain
+from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
 from bus.processing.work import Work
 
@@ -57,9 +58,9 @@ class WorkBoard:
             at_ms = self._flow.next_retry_ms()
         return None if at_ms is None else max(0, at_ms - self.clock()) / 1000
 
-    def succeed(self, work: Work) -> None:
+    def succeed(self, work: Work, outcome: Outcome | None = None) -> None:
         with self._settling() as flow:
-            flow.succeed(work)
+            flow.succeed(work, outcome)
 
     def fail(self, work: Work, error: BaseException) -> FailureDecision:
         with self._settling() as flow:
@@ -68,9 +69,9 @@ class WorkBoard:
             self.announce()  # workers that wait have to look at the clock
         return decision
 
-    def pass_over_dead_letter(self, work: Work) -> None:
+    def pass_over_dead_letter(self, work: Work, letter: Outcome | None = None) -> None:
         with self._settling() as flow:
-            flow.pass_over(work, is_dead_letter=True)
+            flow.pass_over(work, is_dead_letter=True, letter=letter)
 
     def stop_for(self, work: Work, error: BaseException) -> None:
         with self._settling() as flow:

@@ -11,11 +11,13 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from bus.client.config.values import conflict
+from bus.client.interceptors import ProducerRecord
 from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
+from bus.processing.output import Outcome, Output
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
 from bus.processing.work_board import WorkBoard
@@ -42,8 +44,13 @@ def is_coroutine_handler(handler: Any) -> bool:
 
 def check_handler(handler: Any, settings: ProcessingSettings) -> None:
     """Raises `BusError` INVALID_CONFIG."""
-    arguments = ("record", "acknowledgement") if settings.is_manual else ("record",)
-    expected = f"expected a handler of ({', '.join(arguments)}) with ack={settings.ack!r}"
+    arguments, reason = ["record"], f"ack={settings.ack!r}"
+    if settings.is_manual:
+        arguments.append("acknowledgement")
+    elif settings.transactional_id is not None:
+        arguments.append("output")
+        reason = "a transactional_id"
+    expected = f"expected a handler of ({', '.join(arguments)}) with {reason}"
     if not callable(handler):
         raise conflict(f"{expected}, found {type(handler).__name__}")
     try:
@@ -56,15 +63,70 @@ def check_handler(handler: Any, settings: ProcessingSettings) -> None:
         raise conflict(f"{expected}, found {getattr(handler, '__name__', handler)!s}{signature}") from None
 
 
-def calling(handler: Callable[..., Any], board: WorkBoard, settings: ProcessingSettings) -> Callable[[Work], Any]:
-    if settings.is_manual:
-        return lambda work: handler(work.record, Acknowledgement(board, work))
-    return lambda work: handler(work.record)
+class Outputs(Protocol):
+    """Where handlers put what they send."""
+
+    def new_output(self) -> Output: ...
+
+    def has_checked(self, records: Sequence[ProducerRecord]) -> bool:
+        """Whether `check` would not have to wait."""
+        ...
+
+    def check(self, records: Sequence[ProducerRecord]) -> None:
+        """Raises `BusError` for a topic that is not there."""
+        ...
+
+
+Call = Callable[[Work], Outcome | None]
+AsyncCall = Callable[[Work], Coroutine[Any, Any, Outcome | None]]
+
+
+def calling(
+    handler: Callable[..., Any], board: WorkBoard, settings: ProcessingSettings, outputs: Outputs | None
+) -> Any:
+    """A `Call`; an `AsyncCall`, if the handler is a coroutine."""
+    if outputs is not None:
+        return (_collecting_async if is_coroutine_handler(handler) else _collecting)(handler, outputs)
+
+    def arguments(work: Work) -> tuple[Any, ...]:
+        return (work.record, Acknowledgement(board, work)) if settings.is_manual else (work.record,)
+
+    async def call_async(work: Work) -> None:
+        await handler(*arguments(work))
+
+    def call(work: Work) -> None:
+        handler(*arguments(work))
+
+    return call_async if is_coroutine_handler(handler) else call
+
+
+def _collecting(handler: Callable[..., Any], outputs: Outputs) -> Call:
+    def call(work: Work) -> Outcome | None:
+        output = outputs.new_output()
+        handler(work.record, output)
+        records = output.close()
+        outputs.check(records)
+        return Outcome(work, (records,)) if records else None
+
+    return call
+
+
+def _collecting_async(handler: Callable[..., Any], outputs: Outputs) -> AsyncCall:
+    async def call(work: Work) -> Outcome | None:
+        output = outputs.new_output()
+        await handler(work.record, output)
+        records = output.close()
+        if not outputs.has_checked(records):
+            await asyncio.to_thread(outputs.check, records)
+        return Outcome(work, (records,)) if records else None
+
+    return call
 
 
 logger = logging.getLogger(__name__)
 
-DeadLetterSink = Callable[[Work, BaseException], None]  # returns when the broker has it; raises if it has not
+# Returns when the broker has it, or what is to be committed with the record's offset; raises if it cannot be sent.
+DeadLetterSink = Callable[[Work, BaseException], Outcome | None]
 
 
 class Workers(Protocol):
@@ -75,7 +137,7 @@ class Workers(Protocol):
         ...
 
 
-def _report(work: Work, error: BaseException, decision: FailureDecision) -> None:
+def report(work: Work, error: BaseException, decision: FailureDecision) -> None:
     place = f"{work.partition} offset {work.record.offset}"
     match decision:
         case TryAgain(after_ms):
@@ -90,16 +152,16 @@ def _report(work: Work, error: BaseException, decision: FailureDecision) -> None
 
 def _send_dead_letter(board: WorkBoard, sink: DeadLetterSink, work: Work, error: BaseException) -> None:
     try:
-        sink(work, error)
+        letter = sink(work, error)
     except BaseException as failed:
         logger.error("%s offset %d: its dead letter failed, processing ends", work.partition, work.record.offset)
         board.stop_for(work, failed)
     else:
-        board.pass_over_dead_letter(work)
+        board.pass_over_dead_letter(work, letter)
 
 
 class ThreadWorkers:
-    def __init__(self, board: WorkBoard, call: Callable[[Work], Any], sink: DeadLetterSink, *, count: int) -> None:
+    def __init__(self, board: WorkBoard, call: Call, sink: DeadLetterSink, *, count: int) -> None:
         self._board = board
         self._call = call
         self._sink = sink
@@ -141,14 +203,14 @@ class ThreadWorkers:
         try:
             if work.failure is not None:
                 raise work.failure
-            self._call(work)
+            outcome = self._call(work)
         except BaseException as error:
             decision = self._board.fail(work, error)
-            _report(work, error, decision)
+            report(work, error, decision)
             if decision is Pass.DEAD_LETTER:
                 _send_dead_letter(self._board, self._sink, work, error)
         else:
-            self._board.succeed(work)
+            self._board.succeed(work, outcome)
 
 
 class AsyncWorkers:
@@ -157,7 +219,7 @@ class AsyncWorkers:
     def __init__(
         self,
         board: WorkBoard,
-        call: Callable[[Work], Coroutine[Any, Any, Any]],
+        call: AsyncCall,
         sink: DeadLetterSink,
         *,
         count: int,
@@ -220,11 +282,11 @@ class AsyncWorkers:
         try:
             if work.failure is not None:
                 raise work.failure
-            await self._call(work)
+            outcome = await self._call(work)
         except BaseException as error:
             decision = self._board.fail(work, error)
-            _report(work, error, decision)
+            report(work, error, decision)
             if decision is Pass.DEAD_LETTER:
                 await asyncio.to_thread(_send_dead_letter, self._board, self._sink, work, error)
         else:
-            self._board.succeed(work)
+            self._board.succeed(work, outcome)

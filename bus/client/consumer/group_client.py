@@ -36,7 +36,7 @@ from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.link import GroupLink
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
-from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits
+from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits, not_assigned
 from bus.client.group.subscriptions import RebalanceCallback, Subscription
 from bus.client.group.topics import GroupTopics
 from bus.client.values import GroupMetadata, OffsetAndMetadata
@@ -127,6 +127,25 @@ class GroupClient:
     def note_refusal(self, error: BusError, generation: Generation) -> None:
         if self.subscription is not None:
             self.membership.note_refusal(error, generation)
+
+    # ------------------------------------------------------------ for transactions that commit offsets
+
+    def transaction_stamp(self, partitions: Iterable[TopicPartition]) -> GroupMetadata:
+        """In whose name a transaction commits offsets of these, which are this member's. Raises `BusError`."""
+        with self._lock:
+            stamp = self.commit_stamp()
+            lost = [partition for partition in partitions if not self.may_commit(partition)]
+        if isinstance(stamp, BusError):
+            raise stamp
+        if lost:
+            raise not_assigned(lost[0])
+        return stamp
+
+    def note_stamp_refused(self, error: BusError, stamp: GroupMetadata) -> None:
+        """The coordinator refused it: the membership need not wait for its next heartbeat to know."""
+        with self._lock:
+            self.note_refusal(error, Generation(stamp.generation, stamp.member_id))
+        self._link.deliver()
 
     # ------------------------------------------------------------ as the machines behind the link; the lock is held
 

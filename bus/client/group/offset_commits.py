@@ -210,10 +210,7 @@ class OffsetCommits:
     def _refusal(self, offsets: Offsets) -> BusError | None:
         for partition in offsets:
             if not self._member.may_commit(partition):
-                return BusError(
-                    ErrorCode.ILLEGAL_GENERATION,
-                    f"{partition} is not assigned to this consumer: another member may have it, nothing was committed",
-                )
+                return not_assigned(partition)
         return None
 
     def on_answer(self, request: GroupRequest, answer: CommitErrors | BusError, now_ms: float) -> None:
@@ -274,3 +271,10 @@ class _Sent:
     left: deque[Offsets]
     errors: CommitErrors
     deadline_ms: float
+
+
+def not_assigned(partition: TopicPartition) -> BusError:
+    return BusError(
+        ErrorCode.ILLEGAL_GENERATION,
+        f"{partition} is not assigned to this consumer: another member may have it, nothing was committed",
+    )

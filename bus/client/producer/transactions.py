@@ -282,7 +282,8 @@ class TransactionManager:
             raise self.with_way_on(self.error) from self.error
 
     def with_way_on(self, error: BusError) -> BusError:
-        """`error`, and what the state that it has led to leaves to be done; retriable only if the same call may follow."""
+        """`error`, and what the state that it has led to leaves to be done. It is retriable only if the same call may
+        come again."""
         if self.state is _S.ABORTABLE_ERROR:
             way_on = "abort_transaction() is the only way on; a `with producer.transaction()` block calls it by itself"
         elif self.state is not _S.FATAL_ERROR:

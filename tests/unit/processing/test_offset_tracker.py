@@ -79,3 +79,15 @@ def test_what_may_be_committed_is_the_offset_behind_the_finished_beginning(
             beginning.append(offset)
         assert tracker.to_commit == (beginning[-1] + 1 if beginning else None)
         assert tracker.outstanding == len(came) - len(done)
+
+
+def test_nothing_is_committed_that_passes_a_record_which_is_held() -> None:
+    tracker = delivered(5, 6, 7, 8)
+    for offset in (5, 6, 7):
+        tracker.finish(offset)
+    tracker.hold(7)
+    tracker.hold(6)
+    assert (tracker.to_commit, tracker.position) == (6, 6)
+    tracker.note_committed(6)
+    tracker.finish(8)
+    assert tracker.to_commit is None

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.client.interceptors import ProducerRecord
 from bus.client.values import ConsumerRecord
 from bus.processing import parse_settings
-from bus.processing.error_decisions import Pass, TryAgain
+from bus.processing.error_decisions import Pass, Stop, TryAgain
+from bus.processing.output import Outcome
 from bus.processing.record_flow import Lanes, RecordFlow
 from bus.processing.work import Work
 from tests.support.processing import partition, record
@@ -442,3 +444,71 @@ def test_what_waits_for_another_attempt_is_dropped_too() -> None:
     assert lanes.next_delayed_ms() is None
     assert lanes.take(10) is None
     assert lanes.is_empty
+
+
+# ---------------------------------------------------------------- output that waits for its commit
+
+
+def outcome_of(work: Work, **changes: Any) -> Outcome:
+    return Outcome(work, ([ProducerRecord("doubles", b"%d" % work.record.offset)],), **changes)
+
+
+def with_outcomes(**options: Any) -> tuple[RecordFlow, list[Outcome]]:
+    """Three records that are done."""
+    flow = flow_of([record(0), record(1), record(2)], transactional_id="id", ack="record", **options)
+    outcomes = []
+    while (work := flow.take(0)) is not None:
+        outcomes.append(outcome_of(work))
+        flow.succeed(work, outcomes[-1])
+    return flow, outcomes
+
+
+def test_output_goes_with_the_offset_of_its_record_and_with_no_other() -> None:
+    flow, outcomes = with_outcomes()
+    assert flow.cut({P0: 2}, 1 << 20).outcomes == outcomes[:2]
+    flow.note_committed({P0: 2}, 0)
+    assert flow.cut(flow.all_offsets(), 1 << 20).outcomes == outcomes[2:]
+
+
+def test_output_of_partitions_that_are_given_up_is_forgotten_also_when_it_comes_later() -> None:
+    flow = flow_of([record(0), record(0, 1)], transactional_id="id", ack="record")
+    here, there = take_all(flow)
+    flow.succeed(here, outcome_of(here))
+    flow.let_go([P0, P1])
+    flow.forget([P0, P1])
+    flow.succeed(there, outcome_of(there))
+    flow.add([record(0), record(0, 1)])
+    for work in take_all(flow):
+        flow.succeed(work)
+    assert flow.cut(flow.all_offsets(), 1 << 20).outcomes == []
+
+
+def test_output_that_is_refused_and_skipped_is_not_committed_and_its_record_passed() -> None:
+    flow, outcomes = with_outcomes(on_error="skip")
+    assert flow.refuse(outcomes[1], ValueError(), is_too_large=False) is Pass.SKIP
+    assert (flow.counts.handled, flow.counts.skipped) == (2, 1)
+    assert flow.cut({P0: 3}, 1 << 20).outcomes == [outcomes[0], outcomes[2]]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "retry"])
+def test_output_that_is_refused_stops_in_front_of_its_record(on_error: str) -> None:
+    flow, outcomes = with_outcomes(on_error=on_error)
+    assert isinstance(flow.refuse(outcomes[1], ValueError(), is_too_large=False), Stop)
+    assert flow.is_stopped
+    assert flow.failure is not None
+    assert flow.failure[0].offset == 1
+    assert flow.all_offsets() == {P0: 1}
+
+
+def test_letter_takes_the_place_of_output_and_gets_smaller_until_it_has_no_other_form() -> None:
+    flow, outcomes = with_outcomes(on_error="dead_letter")
+    assert flow.refuse(outcomes[1], ValueError(), is_too_large=True) is Pass.DEAD_LETTER
+    forms = ([ProducerRecord("dlq", b"large")], [ProducerRecord("dlq", b"small")])
+    letter = Outcome(outcomes[1].work, forms, is_letter=True)
+    flow.replace_by_letter(letter)
+    assert flow.refuse(letter, ValueError(), is_too_large=True) is None
+    smaller = flow.cut({P0: 3}, 1 << 20).outcomes[1]
+    assert smaller.records == forms[1]
+    assert isinstance(flow.refuse(smaller, ValueError(), is_too_large=True), Stop)
+    assert flow.all_offsets() == {P0: 1}
+    assert (flow.counts.handled, flow.counts.dead_lettered) == (2, 1)

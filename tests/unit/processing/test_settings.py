@@ -24,6 +24,12 @@ from bus.processing import parse_settings
         ({"dead_letter_topic": ""}, "dead_letter_topic: expected the name of a topic"),
         ({"queued_records_max": 0}, "queued_records_max: expected an integer from 1"),
         ({"ack_count": 5}, "ack_count: expected ack to be one of count, count_time beside it, found 'batch'"),
+        ({"producer_configs": {}}, "producer_configs: expected a transactional_id beside them, found none"),
+        ({"transactional_id": " "}, "transactional_id: expected None, or a text that is not blank"),
+        ({"transactional_id": "a", "producer_configs": [1]}, "producer_configs: expected settings of a producer"),
+        ({"transactional_id": "a", "producer_configs": {"acks": 1}}, "expected acks='all'"),
+        ({"transactional_id": "a", "producer_configs": {"name": "b"}}, "expected transactional_id as the identity"),
+        ({"transactional_id": "a", "ack": "manual"}, "expected an ack without acknowledgements beside it"),
         ({"ack": "count", "ack_time_ms": 5}, "ack_time_ms: expected ack to be one of time, count_time"),
     ],
 )

@@ -1,0 +1,273 @@
+"""Transactions of a run: what handlers sent, dead letters, and the offsets of their records, together or not at all.
+
+Theory of operation. Handlers send nothing: what they hand over waits in memory (`output.py`, `record_flow.py`) until
+the offset of its record may be committed. Then a transaction is begun, filled and committed in one go, on the thread
+that polls. So it is open for as long as that takes, however long handlers work or wait for their next attempt; and one
+that is aborted costs no handler a second call: as long as the partitions are this member's, what waits goes into the
+next one. Partitions that are given up take with them what waits of theirs; their next owner begins at the offset that
+is committed.
+
+Guards three promises. Offsets are committed in the name of a member of the present generation, with partitions that it
+owns, or not at all (KIP-447). The end of a transaction is asked for again until its outcome is known. And one record
+that its topic refuses is found out: the transaction is filled once more, record by record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from bus.client.interceptors import ProducerRecord, close_all
+from bus.client.producer.producer import Producer
+from bus.client.values import GroupMetadata
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+from bus.processing.output import Outcome, Output
+from bus.processing.settings import ProcessingSettings
+from bus.serializers import serializer_of
+
+logger = logging.getLogger(__name__)
+
+_BYTES_MAX = 16 << 20  # of one transaction, unless a single record has more
+_SIZE_MAX = 1 << 30  # the broker says what is too large
+_LONE_ABORTS_MAX = 3  # of a transaction with the output of one record, before that record is held to be the cause
+
+_E = ErrorCode
+# What a topic does not take: the next transaction would meet it again.
+_OF_A_RECORD = frozenset(
+    {
+        _E.MESSAGE_TOO_LARGE,
+        _E.RECORD_LIST_TOO_LARGE,
+        _E.INVALID_RECORD,
+        _E.INVALID_TIMESTAMP,
+        _E.INVALID_TOPIC_EXCEPTION,
+        _E.POLICY_VIOLATION,
+    }
+)
+# The producer goes on when it has aborted, and the group when it has rebalanced.
+_PASSING = frozenset(
+    {
+        _E.TRANSACTION_ABORTABLE,
+        _E.INVALID_PRODUCER_EPOCH,  # the transaction's time-out; if another instance has the id, the abort says so
+        _E.INVALID_TXN_STATE,
+        _E.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        _E.ILLEGAL_GENERATION,
+        _E.UNKNOWN_MEMBER_ID,
+        _E.REBALANCE_IN_PROGRESS,
+        _E.FENCED_INSTANCE_ID,
+    }
+)
+ResultT = TypeVar("ResultT")
+
+
+class TransactionPutOff(Exception):
+    """Nothing was committed; the same may be committed later."""
+
+
+class OutputRefused(Exception):
+    """Nothing was committed, and nothing ever will be with this output as it is. `__cause__` says why."""
+
+    def __init__(self, outcome: Outcome, error: Exception) -> None:
+        super().__init__(str(error))
+        self.outcome = outcome
+        self.error = error
+
+
+class CommittingMember(Protocol):
+    """As `GroupClient`."""
+
+    def transaction_stamp(self, partitions: Sequence[TopicPartition]) -> GroupMetadata:
+        """In whose name offsets of these are committed. Raises `BusError` if this member may not."""
+        ...
+
+    def note_stamp_refused(self, error: BusError, stamp: GroupMetadata) -> None: ...
+
+
+class SendingFuture(Protocol):
+    def result(self, timeout: float | None = None) -> Any: ...
+
+
+class TransactionalProducer(Protocol):
+    """As `bus.Producer`."""
+
+    def init_transactions(self) -> None: ...
+
+    def begin_transaction(self) -> None: ...
+
+    def send(
+        self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
+    ) -> SendingFuture: ...
+
+    def flush(self) -> None: ...
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group_metadata: GroupMetadata
+    ) -> None: ...
+
+    def commit_transaction(self) -> Any: ...
+
+    def abort_transaction(self) -> None: ...
+
+    def partitions_for(self, topic: str) -> list[int]: ...
+
+    def close(self) -> None: ...
+
+
+def open_transactions(
+    addresses: Sequence[str], settings: ProcessingSettings, member: CommittingMember
+) -> OutputTransactions:
+    """Raises `BusError` INVALID_CONFIG. Makes no connection."""
+    configs = dict(settings.producer_configs)
+    serializers = {name: configs.pop(name, None) for name in ("key_serializer", "value_serializer")}
+    if not configs.keys() & {"max_request_size", "buffer_memory"}:
+        configs |= {"max_request_size": _SIZE_MAX, "buffer_memory": _SIZE_MAX}
+    producer = Producer(list(addresses), transactional_id=settings.transactional_id, **configs)
+    return OutputTransactions(producer, member, settings, **serializers)
+
+
+class OutputTransactions:
+    """`new_output` and `check` are for workers; the rest is for the thread that polls."""
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        member: CommittingMember,
+        settings: ProcessingSettings,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+    ) -> None:
+        self.bytes_max = _BYTES_MAX
+        self._producer = producer
+        self._member = member
+        self._id = settings.transactional_id
+        self._serializers = {"key_serializer": key_serializer, "value_serializer": value_serializer}
+        self._serialize_key = serializer_of(key_serializer, "key")
+        self._serialize_value = serializer_of(value_serializer, "value")
+        self._partitions: dict[str, list[int]] = {}  # of topics that were seen
+        self._is_careful = False
+        self._lone_aborts = 0
+
+    # ------------------------------------------------------------ for workers
+
+    def new_output(self) -> Output:
+        return Output(self._serialize_key, self._serialize_value)
+
+    def has_checked(self, records: Sequence[ProducerRecord]) -> bool:
+        """Whether `check` would not have to wait."""
+        return all(self._has_place(record) for record in records)
+
+    def check(self, records: Sequence[ProducerRecord]) -> None:
+        """That their topics are there. Waits for a broker and for topics, as `Producer.send` does. Raises `BusError`:
+        then it is the handler that failed."""
+        for record in records:
+            if not self._has_place(record):
+                found = self._partitions[record.topic] = self._producer.partitions_for(record.topic)
+                if record.partition is not None and record.partition not in found:
+                    raise BusError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        f"{record.topic}: expected a partition below {len(found)}, found {record.partition}",
+                    )
+
+    def _has_place(self, record: ProducerRecord) -> bool:
+        found = self._partitions.get(record.topic)
+        return found is not None and (record.partition is None or record.partition in found)
+
+    # ------------------------------------------------------------ for the thread that polls
+
+    def initialize(self, is_given_up: Callable[[], bool]) -> None:
+        """Ends what an earlier instance with this id left open, so that no position has to wait for its time-out.
+        Raises `BusError`."""
+        self._until_known(self._producer.init_transactions, is_given_up)
+
+    def commit(
+        self, outcomes: Sequence[Outcome], offsets: Mapping[TopicPartition, int], is_given_up: Callable[[], bool]
+    ) -> None:
+        """All of it, in one transaction. `is_given_up`: asked while the outcome is open, whether to end without knowing
+        it. Raises `TransactionPutOff`, `OutputRefused`, and `BusError` if the run cannot go on: PRODUCER_FENCED above
+        all, for another instance has the id."""
+        try:
+            self._try_to_commit(outcomes, offsets, is_given_up)
+        except OutputRefused:
+            if self._is_careful:
+                raise
+            self._is_careful = True
+            self._try_to_commit(outcomes, offsets, is_given_up)
+        self._is_careful = False
+        self._lone_aborts = 0
+        self.bytes_max = min(2 * self.bytes_max, _BYTES_MAX)
+
+    def _try_to_commit(
+        self, outcomes: Sequence[Outcome], offsets: Mapping[TopicPartition, int], is_given_up: Callable[[], bool]
+    ) -> None:
+        try:
+            stamp = self._member.transaction_stamp(list(offsets))
+        except BusError as error:
+            raise TransactionPutOff(str(error)) from error
+        self._producer.begin_transaction()
+        try:
+            self._send(outcomes)
+            self._send_offsets(offsets, stamp)
+            self._until_known(self._producer.commit_transaction, is_given_up)
+        except BaseException as failed:
+            self._abort(failed, is_given_up)
+            if not isinstance(failed, BusError):
+                raise
+            if failed.code in _OF_A_RECORD and outcomes and not self._is_careful:
+                raise OutputRefused(outcomes[0], failed) from failed  # any: who it is, comes out record by record
+            if not failed.retriable and failed.code not in _PASSING:
+                raise
+            if failed.code is ErrorCode.TRANSACTION_ABORTABLE:
+                self._go_smaller(outcomes, failed)
+            raise TransactionPutOff(str(failed)) from failed
+
+    def _send(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            futures = []
+            try:
+                futures = [self._producer.send(*record) for record in outcome.records]
+                if self._is_careful:
+                    self._producer.flush()
+                    for future in futures:
+                        future.result()
+            except Exception as error:  # also of a partitioner, which is a user's code
+                if isinstance(error, BusError) and error.code not in _OF_A_RECORD:
+                    raise
+                raise OutputRefused(outcome, error) from error
+
+    def _send_offsets(self, offsets: Mapping[TopicPartition, int], stamp: GroupMetadata) -> None:
+        try:
+            self._producer.send_offsets_to_transaction(offsets, stamp)
+        except BusError as error:
+            self._member.note_stamp_refused(error, stamp)
+            raise
+
+    def _abort(self, failed: BaseException, is_given_up: Callable[[], bool]) -> None:
+        """Raises the `BusError` for which the producer cannot go on, if there is one."""
+        try:
+            self._until_known(self._producer.abort_transaction, is_given_up)
+        except BusError as error:
+            if not isinstance(failed, BusError) or error.code is ErrorCode.INVALID_TXN_STATE:
+                return  # the outcome of a commit is open, and the run is over
+            raise
+
+    def _go_smaller(self, outcomes: Sequence[Outcome], error: BusError) -> None:
+        """It may have been more than a partition stages of one transaction."""
+        self.bytes_max = max(1, min(self.bytes_max, sum(outcome.size_bytes for outcome in outcomes)) // 2)
+        self._lone_aborts = self._lone_aborts + 1 if len(outcomes) == 1 else 0
+        if self._lone_aborts == _LONE_ABORTS_MAX:
+            self._lone_aborts = 0
+            raise OutputRefused(outcomes[0], error) from error
+
+    def _until_known(self, call: Callable[[], ResultT], is_given_up: Callable[[], bool]) -> ResultT:
+        while True:
+            try:
+                return call()
+            except BusError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT or is_given_up():
+                    raise
+                logger.warning("transactional id %r: asked again: %s", self._id, error)
+
+    def close(self) -> None:
+        self._producer.close()
+        close_all(self._serializers)
