@@ -39,7 +39,7 @@ from bus.ports import (
     no_pace,
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
-from bus.storage_delta.files.data_files import encode_data_file
+from bus.storage_delta.files.data_files import EncodedFile, StreamedFile, encode_data_file, is_streamed
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.producer_spans import id_max_of
@@ -250,33 +250,20 @@ class DeltaPartitionTable:
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
         signature = self._log.sign(leader_epoch, now_ms)
-        # One id for both: it tells which file a version is about.
-        encoded = encode_data_file(
-            batches,
-            self._schema,
-            name_suffix=signature.txn_id,
-            compression=compression,
-            committed_ms=now_ms,
-            notes=encode_proofs(transactions),
+        file, stats = self._write_rows(
+            batches, signature.txn_id, compression=compression, now_ms=now_ms, notes=encode_proofs(transactions)
         )
         version = state.version + 1
-        file = encoded.file
         forgotten_id_max = self._forgotten_id_max
         data = encode_append(
             file,
-            stats=encoded.stats,
+            stats=stats,
             producers=producers,
             signature=signature,
             forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
             transactions=transactions,
             expired_ids=(expired_ids := self._expired_but_for(transactions)),
         )
-        self._under_way.add(file.path)
-        try:
-            self._store.write_unique(f"{self._folder}/{file.path}", encoded.data)
-        except StorageFault:
-            self._under_way.discard([file.path])
-            raise
         outcome = self._log.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
             self._reader.view = self._reader.view.appended(file, leader_epoch)
@@ -286,6 +273,36 @@ class DeltaPartitionTable:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
             self._note_ended({each.transactional_id: each.applied_version for each in transactions}, expired_ids)
         return outcome
+
+    def _write_rows(
+        self,
+        batches: Sequence[LogBatch],
+        txn_id: str,
+        *,
+        compression: str,
+        now_ms: int,
+        notes: Mapping[str, str],
+    ) -> tuple[LiveFile, str]:
+        """As a data file that no version names yet, with its statistics. `txn_id` is that of the version too: it tells
+        which file a version is about. Raises `StorageFault`; then no file stays."""
+        encode = StreamedFile if is_streamed(batches) else encode_data_file
+        encoded: StreamedFile | EncodedFile = encode(
+            batches, self._schema, name_suffix=txn_id, compression=compression, committed_ms=now_ms, notes=notes
+        )
+        key = f"{self._folder}/{encoded.name}"
+        self._under_way.add(encoded.name)
+        try:
+            if isinstance(encoded, StreamedFile):
+                self._store.write_parts(key, encoded.parts())
+                return encoded.describe()
+            self._store.write_unique(key, encoded.data)
+            return encoded.file, encoded.stats
+        except StorageFault:
+            self._under_way.discard([encoded.name])
+            raise
+        except BaseException:
+            self._under_way.settle([encoded.name])
+            raise
 
     def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self._check_leads(leader_epoch)

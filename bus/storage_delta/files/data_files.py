@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from bus.storage_delta.files.producer_columns import (
 )
 
 ROW_GROUP_BYTES = 4 << 20
+STREAMED_BYTES_MIN = 2 * ROW_GROUP_BYTES
 # Of a row, in the columns that the broker adds.
 _ADDED_ROW_BYTES = 24
 
@@ -62,6 +63,10 @@ class EncodedFile:
     file: LiveFile
     stats: str  # JSON, as `add.stats` wants it
 
+    @property
+    def name(self) -> str:
+        return self.file.path
+
 
 def encode_data_file(
     batches: Sequence[LogBatch],
@@ -77,45 +82,200 @@ def encode_data_file(
     stamps = stamps_of(batches) if len(batches) > 1 else None
     brought = _brought_columns(batches)
     rows = _merge(batches, stamps, brought, schema)
-    has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
     sink = pa.BufferOutputStream()
-    dictionaries = _DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES
-    if rows.num_rows < _DICTIONARY_ROWS_MIN:
-        dictionaries = []
     ends: list[int] = []
-    with open_parquet_writer(sink, schema, compression=compression, dictionaries=dictionaries) as writer:
-        for group in _cut(rows, max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches))):
+    with open_parquet_writer(
+        sink, schema, compression=compression, dictionaries=_dictionaries_for(batches, rows.num_rows)
+    ) as writer:
+        for group in _cut(rows, batches):
             writer.write_batch(group, row_group_size=group.num_rows)
             ends.append(sink.tell())
         if notes:
             writer.add_key_value_metadata(notes)
     data = sink.getvalue()
-
-    time_min_us, time_max_us = _min_max_us(batches, rows)
-    producers = _producer_statistics(batches, stamps, brought, rows)
-    base_offset, next_offset = batches[0].base_offset, batches[-1].next_offset
-    bounds = (base_offset, next_offset - 1)
+    offsets = (batches[0].base_offset, batches[-1].next_offset - 1)
     if "offset" in brought:
-        bounds = (rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py())
-    file = LiveFile(
-        path=data_file_name(base_offset, name_suffix),
+        offsets = (rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py())
+    file, stats = _describe(
+        batches,
+        name_suffix,
         size_bytes=data.size,
-        base_offset=base_offset,
-        next_offset=next_offset,
         record_count=rows.num_rows,
-        timestamp_min_ms=time_min_us // 1000,
-        timestamp_max_ms=time_max_us // 1000,
-        leader_epoch=max(batch.leader_epoch for batch in batches),
-        producers=producers.spans,
+        offsets=offsets,
+        times_us=_min_max_us(batches, rows),
+        producers=_producer_statistics(batches, stamps, brought, rows),
+        sums=_sums_of(data, ends),
         committed_ms=committed_ms,
-        sums=encode_sums(_sums_of(data, ends)),
     )
-    times_us = (time_min_us, time_max_us)
-    stats = encode_stats(rows.num_rows, producers, offsets=bounds, times_us=times_us)
     return EncodedFile(data, file, stats)
 
 
-def _cut(rows: pa.RecordBatch, row_count: int) -> Iterator[pa.RecordBatch]:
+def is_streamed(batches: Sequence[LogBatch]) -> bool:
+    """Whether `StreamedFile` takes them, and they are large enough that memory counts: what is touched for the first
+    time costs more than its encoding."""
+    if _size_bytes(batches) < STREAMED_BYTES_MIN:
+        return False
+    return _brought_columns(batches).isdisjoint(("offset", *PRODUCER_COLUMNS))
+
+
+class StreamedFile:
+    """The same file as that of `encode_data_file`, but for where its row groups end, a row group at a time: the memory
+    that it takes beside `batches` is that of one of them. First all of `parts`, then `describe`."""
+
+    def __init__(
+        self,
+        batches: Sequence[LogBatch],
+        schema: pa.Schema,
+        *,
+        name_suffix: str,
+        compression: str,
+        committed_ms: int = 0,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        self._batches = batches
+        self._schema = schema
+        self._name_suffix = name_suffix
+        self._compression = compression
+        self._committed_ms = committed_ms
+        self._notes = notes
+        self._pieces: list[tuple[int, int]] = []  # of each row group: size in bytes, checksum
+        self._sums: FileSums | None = None
+        self._size_bytes = 0
+        self._times_us: list[tuple[int, int]] = []
+        self.name = data_file_name(batches[0].base_offset, name_suffix)
+
+    def parts(self) -> Iterator[bytes]:
+        """The file's bytes: a part for each row group, and one for the end."""
+        sink = PartSink()
+        writer = open_parquet_writer(
+            pa.PythonFile(sink, mode="w"),
+            self._schema,
+            compression=self._compression,
+            dictionaries=_dictionaries_for(self._batches, self._record_count),
+        )
+        for group in self._row_groups():
+            writer.write_batch(group, row_group_size=group.num_rows)
+            part = sink.take()
+            self._pieces.append((len(part), sum_of(part)))
+            self._size_bytes += len(part)
+            yield part
+        if self._notes:
+            writer.add_key_value_metadata(self._notes)
+        writer.close()
+        part = sink.take()
+        self._size_bytes += len(part)
+        self._sums = sums_of_pieces(self._pieces, sum_of(part))
+        yield part
+
+    @property
+    def _record_count(self) -> int:
+        return sum(batch.record_count for batch in self._batches)
+
+    def _row_groups(self) -> Iterator[pa.RecordBatch]:
+        for previous, run in pairwise(chain([None], _runs(self._batches))):
+            assert run is not None
+            assert previous is None or run[0].base_offset == previous[-1].next_offset, f"a gap at {run[0].base_offset}"
+            rows = _merge(run, stamps_of(run), _brought_columns(run), self._schema)
+            self._times_us.append(_min_max_us(run, rows))
+            yield from _cut(rows, run)
+
+    def describe(self) -> tuple[LiveFile, str]:
+        """Its entry and its statistics."""
+        batches = self._batches
+        assert self._sums is not None, f"{self.name}: expected all parts to be taken"
+        minima, maxima = zip(*self._times_us, strict=True)
+        stamps = stamps_of(batches)
+        return _describe(
+            batches,
+            self._name_suffix,
+            size_bytes=self._size_bytes,
+            record_count=self._record_count,
+            offsets=(batches[0].base_offset, batches[-1].next_offset - 1),
+            times_us=(min(minima), max(maxima)),
+            producers=ProducerStatistics(self._record_count) if stamps is None else statistics_of_stamps(stamps),
+            sums=self._sums,
+            committed_ms=self._committed_ms,
+        )
+
+
+class PartSink:
+    """What Arrow writes, until it is taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._position = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(data)
+        self._position += len(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        taken, self._parts = b"".join(self._parts), []
+        return taken
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _runs(batches: Sequence[LogBatch]) -> Iterator[Sequence[LogBatch]]:
+    """About a row group's bytes each, or one larger batch."""
+    run: list[LogBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if run and size_bytes + _size_bytes([batch]) > ROW_GROUP_BYTES:
+            yield run
+            run, size_bytes = [], 0
+        run.append(batch)
+        size_bytes += _size_bytes([batch])
+    yield run
+
+
+def _describe(
+    batches: Sequence[LogBatch],
+    name_suffix: str,
+    *,
+    size_bytes: int,
+    record_count: int,
+    offsets: tuple[int, int],
+    times_us: tuple[int, int],
+    producers: ProducerStatistics,
+    sums: FileSums,
+    committed_ms: int,
+) -> tuple[LiveFile, str]:
+    file = LiveFile(
+        path=data_file_name(batches[0].base_offset, name_suffix),
+        size_bytes=size_bytes,
+        base_offset=batches[0].base_offset,
+        next_offset=batches[-1].next_offset,
+        record_count=record_count,
+        timestamp_min_ms=times_us[0] // 1000,
+        timestamp_max_ms=times_us[1] // 1000,
+        leader_epoch=max(batch.leader_epoch for batch in batches),
+        producers=producers.spans,
+        committed_ms=committed_ms,
+        sums=encode_sums(sums),
+    )
+    return file, encode_stats(record_count, producers, offsets=offsets, times_us=times_us)
+
+
+def _dictionaries_for(batches: Sequence[LogBatch], record_count: int) -> Sequence[str]:
+    if record_count < _DICTIONARY_ROWS_MIN:
+        return ()
+    has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
+    return _DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES
+
+
+def _cut(rows: pa.RecordBatch, batches: Sequence[LogBatch]) -> Iterator[pa.RecordBatch]:
+    """`rows`, those of `batches`, by row groups."""
+    row_count = max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches))
     for first in range(0, rows.num_rows, row_count):
         yield rows.slice(first, row_count)
 

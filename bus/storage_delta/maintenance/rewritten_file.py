@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.ports import Pace
-from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, open_parquet_writer
+from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, PartSink, open_parquet_writer
 from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.live_file import LiveFile, data_file_name
 from bus.storage_delta.files.row_statistics import RowStatistics
@@ -110,7 +110,7 @@ class _RewrittenFile:
 
     def encode(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> Iterator[bytes]:
         """The file's bytes, a part for each row group. Takes no more rows than it has room for."""
-        sink = _Sink()
+        sink = PartSink()
         writer = open_parquet_writer(
             pa.PythonFile(sink, mode="w"),
             self._schema,
@@ -171,33 +171,6 @@ def _cut(rows: pa.Table) -> Iterator[pa.Table]:
     row_count = -(-rows.num_rows // count)
     for first in range(0, rows.num_rows, row_count):
         yield rows.slice(first, row_count)
-
-
-class _Sink:
-    """What Arrow writes, until it is taken."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._position = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self._parts.append(data)
-        self._position += len(data)
-        return len(data)
-
-    def take(self) -> bytes:
-        taken, self._parts = b"".join(self._parts), []
-        return taken
-
-    def tell(self) -> int:
-        return self._position
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _dictionaries(schema: pa.Schema) -> Sequence[str]:

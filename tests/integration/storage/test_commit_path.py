@@ -83,6 +83,21 @@ def test_a_commit_syncs_data_then_version_then_makes_it_visible(
     assert disk.calls == ["write", "fsync", "fsync", "write", "fsync", "link", "fsync"]
 
 
+@pytest.mark.parametrize(("call", "nth"), [("write", 1), ("write", 3), ("fsync", 2), ("fsync", 4)])
+def test_a_disk_that_fails_in_the_middle_of_a_large_file_leaves_nothing_of_it(
+    local: DeltaPartitionTable, disk: FailingFileSystem, tmp_path: Path, call: str, nth: int
+) -> None:
+    batches = [log_batch(3 * at, [bytes([at]) * 1_000_000] * 3) for at in range(4)]
+    disk.fail(call, nth)
+    with pytest.raises(StorageFault):
+        local.append(batches, leader_epoch=0, now_ms=NOW_MS)
+    assert not list((tmp_path / FOLDER).glob("*.parquet"))
+    assert local.append(batches, leader_epoch=0, now_ms=NOW_MS) == Committed(version=1, high_watermark=12)
+    found = reopened(tmp_path).read(0, end_offset=12, max_bytes=1 << 30)
+    values = [value for batch in found for value in batch.columns.column("value").to_pylist()]
+    assert values == [bytes([at]) * 1_000_000 for at in range(4) for _ in range(3)]
+
+
 def test_a_read_over_many_small_files_gives_what_it_has_in_time(table: DeltaPartitionTable) -> None:
     for _ in range(300):
         append(table, b"v")

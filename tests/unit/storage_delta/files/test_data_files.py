@@ -15,7 +15,14 @@ from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
-from bus.storage_delta.files.data_files import EncodedFile, encode_data_file, format_timestamp, merge_batches
+from bus.storage_delta.files.data_files import (
+    EncodedFile,
+    StreamedFile,
+    encode_data_file,
+    format_timestamp,
+    is_streamed,
+    merge_batches,
+)
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.stores.memory import MemoryStore
@@ -343,3 +350,43 @@ def test_timestamps_of_statistics_have_milliseconds() -> None:
     assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"
     assert format_timestamp(1_700_000_000_001) == "2023-11-14T22:13:20.001Z"
     assert format_timestamp(-1) == "1969-12-31T23:59:59.999Z"
+
+
+STREAMED = [
+    replace(log_batch(10, [bytes(3_000_000)] * 3, leader_epoch=2), producer=ProducerStamp(7, 1, 40)),
+    log_batch(13, [b"c" * 3_000_000], timestamps_us=[NOW_MS * 1000 + 1], leader_epoch=3),
+    *(log_batch(14 + at, [b"d" * 500_000], timestamp_ms=NOW_MS - at, leader_epoch=3) for at in range(9)),
+    replace(log_batch(23, [b"e", None], keys=[b"k", None]), producer=ProducerStamp(8, 1, SEQUENCE_MODULUS - 1)),
+]
+
+
+def test_many_batches_are_streamed_as_the_file_that_they_would_be_at_once() -> None:
+    whole = encode(STREAMED)
+    streamed = StreamedFile(STREAMED, LOG_SCHEMA, name_suffix="x", compression="none", notes={"bus.note": "1"})
+    parts = list(streamed.parts())
+    file, stats = streamed.describe()
+    assert max(map(len, parts)) < 6 << 20, "about a row group at a time"
+    assert len(parts) > 4
+    data = b"".join(parts)
+    assert file.size_bytes == len(data)
+    assert stats == whole.stats
+    assert replace(file, size_bytes=0, sums="") == replace(whole.file, size_bytes=0, sums="")
+    assert streamed.name == file.path
+    assert pq.read_metadata(pa.BufferReader(data)).metadata[b"bus.note"] == b"1"
+    expected = pa.Table.from_batches([complete_columns(batch) for batch in STREAMED])
+    assert read_all(EncodedFile(pa.py_buffer(data), file, stats)).equals(expected)
+
+
+def test_damage_in_a_streamed_file_is_found_by_its_sums() -> None:
+    streamed = StreamedFile(STREAMED, LOG_SCHEMA, name_suffix="x", compression="none")
+    data = bytearray(b"".join(streamed.parts()))
+    data[len(data) // 2] ^= 1
+    with pytest.raises(StorageDamaged):
+        read_all(EncodedFile(pa.py_buffer(bytes(data)), *streamed.describe()))
+
+
+def test_few_bytes_and_rows_that_bring_their_offsets_are_not_streamed() -> None:
+    assert is_streamed(STREAMED)
+    assert not is_streamed(MIXED)
+    columns = STREAMED[0].columns.append_column("offset", pa.array([10, 11, 12]))
+    assert not is_streamed([replace(STREAMED[0], columns=columns), *STREAMED[1:]])
