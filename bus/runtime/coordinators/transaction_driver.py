@@ -93,9 +93,7 @@ class TransactionDriver:
 
         async def run() -> None:
             try:
-                command = await self._drive(notice, coordinator_partition, is_wanted)
-                if command is not None:
-                    await submit(command)
+                await self._drive_until_taken(notice, coordinator_partition, is_wanted, submit)
             finally:
                 del self._running[key]
                 again = self._again.pop(key, None)
@@ -109,6 +107,29 @@ class TransactionDriver:
         self._again.clear()
         for task in self._running.values():
             task.cancel()
+
+    async def _drive_until_taken(
+        self,
+        notice: TransactionNotice,
+        coordinator_partition: int,
+        is_wanted: Callable[[], bool],
+        submit: Callable[[TransactionCommand], Awaitable[object]],
+    ) -> None:
+        """Once more after an error that nothing expects, and if the coordinator does not take the answer: otherwise a
+        decision would wait for the next load of its shard. All who take part can be asked again."""
+        delay_s = _RETRY_S_MIN
+        while True:
+            try:
+                command = await self._drive(notice, coordinator_partition, is_wanted)
+                taken = None if command is None else await submit(command)
+                if not isinstance(taken, Refused) or not is_wanted():
+                    return
+                why = taken.message
+                _log.warning("transaction %d of %s: retrying: %s", notice.number, notice.transactional_id, why)
+            except Exception:
+                _log.exception("transaction %d of %s: a step failed, retrying", notice.number, notice.transactional_id)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_S_MAX)
 
     async def _drive(
         self, notice: TransactionNotice, coordinator_partition: int, is_wanted: Callable[[], bool]

@@ -5,13 +5,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from bus.cluster_metadata.cluster_state import Broker, ClusterState, Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.coordinators.transaction_driver import TransactionDriver
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
-from bus.transactions.requests import Finished, TransactionCommand, Voted
+from bus.transactions.requests import Finished, Noted, TransactionCommand, Voted
 from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition, VoteId
 from bus.transactions.steps import CollectVotes, Finish
 from tests.support.virtual_time import run_virtually
@@ -50,6 +52,8 @@ class Bench:
         self.is_wanted = True
         self.taken: list[int | Refused] = []
         self.submitted: list[TransactionCommand] = []
+        self.failing = 0  # so many calls raise what nothing expects
+        self.not_taken: list[Refused] = []  # what the coordinator says to the next answers
         self.driver = TransactionDriver(
             cluster=lambda: self.cluster, ask=self.ask, take_producer_id=self.take, tasks=self.tasks
         )
@@ -57,6 +61,9 @@ class Bench:
     async def ask(self, broker: BrokerEndpoint, kind: StepKind, request: StepRequest) -> StepAnswer | Refused:
         self.asked.append((broker.broker_id, kind, request))
         await asyncio.sleep(0.001)
+        if self.failing:
+            self.failing -= 1
+            raise RuntimeError("what nothing expects")
         if self.answers[broker.broker_id]:
             return self.answers[broker.broker_id].pop(0)
         return StepAnswer(
@@ -73,8 +80,9 @@ class Bench:
     async def take(self) -> int | Refused:
         return self.taken.pop(0)
 
-    async def submit(self, command: TransactionCommand) -> None:
+    async def submit(self, command: TransactionCommand) -> Refused | Noted:
         self.submitted.append(command)
+        return self.not_taken.pop(0) if self.not_taken else Noted()
 
     def begin(self, notice: CollectVotes | Finish) -> None:
         self.driver.begin(notice, coordinator_partition=4, is_wanted=lambda: self.is_wanted, submit=self.submit)
@@ -130,6 +138,40 @@ def test_who_has_done_it_is_not_asked_again_and_who_has_not_until_it_has() -> No
         assert bench.submitted == [Finished("x", 7, {}, None)]
         counts = [sum(broker == number for broker, _, _ in bench.asked) for number in (0, 1)]
         assert counts == [21, 4]
+
+    run(scenario)
+
+
+def test_answer_that_a_busy_coordinator_does_not_take_is_given_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.not_taken = [Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many calls wait")] * 3
+        bench.begin(finish())
+        await asyncio.sleep(10)
+        rows = AppliedRows(5, 10)
+        assert bench.submitted == [Finished("x", 7, {T0: rows, T1: rows}, None)] * 4
+
+    run(scenario)
+
+
+def test_answer_that_a_coordinator_that_has_moved_does_not_take_is_not_given_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.not_taken = [Refused(ErrorCode.NOT_COORDINATOR, "its leader has changed")]
+        bench.begin(finish())
+        await asyncio.sleep(0)
+        bench.is_wanted = False
+        await asyncio.sleep(10)
+        assert len(bench.submitted) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("notice", [finish(), collect(T0, T1)])
+def test_error_that_nothing_expects_does_not_end_the_carrying_out(notice: CollectVotes | Finish) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.failing = 3
+        bench.begin(notice)
+        await asyncio.sleep(10)
+        assert len(bench.submitted) == 1
 
     run(scenario)
 
