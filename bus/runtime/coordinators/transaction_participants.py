@@ -29,11 +29,9 @@ class TransactionParticipants:
         return await self._tasks.finish(self._step(kind, request), f"transaction/{kind.value}")
 
     async def _step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
-        partitions = asyncio.gather(
-            *(self._step_partition(kind, request, partition, last) for partition, last in request.partitions)
-        )
-        groups = asyncio.gather(*(self._step_group(kind, request, group) for group in request.groups))
-        return StepAnswer(await partitions, await groups)
+        partitions = (self._step_partition(kind, request, partition, last) for partition, last in request.partitions)
+        groups = (self._step_group(kind, request, group) for group in request.groups)
+        return StepAnswer(*await asyncio.gather(asyncio.gather(*partitions), asyncio.gather(*groups)))
 
     async def _step_partition(
         self, kind: StepKind, request: StepRequest, name: TransactionPartition, last_sequence: int
