@@ -240,7 +240,8 @@ class PartitionTransactions:
     async def vote(self, key: StagingKey, last_sequence: int) -> VoteResult:
         """The last sequence that is staged, all before it included; -1: nothing is. `last_sequence`: the one that the
         producer was answered for, -1 if that is not known. The producer has called the end: what is being staged is
-        waited for, and no more is staged afterwards."""
+        waited for, and no more is staged afterwards. Refused if less is there than this leader has staged, and the
+        producer cannot tell."""
         if self._writer.stopped is not None:
             return self._writer.stopped
         known = self._open.get(key)
@@ -253,7 +254,13 @@ class PartitionTransactions:
             found = await self._find(key)
         except StorageFault as fault:
             return self._refuse(str(fault))
-        return NOTHING_STAGED if found is None else found.last_sequence
+        last = NOTHING_STAGED if found is None else found.last_sequence
+        if last_sequence < 0 and known is not None and known.staged is not None and known.staged.last_sequence > last:
+            # The producer does not say what it was acknowledged, so only this leader knows that some of it is lost.
+            reason = f"expected staged batches of {key} up to sequence {known.staged.last_sequence}, found {last}"
+            _log.error("%s: %s: its transaction cannot be committed", self._name, reason)
+            return self._refuse(reason)
+        return last
 
     async def apply(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
         """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is

@@ -189,6 +189,21 @@ def test_vote_counts_what_is_staged_wherever_memory_does_not_agree_with_the_prod
     run(scenario)
 
 
+def test_vote_on_lost_batches_is_refused_where_the_producer_names_no_sequence() -> None:
+    """Else the transaction would be committed without them."""
+
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 4)
+        del bench.table.staged.batches[KEY][0, 3]
+        refused = await transactions.vote(KEY, -1)
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "up to sequence 3, found -1" in refused.message
+
+    run(scenario)
+
+
 def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
