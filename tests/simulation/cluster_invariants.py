@@ -307,6 +307,16 @@ class ControllersSucceedEachOther(Invariant):
             )
             self._epochs[elected.incarnation] = epoch
 
+    def on_lost(self, key: str) -> None:
+        """An election that a power failure took back, before any broker knew that it was durable, never was."""
+        name = version_of(key)
+        if name is not None and name[0] == METADATA_FOLDER:
+            self._epochs = {
+                change.incarnation: -1 if change.leader_epoch is None else change.leader_epoch
+                for change in self.world.journal.changes
+                if change.incarnation is not None and _elects(change, change.incarnation)
+            }
+
     def on_answered(self, answered: Answered) -> None:
         if answered.method != "BrokerHeartbeat" or isinstance(answered.answer, BusError) or answered.answer.error_code:
             return

@@ -19,6 +19,7 @@ from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ControllerElected
 from bus.cluster_metadata.hosting import Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
@@ -43,8 +44,10 @@ from bus.storage_delta.log import writer
 from bus.storage_delta.log.actions import Signature
 from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
+from tests.simulation.broker_invariants import Invariant
 from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
+from tests.simulation.metadata_journal import METADATA_FOLDER, Change
 
 pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
 SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
@@ -293,6 +296,31 @@ def metadata_of(world: BrokerWorld) -> ClusterState:
 def test_broker_is_elected_only_if_the_controller_is_silent() -> None:
     for seed in seeds():
         simulate(seed, new_calm_cluster, cut_off)
+
+
+class _TakesBackTheFirstElection(Invariant):
+    """The broker dies as it commits its election, and the power with it."""
+
+    is_done = False
+
+    def on_metadata(self, change: Change) -> None:
+        if not self.is_done and any(isinstance(record, ControllerElected) for record in change.records):
+            self.is_done = True
+            self.world.broker.crash()
+            key = f"{METADATA_FOLDER}/_delta_log/{change.number:020}.json"
+            self.world.disk.files.delete(key)
+            self.world.tell_of_loss(key)
+
+
+async def elect_again(world: BrokerWorld) -> None:
+    world.invariants.append(_TakesBackTheFirstElection(world))
+    world.start()
+    await create_topic(world, "t", 1, {})
+    await world.settle()
+
+
+def test_epoch_of_an_election_that_was_lost_with_the_power_is_free_again() -> None:
+    simulate(0, lambda seed: BrokerWorld(seed, NO_FAULTS), elect_again)
 
 
 async def use_names(world: BrokerWorld) -> None:
