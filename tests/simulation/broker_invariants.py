@@ -43,6 +43,9 @@ class Invariant:
 
     def on_deleted(self, key: str) -> None: ...
 
+    def on_asked(self, who: str, method: str, message: Any) -> None:
+        """A request sets out, perhaps to be lost; again with each that is sent again."""
+
     def on_answered(self, answered: Answered) -> None: ...
 
     def on_acknowledged(self, sent: Sent, offset: int) -> None: ...

@@ -244,6 +244,7 @@ class Call(SimulatedCall):
         self._on_answer = on_answer
         broker = broker or world.any_broker()
         world.note(who, f"-> {broker.name} {method}", message)
+        world.tell("on_asked", who, method, message)
         self._life = life = broker.life
         if life is None or not life.server.connect(self._break_off):
             self._fail_soon("nothing listens")

@@ -62,16 +62,20 @@ async def ask(
     message: Any,
     *,
     is_repeatable: bool = True,
+    late_s: float = 0.0,
     broker: SimulatedBroker | None = None,
 ) -> Answer:
-    """The answer of that broker, or of any one; or a `BusError`. Cancelled, the call is given up."""
+    """The answer of that broker, or of any one; or a `BusError`. Cancelled, the call is given up. `late_s`: so much
+    later may it arrive a second time."""
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def take(found: Answer) -> None:
         if not answer.done():
             answer.set_result(found)
 
-    call = Call(world, who, method, message, take, timeout_s=_CALL_S, is_repeatable=is_repeatable, broker=broker)
+    call = Call(
+        world, who, method, message, take, timeout_s=_CALL_S, is_repeatable=is_repeatable, late_s=late_s, broker=broker
+    )
     try:
         return await answer
     except asyncio.CancelledError:

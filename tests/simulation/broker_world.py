@@ -260,6 +260,7 @@ class BrokerWorld(base.SimulatedWorld):
         self.is_rolling = False  # brokers leave in order, one at a time, and nothing fails
         self.is_well = False  # all brokers are unfenced, and nothing fails
         self.programs: list[Program] = []
+        self.errors: list[str] = []  # what brokers have logged as one
         self.live_topics: set[str] = set()  # ids of topics that were created and not deleted
         self.compacted_topics: set[str] = set()  # by name: a record may go if a newer one has its key
         self.lossy_topics: set[str] = set()  # by name: records go by retention or deletion
@@ -494,6 +495,8 @@ class _BrokersLog(logging.Handler):
         place = "-".join(str(getattr(record, key)) for key in ("topic", "partition") if hasattr(record, key))
         # How long the machine took is not decided by the seed.
         self._world.note(who, f"logs: {re.sub(r' in [0-9]+ ms', '', record.getMessage())}", place)
+        if record.levelno >= logging.ERROR:
+            self._world.errors.append(record.getMessage())
         if record.exc_info and life is not None and not isinstance(record.exc_info[1], Crashed):
             self._world.fail(AssertionError(f"NoUnforeseenError: {record.getMessage()}: {record.exc_info[1]!r}"))
 

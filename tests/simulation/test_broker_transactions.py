@@ -27,8 +27,9 @@ from tests.simulation.broker_faults import NO_FAULTS, some_faults
 from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.test_broker import disturb_if_any, seeds
-from tests.simulation.transaction_invariants import TransactionsAreWhole
-from tests.simulation.transaction_programs import Transactor, fetch_stable_offset
+from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
+from tests.simulation.transaction_invariants import TransactionsAreWhole, judge_transactions
+from tests.simulation.transaction_programs import Transactor, fetch_stable_offset, transactors_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,8 +37,15 @@ pytestmark = pytest.mark.timeout(300)
 Scenario = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
 
 
+def some_seeds() -> range:
+    """Half of them: a run with transactions takes twice as long as another one."""
+    return seeds()[: (len(seeds()) + 1) // 2]
+
+
 def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> BrokerWorld:
-    faults = NO_FAULTS if is_well else some_faults(Random(seed), rarer=4 if broker_count > 1 else 1)
+    random = Random(seed)  # where faults are rare, more transactions come to their end
+    rarer = random.choice((4, 12) if broker_count > 1 else (1, 4, 12))
+    faults = NO_FAULTS if is_well else some_faults(random, rarer=rarer)
     world = BrokerWorld(
         seed,
         faults,
@@ -45,7 +53,7 @@ def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> Bro
         transaction_state_log_num_partitions=2,
         transaction_max_timeout_ms=20_000,
     )
-    world.invariants.append(TransactionsAreWhole(world))
+    judge_transactions(world)
     return world
 
 
@@ -55,26 +63,71 @@ def new_cluster(seed: int) -> BrokerWorld:
 
 async def transact(world: BrokerWorld) -> None:
     """Two instances of one transactional id and one of another, beside a producer without transactions."""
+    await begin(world)
+    await disturb_and_judge(world)
+
+
+async def begin(world: BrokerWorld, ids: tuple[str, ...] = ("a", "a", "b")) -> None:
     world.start()
     topics = []
     for name in ("t", "u"):
         topic = await create_topic(world, name, 2, {})
         world.live_topics.add(topic.topic_id)
         topics.append(topic)
-    for number, transactional_id in enumerate(("a", "a", "b")):
+    for number, transactional_id in enumerate(ids):
         world.spawn(Transactor(world, f"x{number}", transactional_id, list(topics)).run())
     world.spawn(Producer(world, "p", topics[0]).send_bursts(20))
     world.spawn(Consumer(world, "c", topics[0]).run())
+
+
+async def disturb_and_judge(world: BrokerWorld) -> None:
     await disturb_if_any(world)
     if world.faults == NO_FAULTS:
         await asyncio.sleep(20.0)
     await world.settle()
-    for invariant in world.invariants:  # of what was asked in the end, too
-        if isinstance(invariant, TransactionsAreWhole):
-            invariant.check_end()
-            for name in ("a", "b"):
-                offset, possible = await fetch_stable_offset(world, "t", name), invariant.possible_offsets(name)
-                assert offset in possible, f"OffsetsMoveWithTheRows: {name} has {offset}, expected one of {possible}"
+    world.tell("check_end")  # of what was asked in the end, too
+    await check_offsets(world)
+
+
+async def check_offsets(world: BrokerWorld) -> None:
+    judge = next(invariant for invariant in world.invariants if isinstance(invariant, TransactionsAreWhole))
+    stopped = {program.transactional_id for program in transactors_of(world) if program.is_stopped}
+    for name in {"a", "b"} - stopped:
+        offset, possible = await fetch_stable_offset(world, "t", name), judge.possible_offsets(name)
+        assert offset in possible, f"OffsetsMoveWithTheRows: {name} has {offset}, expected one of {possible}"
+
+
+async def change_topics(world: BrokerWorld) -> None:
+    """A topic is deleted and made again, time after time, while transactions write to it."""
+    await begin(world)
+    world.spawn(TopicChanger(world, "d", "u", 2).run())
+    await disturb_and_judge(world)
+
+
+async def move_leaders(world: BrokerWorld) -> None:
+    """Leaders of partitions, of transactions and of groups move one by one."""
+    await begin(world)
+    world.spawn(Mover(world, "m").run())
+    await disturb_and_judge(world)
+
+
+async def use_up_epochs(world: BrokerWorld) -> None:
+    """The producer ids of all transactional ids are used up, and followed by others."""
+    with late_epochs():
+        await begin(world, ("a", "a", "b", "c", "d"))
+        await disturb_and_judge(world)
+
+
+async def lose_staged_files(world: BrokerWorld) -> None:
+    """What is lost of a transaction ends it, or stops it loudly; it is never answered as committed, or aborted, in
+    part."""
+    thief = Thief(world, "thief")
+    await begin(world)
+    for transactor in transactors_of(world):
+        transactor.may_stop = thief.has_stopped
+        transactor.always_names_ends = True
+    world.spawn(thief.run())
+    await disturb_and_judge(world)
 
 
 async def crash_and_wait(world: BrokerWorld) -> None:
@@ -125,18 +178,20 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
     fails_in(new_world, "TransactionsAreWhole|EverythingEnds|commits no transaction")
 
 
-def test_transactions_are_whole_whatever_fails() -> None:
-    for seed in seeds():
-        simulate(seed, new_world, transact)
+@pytest.mark.parametrize("scenario", [transact, change_topics, use_up_epochs, lose_staged_files])
+def test_transactions_are_whole_whatever_fails(scenario: Scenario) -> None:
+    for seed in some_seeds():
+        simulate(seed, new_world, scenario)
 
 
 def test_transactions_are_whole_where_nothing_fails() -> None:
     simulate(1, lambda seed: new_world(seed, is_well=True), transact)
 
 
-def test_transactions_are_whole_on_three_brokers() -> None:
-    for seed in seeds():
-        simulate(seed, new_cluster, transact)
+@pytest.mark.parametrize("scenario", [transact, change_topics, move_leaders])
+def test_transactions_are_whole_on_three_brokers(scenario: Scenario) -> None:
+    for seed in some_seeds():
+        simulate(seed, new_cluster, scenario)
 
 
 # ---------------------------------------------------------------------- broken promises are seen

@@ -6,12 +6,24 @@ import io
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from bus.storage_delta.verify.replay import replay_table
 from tests.simulation.broker_invariants import Invariant
+from tests.simulation.coordinator_journal import CoordinatorJournal, Identity
+from tests.simulation.metadata_journal import version_of
+from tests.simulation.transaction_log_invariants import (
+    DecisionsAreFinal,
+    EpochsAreGivenOnce,
+    ErrorsAreOfTheTable,
+    JournalInvariant,
+    MemoryIsTheLog,
+    MessagesNameTheirTransaction,
+    OffsetsFollowDecisions,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.broker_programs import Place
@@ -41,6 +53,8 @@ class TransactionsAreWhole(Invariant):
         self._versions: dict[str, dict[int, int]] = defaultdict(dict)  # folder -> offset -> version that added it
 
     def on_version(self, version: Version) -> None:
+        if version.number == 0:
+            self._versions[version.folder] = {}
         for action in version.actions:
             if "add" in action and action["add"]["dataChange"]:
                 stats = json.loads(action["add"]["stats"])
@@ -48,28 +62,23 @@ class TransactionsAreWhole(Invariant):
                 self._versions[version.folder].update(dict.fromkeys(offsets, version.number))
 
     def check_end(self) -> None:
-        from tests.simulation.transaction_programs import Transactor
+        from tests.simulation.transaction_programs import transactors_of
 
-        attempts = [
-            attempt
-            for program in self.world.programs
-            if isinstance(program, Transactor)
-            for attempt in program.attempts
-        ]
-        places = {place for attempt in attempts for place in attempt.sent}
+        attempts = [attempt for program in transactors_of(self.world) for attempt in program.attempts]
+        places = {place for attempt in attempts for place in attempt.sent if self._is_there(place)}
         found = {place: self._read(place) for place in places}
         for attempt in attempts:
-            self._check(attempt, found)
+            if not attempt.is_stopped:
+                self._check(attempt, found)
 
     def possible_offsets(self, transactional_id: str) -> set[int]:
         """What the group of that id may have committed: the offset of the last transaction that was committed with one,
         or of a later one of which nothing tells how it ended."""
-        from tests.simulation.transaction_programs import Outcome, Transactor
+        from tests.simulation.transaction_programs import Outcome, transactors_of
 
         attempts = [
             attempt
-            for program in self.world.programs
-            if isinstance(program, Transactor)
+            for program in transactors_of(self.world)
             for attempt in program.attempts
             if attempt.transactional_id == transactional_id and attempt.offset is not None
         ]
@@ -79,14 +88,20 @@ class TransactionsAreWhole(Invariant):
                 continue
             assert attempt.offset is not None
             who = attempt.producer_id, attempt.producer_epoch
-            has_rows = any(self._read(place).get(who) for place in attempt.sent)
+            has_rows = any(self._read(place).get(who) for place in attempt.sent if self._is_there(place))
             is_committed = attempt.outcome is Outcome.COMMITTED or has_rows
-            if not is_committed and any(attempt.acknowledged.values()):
+            if not is_committed and any(
+                count for place, count in attempt.acknowledged.items() if self._is_there(place)
+            ):
                 continue  # its rows would be there
             possible.add(attempt.offset)
             if is_committed and attempt.is_offset_acknowledged:
                 return possible
         return possible | {-1}
+
+    def _is_there(self, place: Place) -> bool:
+        """Of a topic that was deleted nothing is left to be judged."""
+        return place.topic_id in self.world.live_topics
 
     def _read(self, place: Place) -> Rows:
         folder, store = f"topics/{place.topic}/{place.partition}", self.world.disk.files
@@ -105,15 +120,15 @@ class TransactionsAreWhole(Invariant):
         from tests.simulation.transaction_programs import Outcome
 
         who = attempt.producer_id, attempt.producer_epoch
-        there = {place: found[place].get(who, []) for place in attempt.sent}
+        there = {place: found[place].get(who, []) for place in attempt.sent if self._is_there(place)}
         has_rows = any(there.values())
         if attempt.outcome is Outcome.ABORTED or not attempt.is_commit_asked:
             assert not has_rows, f"{attempt} was aborted, found {there}"
             return
         if attempt.outcome is not Outcome.COMMITTED and not has_rows:
             return
-        for place, sent in attempt.sent.items():
-            rows, acknowledged = there[place], attempt.acknowledged.get(place, 0)
+        for place in there:
+            rows, sent, acknowledged = there[place], attempt.sent[place], attempt.acknowledged.get(place, 0)
             self._check_rows(attempt, place, rows)
             values = [row.value for row in rows]
             assert values == sent[: len(values)], f"{attempt}: {place} has {values}"
@@ -133,3 +148,141 @@ class TransactionsAreWhole(Invariant):
             version, base_offset = named
             assert rows[0].version <= version, f"{attempt}: {place} has them in version {rows[0].version}"
             assert base_offset in (-1, rows[0].offset), f"{attempt}: {place} has them from {rows[0].offset} on"
+
+
+_PROOF = "bus/txn/"
+
+
+class RowsFollowDecisions(JournalInvariant):
+    """No version of a table ever has a row of a transaction whose commit is not decided, or more than the decision has
+    pinned. All rows of a transaction come in one version, behind each other, with the proof that names its number;
+    proofs of an id only rise. When all is over, each committed transaction has its rows, and no other has any."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world, journal)
+        self._proofs: dict[str, dict[int, dict[str, int]]] = defaultdict(dict)  # folder -> version -> id -> proof
+        self._rows: dict[str, dict[int, dict[Identity, int]]] = defaultdict(dict)  # the same: how many rows came
+
+    def on_version(self, version: Version) -> None:
+        folder = version.folder
+        if version.number == 0:
+            self._proofs[folder], self._rows[folder] = {}, {}
+        proofs = {
+            unquote(action["txn"]["appId"][len(_PROOF) :]): action["txn"]["version"]
+            for action in version.actions
+            if "txn" in action and action["txn"]["appId"].startswith(_PROOF)
+        }
+        for name, proof in proofs.items():
+            before = self.proof_of(folder, name)
+            assert proof > before or proof == -1, f"{folder}: version {version.number} has proof {proof}, not {before}"
+        self._proofs[folder][version.number] = proofs
+        self._rows[folder][version.number] = rows = defaultdict(int)
+        for action in version.actions:
+            if "add" in action and action["add"]["dataChange"] and not folder.split("/")[1].startswith("__"):
+                for identity, sequences in self._read(folder, unquote(action["add"]["path"])):
+                    self._check_rows(version, identity, sequences, proofs)
+                    rows[identity] += len(sequences)
+
+    def _read(self, folder: str, path: str) -> list[tuple[Identity, list[int]]]:
+        """Runs of rows of one identity, in the order of the file."""
+        data = self.world.disk.files.get(f"{folder}/{path}")
+        columns = pq.ParquetFile(io.BytesIO(data)).read(["producer_id", "producer_epoch", "sequence"])
+        runs: list[tuple[Identity, list[int]]] = []
+        for producer_id, epoch, sequence in zip(*(column.to_pylist() for column in columns.columns), strict=True):
+            if not runs or runs[-1][0] != (producer_id, epoch):
+                runs.append(((producer_id, epoch), []))
+            runs[-1][1].append(sequence)
+        return runs
+
+    def _check_rows(self, version: Version, identity: Identity, sequences: list[int], proofs: dict[str, int]) -> None:
+        if not any(identity[0] == record.producer_id for each in self.journal.ids.values() for record in each.records):
+            return
+        where = f"{version.folder}: version {version.number} has rows of {identity}"
+        found = self.journal.find(identity)
+        assert found is not None, f"{where}, which was never open"
+        name, history, number = found
+        decided = [each for each in history.records if each.number == number and each.state.value == "PrepareCommit"]
+        assert decided, f"{where}, which is {history.states_of(number)}"
+        pinned = {f"topics/{each.topic}/{each.partition}": last for each, last in decided[0].partitions.items()}
+        last = pinned.get(version.folder, -1)
+        assert sequences == list(range(last + 1)), f"{where} with the sequences {sequences}, pinned is {last}"
+        assert proofs.get(name) == 2 * number + 1, f"{where}, transaction {number} of {name}, with proofs {proofs}"
+
+    def on_lost(self, key: str) -> None:
+        name = version_of(key)
+        if name is not None:
+            for known in (self._proofs, self._rows):
+                known[name[0]].pop(name[1], None)
+
+    def proof_of(self, folder: str, transactional_id: str) -> int:
+        return max(
+            (told[transactional_id] for told in self._proofs[folder].values() if transactional_id in told), default=-1
+        )
+
+    def check_end(self) -> None:
+        for name, history in self.journal.ids.items():
+            for record in history.records:
+                if record.state.value == "CompleteCommit":
+                    self._check_complete(name, history.numbers, record)
+
+    def _check_complete(self, name: str, numbers: dict[Identity, int], record: Any) -> None:
+        identity = next(each for each, number in numbers.items() if number == record.number)
+        for partition, last in record.partitions.items():
+            if partition.topic_id not in self.world.live_topics:
+                continue
+            folder = f"topics/{partition.topic}/{partition.partition}"
+            found = {number: rows[identity] for number, rows in self._rows[folder].items() if identity in rows}
+            assert [*found.values()] == [last + 1] * (last >= 0), (
+                f"{record} of {name}: {partition} has rows of it in versions {found}, expected {last + 1}"
+            )
+            told = record.results.get(partition)
+            assert told is None or told.version >= max(found, default=-1), f"{record}: {partition} has {found}"
+
+
+class StagedIsKept(JournalInvariant):
+    """Nothing that is staged, or pending in a group, is deleted while its transaction may still be committed with it: a
+    staged file goes when the transaction is aborted, or when the partition has its rows, or does not take part."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal, rows: RowsFollowDecisions) -> None:
+        super().__init__(world, journal)
+        self._rows = rows
+
+    def on_deleted(self, key: str) -> None:
+        folder, staged, rest = key.partition("/_staged/")
+        if not staged or self.world.acting is None:
+            return
+        if self.world.leaders.topic_ids.get(folder) not in self.world.journal.state.topic_names:
+            return  # the topic is deleted
+        _, producer_id, epoch = rest.split("/")[0].split("-")
+        found = self.journal.find((int(producer_id), int(epoch)))
+        if found is None:
+            return
+        name, history, number = found
+        record = [each for each in history.records if each.number == number][-1]
+        if record.state.value not in ("Ongoing", "PrepareCommit"):
+            return
+        last = {f"topics/{each.topic}/{each.partition}": pinned for each, pinned in record.partitions.items()}
+        if folder not in last:
+            return
+        if record.state.value == "PrepareCommit" and last[folder] < 0:
+            return
+        proof = self._rows.proof_of(folder, name)
+        assert proof >= 2 * number, f"{key} is deleted; {name} is {record.state.value}, the table has proof {proof}"
+
+
+def judge_transactions(world: BrokerWorld) -> None:
+    """Of any world: the journal before the invariants that ask it."""
+    journal = CoordinatorJournal(world)
+    rows = RowsFollowDecisions(world, journal)
+    world.invariants += [
+        TransactionsAreWhole(world),
+        journal,
+        DecisionsAreFinal(world, journal),
+        MessagesNameTheirTransaction(world, journal),
+        EpochsAreGivenOnce(world, journal),
+        MemoryIsTheLog(world, journal),
+        OffsetsFollowDecisions(world, journal),
+        rows,
+        StagedIsKept(world, journal, rows),
+        ErrorsAreOfTheTable(world),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -13,12 +14,16 @@ from bus.client.connection.cluster import TopicInfo, error_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
+from tests.simulation.broker_faults import NO_FAULTS
+from tests.simulation.broker_network import Answer
 from tests.simulation.broker_programs import Place, Program, ask, leader_of, topic_info
 from tests.simulation.broker_world import BrokerWorld, SimulatedBroker
 
 # Rows of transactions are told from those of other producers by it.
 VALUE_PREFIX = b"tx:"
 _END_S_MAX = 60.0
+# What was said twice may come the second time when the transaction after it is over, too.
+_LATE_S_MAX = 10.0
 # Answers of EndTxn that do not say how the transaction ended: the same call is made again.
 _INDEFINITE = frozenset(
     {
@@ -51,6 +56,7 @@ class Attempt:
     is_commit_asked: bool = False
     names_ends: bool = True
     outcome: Outcome = Outcome.OPEN
+    is_stopped: bool = False  # what was lost of it keeps it from ending, for ever
     offset: int | None = None  # that it commits for the group of its transactional id
     is_offset_acknowledged: bool = False
     versions: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # version, base offset
@@ -68,16 +74,34 @@ class Transactor(Program):
         self._coordinator: SimulatedBroker | None = None
         self._number = 0
         self.attempts: list[Attempt] = []
+        self.always_names_ends = False
+        # Whether the transaction of that producer id and epoch may stay as it is for ever.
+        self.may_stop: Callable[[tuple[int, int]], bool] = lambda identity: False
 
     async def do_something(self) -> None:
         world = self.world
         await asyncio.sleep(world.random.choice((0.0, 0.01, world.random.uniform(0, 1.0))))
+        if world.random.randrange(3) == 0:
+            await self._look_at_offset()
         if self._identity is None or world.random.randrange(12) == 0:
             await self._init()
         if self._identity is not None:
             await self._transact(world.random.choice(("commit", "commit", "commit", "abort", "leave")))
 
     # ------------------------------------------------------------ the steps
+
+    async def _call(self, method: str, request: Any, broker: SimulatedBroker | None) -> Answer:
+        """It may stand still before and after, for longer than any time-out."""
+        await self._stand_still()
+        answer = await ask(self.world, self.name, method, request, late_s=_LATE_S_MAX, broker=broker)
+        await self._stand_still()
+        return answer
+
+    async def _stand_still(self) -> None:
+        if self.world.faults != NO_FAULTS and self.world.chance(50):
+            seconds = self.world.random.uniform(0.0, 8.0)
+            self.world.note(self.name, f"stands still for {seconds:.1f} s")
+            await asyncio.sleep(seconds)
 
     async def _init(self) -> None:
         request = pb.InitProducerIdRequest(
@@ -86,9 +110,7 @@ class Transactor(Program):
         )
         if self._identity is not None and self.world.random.randrange(2):
             request.producer_id, request.producer_epoch = self._identity
-        answer = await ask(
-            self.world, self.name, "InitProducerId", request, is_repeatable=True, broker=await self._find()
-        )
+        answer = await self._call("InitProducerId", request, await self._find())
         if isinstance(answer, BusError):
             self._coordinator = None
             return
@@ -135,6 +157,11 @@ class Transactor(Program):
         """Whether it was acknowledged. A batch that fails is sent again, as it was; what comes behind it is not."""
         world = self.world
         place = Place(topic.name, topic.topic_id, number)
+        if any(
+            (other.topic, other.partition) == (topic.name, number) and other.topic_id != topic.topic_id
+            for other in attempt.sent
+        ):
+            return False  # the topic was deleted and made again: as for every client, its sequences are over
         sent = attempt.sent.setdefault(place, [])
         if len(sent) > attempt.acknowledged.get(place, 0):
             return False
@@ -155,7 +182,7 @@ class Transactor(Program):
         )
         request = pb.ProduceRequest(transactional_id=self.transactional_id, partitions=[data])
         for _ in range(world.random.randrange(1, 6)):
-            answer = await ask(world, self.name, "ProduceOnce", request, broker=leader_of(world, topic, number))
+            answer = await self._call("ProduceOnce", request, leader_of(world, topic, number))
             if not isinstance(answer, BusError):
                 code = ErrorCode(answer.partitions[0].error_code)
                 if code is ErrorCode.NONE:
@@ -164,6 +191,8 @@ class Transactor(Program):
                 if code in _TRANSACTION_ENDS:
                     return False
             topic = await self._refresh(topic)
+            if topic.topic_id != place.topic_id:
+                return False
             await asyncio.sleep(0.1)
         return False
 
@@ -184,7 +213,7 @@ class Transactor(Program):
         )
         for _ in range(world.random.randrange(1, 6)):
             broker = await find_group(world, self.name, group_of(self.transactional_id))
-            answer = await ask(world, self.name, "TxnOffsetCommit", request, broker=broker)
+            answer = await self._call("TxnOffsetCommit", request, broker)
             if not isinstance(answer, BusError):
                 code = ErrorCode(answer.partitions[0].error_code)
                 if code is ErrorCode.NONE:
@@ -195,18 +224,25 @@ class Transactor(Program):
             await asyncio.sleep(0.1)
         return False
 
+    async def _look_at_offset(self) -> None:
+        """The answer is judged where it is given."""
+        group_id = group_of(self.transactional_id)
+        request = stable_offset_request(group_id, self._topics[0].name)
+        await self._call("OffsetFetch", request, await find_group(self.world, self.name, group_id))
+
     async def _refresh(self, topic: TopicInfo) -> TopicInfo:
         answer = await ask(self.world, self.name, "Metadata", pb.MetadataRequest(topics=[topic.name]))
         if isinstance(answer, BusError) or answer.topics[0].error_code:
             return topic
-        self._topics[self._topics.index(topic)] = found = topic_info(answer.topics[0])
+        found = topic_info(answer.topics[0])
+        self._topics[[known.name for known in self._topics].index(topic.name)] = found
         return found
 
     async def _end(self, attempt: Attempt, *, is_commit: bool) -> None:
         """Asked until there is an answer, as after a time-out only the same call may be made."""
         world = self.world
         attempt.is_commit_asked = is_commit
-        attempt.names_ends = world.random.randrange(4) > 0
+        attempt.names_ends = self.always_names_ends or world.random.randrange(4) > 0
         ends = [
             pb.TransactionEnd(topic=place.topic, partition=place.partition, last_sequence=count - 1)
             for place, count in attempt.acknowledged.items()
@@ -220,11 +256,14 @@ class Transactor(Program):
         )
         answer_at_most = world.now + _END_S_MAX  # once nothing fails any more
         while True:
-            answer = await ask(world, self.name, "EndTxn", request, broker=await self._find())
+            answer = await self._call("EndTxn", request, await self._find())
             if not isinstance(answer, BusError):
                 code = ErrorCode(answer.error_code)
                 if code not in _INDEFINITE:
                     break
+            if world.is_healed and self.may_stop((attempt.producer_id, attempt.producer_epoch)):
+                self._identity, attempt.is_stopped = None, True
+                return
             assert answer_at_most > world.now or not world.is_healed, f"EverythingEnds: {attempt}: {answer}"
             self._coordinator = None
             answer_at_most = world.now + _END_S_MAX if not world.is_healed else answer_at_most
@@ -246,7 +285,7 @@ class Transactor(Program):
     async def check_end(self) -> None:
         """Its next transaction is committed, soon."""
         deadline = self.world.now + 60.0
-        while True:
+        while not self.is_stopped:
             assert self.world.now < deadline, f"EverythingEnds: {self.name} commits no transaction"
             self._identity = None
             await self._init()
@@ -255,7 +294,22 @@ class Transactor(Program):
                 if attempt.outcome is Outcome.COMMITTED:
                     break
             await asyncio.sleep(0.5)
-        await self._check_ended()
+        if not any(program.is_stopped for program in transactors_of(self.world)):
+            await self._check_ended()
+
+    @property
+    def is_stopped(self) -> bool:
+        """A transaction of its id, by whichever instance, will never end."""
+        for program in transactors_of(self.world):
+            for attempt in program.attempts:
+                identity = attempt.producer_id, attempt.producer_epoch
+                attempt.is_stopped = attempt.is_stopped or self.may_stop(identity)
+        return any(
+            attempt.is_stopped
+            for program in transactors_of(self.world)
+            if program.transactional_id == self.transactional_id
+            for attempt in program.attempts
+        )
 
     async def _check_ended(self) -> None:
         """No transaction stays decided, or open beyond its time-out."""
@@ -273,6 +327,10 @@ class Transactor(Program):
                 await asyncio.sleep(1.0)
 
 
+def transactors_of(world: BrokerWorld) -> list[Transactor]:
+    return [program for program in world.programs if isinstance(program, Transactor)]
+
+
 def group_of(transactional_id: str) -> str:
     return f"tx-{transactional_id}"
 
@@ -285,13 +343,15 @@ async def find_group(world: BrokerWorld, who: str, group_id: str) -> SimulatedBr
     return world.broker_at(answer.coordinator.port)
 
 
+def stable_offset_request(group_id: str, topic: str) -> Any:
+    group = pb.OffsetFetchGroup(group_id=group_id, topics=[pb.TopicPartitions(topic=topic, partitions=[0])])
+    return pb.OffsetFetchRequest(groups=[group], require_stable=True)
+
+
 async def fetch_stable_offset(world: BrokerWorld, topic: str, transactional_id: str) -> int:
     """That of partition 0, once no transaction that is open may change it."""
     deadline, group_id = world.now + 60.0, group_of(transactional_id)
-    topics = pb.TopicPartitions(topic=topic, partitions=[0])
-    request = pb.OffsetFetchRequest(
-        groups=[pb.OffsetFetchGroup(group_id=group_id, topics=[topics])], require_stable=True
-    )
+    request = stable_offset_request(group_id, topic)
     while True:
         broker = await find_group(world, "judge", group_id)
         answer = await ask(world, "judge", "OffsetFetch", request, broker=broker)

@@ -1,0 +1,170 @@
+"""What the logs of coordinators say, `__transaction_state` and `__consumer_offsets`, one version after another.
+
+It is read from what comes to be on the disk: the judge's own view, which depends on no broker's memory."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from bus.consumer_groups import records as group_records
+from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone, TxnOffsetsEnded, TxnOffsetsPending
+from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from bus.ports import KeyedRow
+from bus.transactions import records as transaction_records
+from bus.transactions.records import TransactionExpired, TransactionLogged
+from tests.simulation.broker_invariants import Invariant
+from tests.simulation.metadata_journal import version_of
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_world import BrokerWorld
+    from tests.simulation.metadata_journal import Version
+
+_DECODERS = {
+    TRANSACTION_STATE_TOPIC: transaction_records.decode_record,
+    CONSUMER_OFFSETS_TOPIC: group_records.decode_record,
+}
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+Identity = tuple[int, int]  # producer id and epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of a coordinator's log."""
+
+    folder: str
+    version: int
+    offset: int
+    at: float
+    record: Any
+
+
+@dataclass(slots=True)
+class History:
+    """A transactional id since it was made: all records. `numbers`: of each identity that rows carried, the number of
+    its transaction."""
+
+    records: list[TransactionLogged] = field(default_factory=list)
+    numbers: dict[Identity, int] = field(default_factory=dict)
+
+    def add(self, record: TransactionLogged) -> None:
+        self.records.append(record)
+        if record.state.value in _OPEN:
+            self.numbers[rows_identity(record)] = record.number
+
+    def states_of(self, number: int) -> list[str]:
+        """Those of one transaction, in their order."""
+        return [
+            record.state.value for record in self.records if record.number == number and record.state.value != "Empty"
+        ]
+
+
+def rows_identity(record: TransactionLogged) -> Identity:
+    """What the rows of the open transaction carry: the decision has raised the epoch by one."""
+    return record.producer_id, record.producer_epoch - record.state.value.startswith("Prepare")
+
+
+class CoordinatorJournal(Invariant):
+    """Stands before the invariants that ask it. What a power failure takes back never was."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self.entries: dict[str, list[Entry]] = defaultdict(list)  # by folder, in the order of their offsets
+        self.new: list[Entry] = []  # those of the version that has just come
+        self.ids: dict[str, History] = {}
+        self.pending: dict[tuple[str, Identity], TxnOffsetsPending] = {}  # by group
+        self._states: dict[str, dict[Any, Any]] = defaultdict(dict)  # by folder: key -> its last record
+        self._snapshots: dict[str, list[tuple[int, Mapping[Any, Any]]]] = defaultdict(list)  # with the next offset
+
+    def on_version(self, version: Version) -> None:
+        self.new = []
+        topic = version.folder.split("/")[1]
+        if topic not in _DECODERS:
+            return
+        for action in version.actions:
+            if "add" in action and action["add"]["dataChange"]:
+                self.new += self._read(version, topic, unquote(action["add"]["path"]))
+        if self.new:
+            self.entries[version.folder] += self.new
+            self._take(version.folder, self.new)
+
+    def on_lost(self, key: str) -> None:
+        name = version_of(key)
+        if name is None or name[0] not in self.entries:
+            return
+        for memory in (self.ids, self.pending, self._states, self._snapshots):
+            memory.clear()
+        for folder, entries in self.entries.items():
+            self.entries[folder] = [entry for entry in entries if (folder, entry.version) != name]
+            for entry in self.entries[folder]:
+                self._take(folder, [entry])
+
+    def _read(self, version: Version, topic: str, path: str) -> list[Entry]:
+        data = self.world.disk.files.get(f"{version.folder}/{path}")
+        rows = pq.ParquetFile(io.BytesIO(data)).read(["offset", "key", "value"]).to_pylist()
+        decode, now = _DECODERS[topic], self.world.now
+        return [
+            Entry(version.folder, version.number, row["offset"], now, decode(KeyedRow(row["key"], row["value"])))
+            for row in rows
+        ]
+
+    def _take(self, folder: str, entries: list[Entry]) -> None:
+        state = self._states[folder]
+        for entry in entries:
+            record = entry.record
+            state[_key_of(record)] = record
+            match record:
+                case TransactionExpired():
+                    self.ids.pop(record.transactional_id, None)
+                case TransactionLogged():
+                    self.ids.setdefault(record.transactional_id, History()).add(record)
+                case TxnOffsetsPending():
+                    self.pending[_pending_of(record)] = record
+                case TxnOffsetsEnded():
+                    self.pending.pop(_pending_of(record), None)
+        self._snapshots[folder].append((entries[-1].offset + 1, dict(state)))
+
+    # ------------------------------------------------------------ asking
+
+    def state_before(self, folder: str, offset: int) -> Mapping[Any, Any]:
+        """By key, the last record of each below `offset`."""
+        return next((state for end, state in reversed(self._snapshots[folder]) if end <= offset), {})
+
+    def find(self, identity: Identity) -> tuple[str, History, int] | None:
+        """Id, history and number of the transaction whose rows carry it; None: it was never open."""
+        for name, history in self.ids.items():
+            number = history.numbers.get(identity)
+            if number is not None:
+                return name, history, number
+        return None
+
+    def states_of(self, identity: Identity) -> list[str]:
+        """Of the transaction whose rows carry it; none if it was never open."""
+        found = self.find(identity)
+        return [] if found is None else found[1].states_of(found[2])
+
+
+def journal_of(world: BrokerWorld) -> CoordinatorJournal:
+    return next(invariant for invariant in world.invariants if isinstance(invariant, CoordinatorJournal))
+
+
+def _key_of(record: Any) -> Any:
+    match record:
+        case TransactionLogged() | TransactionExpired():
+            return record.transactional_id
+        case OffsetCommitted() | OffsetTombstone():
+            return "offset", record.group_id, record.partition
+        case TxnOffsetsPending() | TxnOffsetsEnded():
+            return "pending", record.group_id, record.transaction
+        case _:
+            return "group", record.group_id
+
+
+def _pending_of(record: TxnOffsetsPending | TxnOffsetsEnded) -> tuple[str, Identity]:
+    return record.group_id, (record.transaction.producer_id, record.transaction.producer_epoch)

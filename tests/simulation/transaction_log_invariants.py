@@ -1,0 +1,447 @@
+"""What transactions promise, judged by the logs of their coordinators and of the groups, as they come to the disk, by
+what clients ask for and what brokers answer. The tables are judged in transaction_invariants.py."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOffsetsPending
+from bus.errors import BusError, ErrorCode
+from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from bus.transactions.records import TransactionLogged
+from tests.simulation.broker_invariants import Invariant
+from tests.simulation.coordinator_journal import CoordinatorJournal, Entry, Identity, rows_identity
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_network import Answered
+    from tests.simulation.broker_world import BrokerLife, BrokerWorld
+
+# Kafka's table without Dead and PrepareEpochFence, and with the abort of what never arrived: state -> those before it.
+_FOLLOWS: Mapping[str, Collection[str]] = {
+    "Empty": ("Empty", "CompleteCommit", "CompleteAbort"),
+    "Ongoing": ("Ongoing", "Empty", "CompleteCommit", "CompleteAbort"),
+    "PrepareCommit": ("Ongoing",),
+    "PrepareAbort": ("Ongoing", "Empty", "CompleteCommit", "CompleteAbort"),
+    "CompleteCommit": ("PrepareCommit",),
+    "CompleteAbort": ("PrepareAbort",),
+}
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_EPOCH_MAX = 32_766  # the last one that a client is given
+_RETRIABLE = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class JournalInvariant(Invariant):
+    """One that goes by the logs of coordinators."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world)
+        self.journal = journal
+
+    def changes(self) -> Iterator[tuple[TransactionLogged | None, TransactionLogged]]:
+        """Of the version that has just come: each record of a transactional id, and the one before it."""
+        new = [entry.record for entry in self.journal.new if isinstance(entry.record, TransactionLogged)]
+        for position, record in enumerate(new):
+            history = self.journal.ids.get(record.transactional_id)
+            if history is not None:
+                later = sum(each.transactional_id == record.transactional_id for each in new[position + 1 :])
+                at = len(history.records) - 1 - later
+                yield (history.records[at - 1] if at > 0 else None), record
+
+
+class DecisionsAreFinal(JournalInvariant):
+    """For each transaction there is one decision at most, states follow each other as the table says, and numbers grow
+    by one. What a call of an end was answered fits the decision, and the same call is answered in the same way by every
+    coordinator, until the instance has gone on."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world, journal)
+        self._answers: dict[tuple[Identity, bool], Any] = {}  # of ends that were answered without an error
+
+    def on_version(self, version: Any) -> None:
+        for before, after in self.changes():
+            name, state = after.transactional_id, after.state.value
+            if before is None:
+                assert state == "Empty", f"{name} begins as {after}"
+                continue
+            was = before.state.value
+            assert was in _FOLLOWS[state], f"{name}: {state} follows {was}: {before}, {after}"
+            begins = was not in _OPEN and state in _OPEN
+            assert after.number == before.number + begins, f"{name}: {after} follows {before}"
+            decided = {each for each in self.journal.ids[name].states_of(after.number) if each.startswith("Prepare")}
+            assert len(decided) <= 1, f"{name}: transaction {after.number} has the decisions {decided}"
+
+    def on_answered(self, answered: Answered) -> None:
+        if answered.method != "EndTxn" or isinstance(answered.answer, BusError):
+            return
+        asked, code = answered.request, ErrorCode(answered.answer.error_code)
+        identity, is_commit = (asked.producer_id, asked.producer_epoch), asked.is_commit
+        states = self.journal.states_of(identity)
+        if code is ErrorCode.NONE:
+            self._check_done(answered, identity, states)
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and is_commit:
+            assert "PrepareAbort" in states, f"{asked} is answered with {answered.answer}, the log has {states}"
+        elif code not in _RETRIABLE and (identity, is_commit) in self._answers:
+            found = self.journal.ids.get(asked.transactional_id)
+            last = None if found is None else found.records[-1]
+            has_gone_on = last is None or found is None or found.numbers.get(identity) != last.number
+            assert has_gone_on or (last is not None and last.state.value == "Empty"), (
+                f"{asked} was done, and is answered with {answered.answer}; the log has {last}"
+            )
+
+    def _check_done(self, answered: Answered, identity: Identity, states: list[str]) -> None:
+        asked, answer = answered.request, answered.answer
+        expected = "CompleteCommit" if asked.is_commit else "CompleteAbort"
+        assert states[-1:] == [expected], f"{asked} is answered as done, the log has {states}"
+        told = (
+            answer.producer_id,
+            answer.producer_epoch,
+            sorted((each.topic, each.partition, each.version, each.base_offset) for each in answer.versions),
+        )
+        before = self._answers.setdefault((identity, asked.is_commit), told)
+        assert told == before, f"{asked} was answered with {before}, and now with {told}"
+
+
+@dataclass(slots=True)
+class Asked:
+    """What clients have ever asked for in the name of one transaction."""
+
+    partitions: dict[TopicPartition, int] = field(default_factory=dict)  # with the last sequence
+    groups: dict[str, set[tuple[TopicPartition, int]]] = field(default_factory=dict)  # with the offsets
+    commits: list[dict[TopicPartition, int]] = field(default_factory=list)  # the last sequences that were named
+    is_abort_asked: bool = False
+
+
+class MessagesNameTheirTransaction(JournalInvariant):
+    """Each change of the log was asked for by a message with the identity of that very transaction: what takes part,
+    what is pinned, who commits and who aborts, and which offsets are pending. So nothing that was said of an earlier
+    transaction changes a later one."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world, journal)
+        self._asked: dict[Identity, Asked] = defaultdict(Asked)
+
+    def on_asked(self, who: str, method: str, message: Any) -> None:
+        match method:
+            case "ProduceOnce" | "Produce":
+                for part in message.partitions if message.transactional_id else ():
+                    self._note_batch(part)
+            case "TxnOffsetCommit":
+                offsets = {(TopicPartition(each.topic, each.partition), each.offset) for each in message.partitions}
+                self._of(message).groups.setdefault(message.group_id, set()).update(offsets)
+            case "EndTxn" if message.is_commit:
+                ends = {TopicPartition(each.topic, each.partition): each.last_sequence for each in message.ends}
+                self._of(message).commits.append(ends)
+            case "EndTxn":
+                self._of(message).is_abort_asked = True
+            case "InitProducerId" if message.HasField("producer_id"):
+                self._of(message).is_abort_asked = True
+
+    def _of(self, message: Any) -> Asked:
+        return self._asked[message.producer_id, message.producer_epoch]
+
+    def _note_batch(self, part: Any) -> None:
+        asked, name = self._of(part).partitions, TopicPartition(part.topic, part.partition)
+        asked[name] = max(asked.get(name, -1), part.base_sequence + _count_records(part) - 1)
+
+    def on_version(self, version: Any) -> None:
+        for _, record in self.changes():
+            if record.state.value in _OPEN:
+                self._check_open(record, self._asked[rows_identity(record)])
+        for entry in self.journal.new:
+            if isinstance(entry.record, TxnOffsetsPending):
+                self._check_pending(entry.record)
+
+    def _check_open(self, record: TransactionLogged, asked: Asked) -> None:
+        state = record.state.value
+        for partition in record.partitions:
+            assert partition.name in asked.partitions, f"{record}: nothing was sent to {partition}"
+        for group in record.groups:
+            assert group.group_id in asked.groups, f"{record}: no offset was sent to {group}"
+        if state == "PrepareCommit":
+            assert asked.commits, f"{record}: no commit was asked for"
+            pinned = {partition.name: last for partition, last in record.partitions.items()}
+            fits = [ends for ends in asked.commits if all(ends.get(name, -1) == pinned[name] for name in pinned)]
+            is_free = any(not ends for ends in asked.commits)
+            assert fits or is_free, f"{record}: the commits that were asked for are {asked.commits}"
+            for name, last in pinned.items():
+                assert last <= asked.partitions[name], f"{record}: {name} was sent up to {asked.partitions[name]}"
+        cause = None if record.abort_cause is None else record.abort_cause.value
+        assert cause != "client" or asked.is_abort_asked, f"{record}: no abort was asked for"
+        assert cause != "vote" or asked.commits, f"{record}: no commit was asked for"
+
+    def _check_pending(self, record: TxnOffsetsPending) -> None:
+        identity = record.transaction.producer_id, record.transaction.producer_epoch
+        sent = self._asked[identity].groups.get(record.group_id, set())
+        found = {(offset.partition, offset.offset) for offset in record.offsets}
+        assert found <= sent, f"{record}: what was sent is {sent}"
+
+
+def _count_records(part: Any) -> int:
+    import pyarrow as pa
+
+    return int(pa.ipc.open_stream(part.arrow).read_all().num_rows) if part.arrow else len(part.records.records)
+
+
+class EpochsAreGivenOnce(JournalInvariant):
+    """Epochs of an id rise by one with each end and each initialisation, and never otherwise; a producer id belongs to
+    one transactional id. No two instances, and no two transactions, have the same identity. What an initialisation was
+    answered is in the log, and no transaction of an older instance is committed behind it."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world, journal)
+        self._told: dict[str, list[Identity]] = defaultdict(list)  # to new instances
+
+    def on_version(self, version: Any) -> None:
+        for before, after in self.changes():
+            if before is not None:
+                self._check_step(before, after)
+            for name, history in self.journal.ids.items():
+                producers = {record.producer_id for record in history.records}
+                is_own = name == after.transactional_id
+                assert is_own or after.producer_id not in producers, f"{after}: {name} has that producer id"
+            if after.state.value == "PrepareCommit":
+                ids = [record.producer_id for record in self.journal.ids[after.transactional_id].records]
+                rows = rows_identity(after)
+                for producer_id, epoch in self._told[after.transactional_id]:
+                    is_older = (
+                        ids.index(rows[0]) < ids.index(producer_id) if rows[0] != producer_id else rows[1] < epoch
+                    )
+                    assert not is_older, f"{after} is committed, an instance was told {(producer_id, epoch)} before"
+
+    def _check_step(self, before: TransactionLogged, after: TransactionLogged) -> None:
+        is_decided = before.state.value.startswith("Prepare")
+        raises = after.state.value in ("Empty", "PrepareCommit", "PrepareAbort")
+        if after.producer_id == before.producer_id:
+            found = after.producer_epoch - before.producer_epoch
+            assert found == raises, f"the epoch went up by {found}: {before}, {after}"
+            return
+        ids = [record.producer_id for record in self.journal.ids[after.transactional_id].records]
+        assert after.producer_epoch == 0, f"a new producer id begins: {before}, {after}"
+        assert before.producer_epoch >= _EPOCH_MAX + is_decided, f"epochs are left: {before}, {after}"
+        assert raises or is_decided, f"a new producer id in the middle: {before}, {after}"
+        assert ids.index(after.producer_id) > ids.index(before.producer_id), f"{after} has an earlier producer id"
+
+    def on_answered(self, answered: Answered) -> None:
+        asked, answer = answered.request, answered.answer
+        if answered.method != "InitProducerId" or isinstance(answer, BusError) or answer.error_code:
+            return
+        if asked.transactional_id:
+            told = answer.producer_id, answer.producer_epoch
+            history = self.journal.ids.get(asked.transactional_id)
+            known = [] if history is None else [(each.producer_id, each.producer_epoch) for each in history.records]
+            assert told in known, f"{asked} was answered {told}, the log has {known[-3:]}"
+            if not asked.HasField("producer_id"):
+                self._told[asked.transactional_id].append(told)
+
+    def check_end(self) -> None:
+        from tests.simulation.transaction_programs import transactors_of
+
+        seen: dict[Identity, str] = {}
+        for program in transactors_of(self.world):
+            for attempt in program.attempts:
+                identity = attempt.producer_id, attempt.producer_epoch
+                assert identity not in seen, f"{program.name} and {seen[identity]} both had {identity}"
+                seen[identity] = program.name
+
+
+class MemoryIsTheLog(JournalInvariant):
+    """What a coordinator has in memory is a replay of its log, as far as it has led it, whenever nothing of it is being
+    committed: looked at with each answer of any broker."""
+
+    def on_answered(self, answered: Answered) -> None:
+        life = answered.life
+        if life.is_serving and not life.is_over:
+            self._check(life)
+
+    def on_tick(self) -> None:
+        for broker in self.world.brokers:
+            if broker.life is not None and broker.life.is_serving:
+                self._check(broker.life)
+
+    def _check(self, life: BrokerLife) -> None:
+        for topic, coordinated in (
+            (TRANSACTION_STATE_TOPIC, life.core.transactions.coordinator._topic),
+            (CONSUMER_OFFSETS_TOPIC, life.core.coordinator._topic),
+        ):
+            for number, (shard, partition) in coordinated._shards.items():
+                is_known = shard.refusal is None and shard._committing is None
+                if is_known:
+                    folder = f"topics/{topic}/{number}"
+                    logged = self.journal.state_before(folder, partition.state.high_watermark)
+                    expected, found = _durable(logged), _remembered(topic, shard.states)
+                    assert found == expected, f"{life.name}, {topic}-{number}: the log says {expected}, found {found}"
+
+
+def _durable(logged: Mapping[Any, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, record in logged.items():
+        match record:
+            case TransactionLogged():
+                found[key] = tuple(getattr(record, name) for name in _FIELDS)
+            case OffsetCommitted():
+                found[key] = record.offset
+            case TxnOffsetsPending():
+                found[key] = record.sequence, {each.partition: each.offset for each in record.offsets}
+    return found
+
+
+def _remembered(topic: str, states: Mapping[str, Any]) -> dict[Any, Any]:
+    if topic == TRANSACTION_STATE_TOPIC:
+        return {name: tuple(getattr(state, each) for each in _FIELDS) for name, state in states.items()}
+    found: dict[Any, Any] = {}
+    for name, group in states.items():
+        for partition, committed in group.offsets.items():
+            found["offset", name, partition] = committed.offset
+        for transaction, pending in group.pending_offsets.items():
+            offsets = {each.partition: each.offset for each in pending.offsets}
+            found["pending", name, transaction] = pending.sequence, offsets
+    return found
+
+
+_FIELDS = (
+    "number",
+    "producer_id",
+    "producer_epoch",
+    "last_producer_epoch",
+    "previous_producer_id",
+    "timeout_ms",
+    "state",
+    "partitions",
+    "groups",
+    "abort_cause",
+    "results",
+)
+
+
+class OffsetsFollowDecisions(JournalInvariant):
+    """Pending offsets are committed only of a transaction whose commit is decided, and then all that are still pending;
+    they are dropped only of one that is aborted. Which of them a client must not have been shown a stable offset
+    before: an OffsetFetch that asks for stable offsets is not answered while a transaction may still move it, also not
+    by a coordinator that was replaced."""
+
+    def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
+        super().__init__(world, journal)
+        # When it came to the log, and when it ended; by group and identity.
+        self._pending: dict[tuple[str, Identity], _Pending] = {}
+
+    def on_version(self, version: Any) -> None:
+        new = self.journal.new
+        committed = {(each.record.group_id, each.record.partition): each.record for each in new if _is_offset(each)}
+        for entry in new:
+            record = entry.record
+            if isinstance(record, TxnOffsetsPending):
+                key = record.group_id, (record.transaction.producer_id, record.transaction.producer_epoch)
+                offsets = {each.partition: each.offset for each in record.offsets}
+                known = self._pending.setdefault(key, _Pending(self.world.now))
+                known.offsets = offsets
+            elif isinstance(record, TxnOffsetsEnded):
+                self._check_ended(record, committed)
+
+    def _check_ended(self, record: TxnOffsetsEnded, committed: Mapping[Any, OffsetCommitted]) -> None:
+        identity = record.transaction.producer_id, record.transaction.producer_epoch
+        known = self._pending.pop((record.group_id, identity), None)
+        states = self.journal.states_of(identity)
+        if known is None or not known.offsets:
+            return
+        applied = {
+            partition
+            for partition, offset in known.offsets.items()
+            if (found := committed.get((record.group_id, partition))) is not None and found.offset == offset
+        }
+        if applied:
+            assert "PrepareCommit" in states, f"{record}: offsets are committed, the transaction is {states}"
+            assert applied == known.offsets.keys(), f"{record}: only {applied} of {known.offsets} are committed"
+        else:
+            assert "PrepareCommit" not in states, f"{record}: {known.offsets} are dropped, the transaction is {states}"
+        if applied:
+            for at, partition, found, who in known.shown:
+                assert found == known.offsets.get(partition, found), (
+                    f"{who} was told at {at:.3f} that {partition} is stable at {found}; {record} moves it to "
+                    f"{known.offsets[partition]}"
+                )
+
+    def on_lost(self, key: str) -> None:
+        for identity in [each for each in self._pending if each not in self.journal.pending]:
+            del self._pending[identity]
+
+    def on_answered(self, answered: Answered) -> None:
+        if answered.method != "OffsetFetch" or isinstance(answered.answer, BusError):
+            return
+        if not answered.request.require_stable:
+            return
+        for group in answered.answer.groups:
+            for each in group.offsets if not group.error_code else ():
+                if each.error_code:
+                    continue
+                partition = TopicPartition(each.topic, each.partition)
+                for (group_id, _), known in self._pending.items():
+                    if group_id == group.group_id and partition in known.offsets and known.at <= answered.asked_at:
+                        known.shown.append((self.world.now, partition, each.offset, answered.life.name))
+
+
+@dataclass(slots=True)
+class _Pending:
+    at: float
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    shown: list[tuple[float, TopicPartition, int, str]] = field(default_factory=list)
+
+
+def _is_offset(entry: Entry) -> bool:
+    return isinstance(entry.record, OffsetCommitted)
+
+
+# What a client may be answered, by call; anything else would have to be explained to its user. Kafka's table, with what
+# a topic may refuse of a batch.
+_CODES: Mapping[str, Collection[ErrorCode]] = {
+    "InitProducerId": (ErrorCode.PRODUCER_FENCED,),
+    "ProduceOnce": (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    "TxnOffsetCommit": (
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ),
+    "EndTxn": (
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    ),
+}
+
+
+class ErrorsAreOfTheTable(Invariant):
+    """A client of transactions is answered with what the SDK has an answer to (Kafka's TransactionManager), and with
+    PRODUCER_FENCED only if another instance came, or this one has gone on."""
+
+    def on_answered(self, answered: Answered) -> None:
+        expected, asked = _CODES.get(answered.method), answered.request
+        if expected is None or isinstance(answered.answer, BusError) or not asked.transactional_id:
+            return
+        parts = getattr(answered.answer, "partitions", (answered.answer,))
+        for part in parts:
+            code = ErrorCode(part.error_code)
+            is_expected = code in (ErrorCode.NONE, *expected) or BusError(code, "").retriable
+            assert is_expected, f"{answered.life.name} answers {answered.method} {asked} with {part}"
