@@ -4,8 +4,8 @@ partitions cost them at their start and while nothing happens.
 On one machine three brokers have no more cores than one has. So throughput is judged by the processor time of the
 brokers: records for each second of a core, all of them together, beside one broker of the bus and three of Kafka.
 
-How late a follower sees a version of its leader is not measured: nothing tells it, until followers answer fetches or
-count for `min.insync.replicas`. It belongs into `_measure_many_partitions`.
+How late a follower sees a version of its leader is what a produce waits longer for if `min.insync.replicas` wants both
+followers to have it before the answer.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class _Runs:
     p50_ms: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
     latency_cpu_ms: list[float] = field(default_factory=list)  # of all brokers, for each record alone in flight
+    in_sync_p50_ms: list[float] = field(default_factory=list)  # answered when every broker has the version
 
     def add_throughput(self, records: float, seconds: float, cpu_seconds: float) -> None:
         self.records_per_second.append(records / seconds)
@@ -84,6 +85,11 @@ def _measure_bus(bench: Bench, cluster: BrokerCluster, runs: _Runs) -> None:
     before = sum(cluster.cpu_seconds())
     taken = loads.produce_one_by_one(address, topic, records=bench.sizes.latency_records)
     runs.add_latencies(taken, sum(cluster.cpu_seconds()) - before)
+    if len(cluster.ids) > 1:
+        in_sync = bench.new_topic()
+        loads.create_topic(address, in_sync, _PARTITIONS, min_insync_replicas=len(cluster.ids))
+        taken = loads.produce_one_by_one(address, in_sync, records=bench.sizes.latency_records)
+        runs.in_sync_p50_ms.append(float(np.median(taken)) * 1_000)
 
 
 def _measure_kafka(bench: Bench, cluster: KafkaCluster, runs: _Runs) -> None:
@@ -125,9 +131,17 @@ def _figures(one: _Runs, three: _Runs, kafka: _Runs) -> list[Figure]:
         Figure("cluster-p50", f"{name}: one produce in flight, p50", "ms", three.p50_ms, peer_runs=kafka.p50_ms),
         Figure("cluster-p99", "... p99", "ms", three.p99_ms, peer_runs=kafka.p99_ms),
         _over("cluster-p50-ratio", "... three brokers over one, p50", three, one, lambda runs: runs.p50_ms),
+        Figure(
+            "cluster-p50-in-sync", "... p50, answered when both followers have the version", "ms", three.in_sync_p50_ms
+        ),
+        Figure("cluster-lag", "... p50 of that above p50 without: how late followers are", "ms", _lags(three)),
         Figure("cluster-cpu", "... processor time of the brokers for each", "ms", three.latency_cpu_ms),
         Figure("cluster-cpu-one", "... of one broker", "ms", one.latency_cpu_ms),
     ]
+
+
+def _lags(three: _Runs) -> list[float]:
+    return [in_sync - alone for in_sync, alone in zip(three.in_sync_p50_ms, three.p50_ms, strict=True)]
 
 
 def _per_core(runs: _Runs) -> list[float]:
