@@ -27,7 +27,7 @@ from bus.ports import Clock, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult
 from bus.runtime.replicas.in_sync_replicas import find_unreplicated
@@ -170,13 +170,11 @@ class ProduceApi:
             return await self._refuse(request, refusal)
         now_ms = self._clock.now_ms()
         share = self._shares.begin()
-        destinations: list[Destination] = []
-        targets: list[_Target | Refused] = []
-        for destination in request.destinations:
-            if share.is_used_up:
-                await share.wait()
-            destinations.append(destination)
-            targets.append(self._find(destination, request))
+        destinations, targets = await self._find_all(request, share)
+        is_any_refused = any(isinstance(target, Refused) for target in targets)
+        epochs = {one.partition: one.current_leader_epoch for one in destinations} if is_any_refused else {}
+        if is_any_refused and await self._cluster.catch_up(epochs):
+            destinations, targets = await self._find_all(request, share)
         refused = [target if isinstance(target, Refused) else None for target in targets]
         try:
             decoded = request.payload.decode_quickly(refused, now_ms)
@@ -219,6 +217,18 @@ class ProduceApi:
             max(request.payload.size_bytes, record_bytes),
             now_ms,
         )
+
+    async def _find_all(
+        self, request: ProduceRequest, share: LoopShare
+    ) -> tuple[list[Destination], list[_Target | Refused]]:
+        destinations: list[Destination] = []
+        targets: list[_Target | Refused] = []
+        for destination in request.destinations:
+            if share.is_used_up:
+                await share.wait()
+            destinations.append(destination)
+            targets.append(self._find(destination, request))
+        return destinations, targets
 
     def _find(self, destination: Destination, request: ProduceRequest) -> _Target | Refused:
         """Where the batch goes, if it may, as far as is known without its records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster import ClusterState
@@ -24,7 +24,7 @@ from bus.runtime.metadata.peers import Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.metadata.producers import Producers
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
-from bus.runtime.partitions.partition_host import PartitionHost
+from bus.runtime.partitions.partition_host import AWAITED_OPENING_S, PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from bus.runtime.replicas.leader_watch import LeaderWatch
@@ -183,6 +183,22 @@ class Cluster:
     def serve(self) -> None:
         """Clients are answered from now on."""
         self._lifecycle.serve()
+
+    async def catch_up(self, asked: Mapping[TopicPartition, int | None]) -> bool:
+        """Whether it was worth waiting, for a moment, for partitions that somebody takes to be led here: until this
+        broker has heard of the leader epochs that were named with them, and has opened what it has just begun to
+        open. To be refused would take longer, since a client pauses before it asks again."""
+        was_behind = self._is_behind(asked)
+        if was_behind:
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with time_limit(AWAITED_OPENING_S):
+                    while self._is_behind(asked):
+                        await self.metadata.wait_until_applied(self.metadata.applied_offset + 1)
+        return await self.host.wait_for_openings(asked) or was_behind
+
+    def _is_behind(self, asked: Mapping[TopicPartition, int | None]) -> bool:
+        known = ((epoch, self.state.leadership(name)) for name, epoch in asked.items() if epoch is not None)
+        return any(leadership is not None and leadership.leader_epoch < epoch for epoch, leadership in known)
 
     async def wait_until_unfenced(self) -> None:
         await self._lifecycle.wait_until_unfenced()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Topic
@@ -43,6 +43,8 @@ _REOPEN_S_MAX = 60.0
 # Longer than a commit of a leader that is gone can be under way.
 _VERSION_AGE_MIN_MS = 60_000
 _VERSION_AGE_MIN_SESSIONS = 10
+# A table that was followed is opened in less. Whoever is refused instead pauses for twice as long.
+AWAITED_OPENING_S = 0.05
 
 NewTables = Mapping[tuple[str, int], PartitionTable]  # by topic id and partition number
 
@@ -53,6 +55,7 @@ class _Hosted:
 
     lead: Lead
     serving: Partition | Refused
+    began_s: float  # by the loop's clock
     followed: FollowedTable | None = None  # until it is led
     table: PartitionTable | None = None  # that is led
     failed_openings: int = 0
@@ -146,6 +149,19 @@ class PartitionHost:
         while tasks := [task for name, task in self._under_way.items() if topic in (None, name.topic)]:
             await asyncio.wait(tasks)
 
+    async def wait_for_openings(self, names: Iterable[TopicPartition]) -> bool:
+        """Until those of them are open that this broker has just begun to open, but for a moment only: requests behind
+        wait, too. Whether there was one."""
+        now_s = asyncio.get_running_loop().time()
+        openings: dict[asyncio.Task[None], float] = {}
+        for name in names:
+            task, hosted = self._under_way.get(name), self._hosted.get(name.topic, {}).get(name.partition)
+            if task is not None and hosted is not None and hosted.began_s + AWAITED_OPENING_S > now_s:
+                openings[task] = hosted.began_s + AWAITED_OPENING_S - now_s
+        if openings:
+            await asyncio.wait(openings, timeout=max(openings.values()))
+        return bool(openings)
+
     @contextlib.contextmanager
     def handing_over(self, tables: NewTables) -> Iterator[None]:
         """Tables that were just created: what is opened of them in this block is not read again."""
@@ -157,7 +173,8 @@ class PartitionHost:
                 self._new_tables.pop(key, None)
 
     def _open(self, name: TopicPartition, lead: Lead) -> None:
-        hosted = _Hosted(lead, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is being opened"))
+        opening = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is being opened")
+        hosted = _Hosted(lead, opening, asyncio.get_running_loop().time())
         self._hosted.setdefault(name.topic, {})[name.partition] = hosted
         hosted.followed = self.followed.take(name, lead.topic_id)
         table = self._new_tables.pop((lead.topic_id, name.partition), None)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,8 +86,14 @@ class Bench:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
         self.in_sync = FakeReplicas()
         host = SimpleNamespace(find=self._find, in_sync=self.in_sync)
+        self.opened_meanwhile: dict[TopicPartition, Any] = {}
+        self.caught_up: list[Mapping[TopicPartition, int | None]] = []
         cluster: Any = SimpleNamespace(
-            host=host, state=EMPTY_CLUSTER, prove_leadership=prove, producers=SimpleNamespace(check=lambda stamp: None)
+            host=host,
+            state=EMPTY_CLUSTER,
+            prove_leadership=prove,
+            producers=SimpleNamespace(check=lambda stamp: None),
+            catch_up=self._catch_up,
         )
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
@@ -96,6 +102,11 @@ class Bench:
 
     def _find(self, name: TopicPartition, topic_id: str) -> Any:
         return self.partitions.get(name, UNKNOWN)
+
+    async def _catch_up(self, asked: Mapping[TopicPartition, int | None]) -> bool:
+        self.caught_up.append(asked)
+        self.partitions |= self.opened_meanwhile
+        return bool(self.opened_meanwhile)
 
     async def _compute(self, decode: Callable[[], Any], client: object) -> Any:
         return decode()
@@ -137,6 +148,21 @@ def test_each_partition_has_its_answer_whatever_the_others_have() -> None:
         produced, throttle_ms = await bench.api.answer(in_flight)
         assert codes_of(produced) == [UNKNOWN.code, None, ErrorCode.INVALID_TOPIC_EXCEPTION]
         assert throttle_ms == 0
+
+    run(test)
+
+
+def test_partition_that_is_just_being_opened_is_waited_for_and_nothing_else_is() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        bench.opened_meanwhile[TopicPartition("late", 0)] = FakePartition()
+        in_flight = await bench.submit("t", "late", "none")
+        bench.of("t").settle(ALL_RIGHT)
+        bench.of("late").settle(ALL_RIGHT)
+        produced, _ = await bench.api.answer(in_flight)
+        assert codes_of(produced) == [None, None, UNKNOWN.code]
+        await bench.submit("t")
+        assert bench.caught_up == [dict.fromkeys(TopicPartition(name, 0) for name in ("t", "late", "none"))]
 
     run(test)
 

@@ -41,6 +41,30 @@ def test_partition_that_is_being_opened_is_refused_until_it_serves() -> None:
     run_host(scenario)
 
 
+def test_opening_that_has_just_begun_is_waited_for_a_moment() -> None:
+    async def scenario(bench: HostBench) -> None:
+        assert not await bench.host.wait_for_openings([P0])
+        bench.follow(ORDERS)
+        waiting = asyncio.ensure_future(bench.host.wait_for_openings([P0, TopicPartition("others", 0)]))
+        await asyncio.sleep(0.001)
+        assert not waiting.done()
+        bench.calls.let_all_go()
+        assert await waiting
+        assert bench.serving(P0)
+
+    run_host(scenario)
+
+
+def test_opening_that_takes_long_is_waited_for_by_nobody() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(ORDERS)
+        assert await bench.host.wait_for_openings([P0])
+        assert code(bench.host.find(P0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not await bench.host.wait_for_openings([P0])
+
+    run_host(scenario)
+
+
 def test_opening_that_a_newer_state_has_overtaken_opens_nothing() -> None:
     async def scenario(bench: HostBench) -> None:
         bench.follow(ORDERS)
