@@ -345,9 +345,16 @@ class TransactionIndex(Protocol):
         be applied. `transaction_of` is below it. In the writer's place, as `append`."""
         ...
 
-    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
+    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
+        """Transactional id -> `transaction_of`, of ids of which no transaction has ended here since then. Without those
+        that are being forgotten."""
+        ...
+
+    def forget_transactions(self, ended: Mapping[str, int]) -> None:
         """These ids have expired: nothing of their transactions is under way, and one of the same id that comes later
-        has a larger number. The next append takes their `txn` actions back, and no checkpoint after it has them."""
+        has a larger number. `ended` has what `transaction_of` was when that was found out: an id of which it is another
+        number by now has come back, and is not forgotten. The next appends take the `txn` actions of the others back, a
+        bounded number each, and no checkpoint after them has them."""
         ...
 
 

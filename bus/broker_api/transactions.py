@@ -24,7 +24,7 @@ from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TransactionAddition
+from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions import requests as rq
 from bus.transactions.administration import TransactionFilter, list_transaction
 from bus.transactions.request_bounds import PARTITIONS_MAX, check_step
@@ -297,6 +297,6 @@ class TransactionApi:
             return StepAnswer([refused] * len(request.partitions), [refused] * len(request.groups))
         return await self._participants.step(kind, request)
 
-    async def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
-        """Refused unless this broker is the coordinator and has loaded them."""
-        return await self._coordinator.open_transactions(coordinator_partition)
+    async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
+        """See `TransactionPeers.find_needed`; refused unless this broker is the coordinator."""
+        return await self._coordinator.find_needed(coordinator_partition, traces)

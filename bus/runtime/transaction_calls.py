@@ -57,6 +57,15 @@ class StepAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Traces:
+    """What transactions have left in partitions: staged rows, and proofs of transactional ids. As an answer: those of
+    them that may still be needed."""
+
+    rows: frozenset[ProducerIdentity] = frozenset()
+    transactional_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class TakenProducerId:
     """`metadata_offset`: up to here the cluster metadata have to be followed to know of it."""
 
@@ -78,10 +87,11 @@ class TransactionPeers(Protocol):
         self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float
     ) -> StepAnswer | Refused: ...
 
-    async def open_transactions(
-        self, coordinator: BrokerEndpoint, coordinator_partition: int, *, timeout_s: float
-    ) -> frozenset[ProducerIdentity] | Refused:
-        """Those that are not yet carried out everywhere. Refused unless the coordinator has loaded them."""
+    async def find_needed(
+        self, coordinator: BrokerEndpoint, coordinator_partition: int, traces: Traces, *, timeout_s: float
+    ) -> Traces | Refused:
+        """Of `traces` the rows of transactions that are not yet carried out everywhere, and the ids that the
+        coordinator knows. Refused unless it has loaded all transactions of that partition of `__transaction_state`."""
         ...
 
     async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:

@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
 
@@ -59,7 +60,14 @@ from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.table_state import Removal
-from bus.storage_delta.log.txns import decode_producers, decode_transactions, encode_proofs, forgotten_id_max_of
+from bus.storage_delta.log.txns import (
+    Txn,
+    decode_producers,
+    decode_transactions,
+    encode_proofs,
+    forgotten_id_max_of,
+    transaction_txns,
+)
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
@@ -74,6 +82,8 @@ from bus.system_clock import SystemClock
 
 # So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
 _FENCE_TRIES_MAX = 100
+# One version takes so many transactional ids back: a line each.
+_TAKEN_BACK_MAX = 1_000
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -126,8 +136,8 @@ class DeltaPartitionTable:
         self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
         self._checkpoint_version = -1
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
-        self._transactions: dict[str, int] = {}  # the same: transactional id -> version of its `txn`
-        self._expired_ids: set[str] = set()  # to be taken back by the next commit
+        self._transactions: dict[str, Txn] = {}  # the same: by transactional id
+        self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
         self._staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
 
     @property
@@ -144,8 +154,10 @@ class DeltaPartitionTable:
 
     def transaction_of(self, transactional_id: str) -> int:
         is_led = self._led_epoch is not None
-        known = self._transactions if is_led else decode_transactions(self._following.txns)
-        return known.get(transactional_id, -1)
+        if not is_led:
+            return decode_transactions(self._following.txns).get(transactional_id, -1)
+        known = self._transactions.get(transactional_id)
+        return -1 if known is None else known.version
 
     # ------------------------------------------------------------------ following and leading
 
@@ -271,7 +283,8 @@ class DeltaPartitionTable:
             self._told_forgotten_id_max = max(self._told_forgotten_id_max, forgotten_id_max)
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
-            self._note_ended({each.transactional_id: each.applied_version for each in transactions}, expired_ids)
+            ended = {each.transactional_id: each.applied_version for each in transactions}
+            self._note_ended(ended, expired_ids, now_ms)
         return outcome
 
     def _write_rows(
@@ -314,7 +327,7 @@ class DeltaPartitionTable:
         outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
         if isinstance(outcome, Committed):
             self._reader.view = view.fenced(leader_epoch)
-            self._note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids)
+            self._note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
         return outcome
 
     def _check_transactions(self, transactions: Sequence[AppliedTransaction]) -> None:
@@ -327,18 +340,28 @@ class DeltaPartitionTable:
                 f"{self._folder}: expected a transaction of {each.transactional_id} behind {ended}, found {each.number}"
             )
 
-    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
-        self._expired_ids |= self._transactions.keys() & set(transactional_ids)
+    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
+        return {
+            transactional_id: txn.version
+            for transactional_id, txn in self._transactions.items()
+            if txn.updated_ms < updated_before_ms and transactional_id not in self._expired_ids
+        }
+
+    def forget_transactions(self, ended: Mapping[str, int]) -> None:
+        is_as_it_was = (each for each, version in ended.items() if self.transaction_of(each) == version)
+        self._expired_ids.update(dict.fromkeys(is_as_it_was))
 
     def _expired_but_for(self, transactions: Sequence[AppliedTransaction]) -> Sequence[str]:
         """Those that are taken back beside `transactions`, which may be of ids that have come again."""
-        return sorted(self._expired_ids - {each.transactional_id for each in transactions})
+        come_again = {each.transactional_id for each in transactions}
+        return list(islice((each for each in self._expired_ids if each not in come_again), _TAKEN_BACK_MAX))
 
-    def _note_ended(self, ended: Mapping[str, int], expired_ids: Sequence[str]) -> None:
-        self._transactions.update(ended)
+    def _note_ended(self, ended: Mapping[str, int], expired_ids: Sequence[str], now_ms: int) -> None:
+        self._transactions.update({each: Txn(version, now_ms) for each, version in ended.items()})
         for transactional_id in expired_ids:
             self._transactions.pop(transactional_id, None)
-        self._expired_ids -= {*ended, *expired_ids}
+        for transactional_id in (*ended, *expired_ids):
+            self._expired_ids.pop(transactional_id, None)
 
     def reload(self) -> LogState:
         if self._led_epoch is None:
@@ -361,7 +384,7 @@ class DeltaPartitionTable:
         self._following.forget()
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
-        self._transactions, self._expired_ids = decode_transactions(snapshot.txns), set()
+        self._transactions, self._expired_ids = dict(transaction_txns(snapshot.txns)), {}
         self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
             [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]

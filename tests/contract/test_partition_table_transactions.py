@@ -10,6 +10,7 @@ import pytest
 
 from bus.model import TopicPartition
 from bus.ports import Committed
+from bus.storage_delta import table
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
@@ -150,7 +151,7 @@ def test_an_expired_id_leaves_log_and_checkpoints(subject: Subject) -> None:
     subject.apply("orders", 3)
     subject.apply("bills", 0, epoch=5)
     subject.table.write_checkpoint()
-    subject.table.forget_transactions(["orders", "never there"])
+    subject.table.forget_transactions({"orders": 7, "never there": 3})
     assert subject.table.transaction_of("orders") == 7
     subject.append()
     assert subject.table.transaction_of("orders") == -1
@@ -170,7 +171,7 @@ def test_an_expired_id_leaves_log_and_checkpoints(subject: Subject) -> None:
 
 def test_an_id_that_comes_again_is_not_forgotten(subject: Subject) -> None:
     subject.apply("orders", 3)
-    subject.table.forget_transactions(["orders"])
+    subject.table.forget_transactions({"orders": 7})
     subject.apply("orders", 90)
     subject.append()
     assert subject.table.transaction_of("orders") == 181
@@ -181,7 +182,7 @@ def test_an_id_that_comes_again_is_not_forgotten(subject: Subject) -> None:
 
 def test_an_id_that_comes_back_later_is_known_again(subject: Subject) -> None:
     subject.apply("orders", 3)
-    subject.table.forget_transactions(["orders"])
+    subject.table.forget_transactions({"orders": 7})
     subject.append()
     subject.apply("orders", 90)
     subject.table.write_checkpoint()
@@ -192,7 +193,37 @@ def test_an_id_that_comes_back_later_is_known_again(subject: Subject) -> None:
 
 def test_a_reload_keeps_what_was_not_yet_taken_back(subject: Subject) -> None:
     subject.apply("orders", 3)
-    subject.table.forget_transactions(["orders"])
+    subject.table.forget_transactions({"orders": 7})
     subject.table.reload()
     subject.append()
     assert subject.table.transaction_of("orders") == 7
+
+
+def test_an_id_that_has_come_back_since_it_was_asked_about_is_not_forgotten(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.apply("orders", 90)
+    subject.table.forget_transactions({"orders": 7})
+    subject.append()
+    assert subject.table.transaction_of("orders") == 181
+
+
+def test_ids_are_old_by_their_last_transaction_until_they_are_being_forgotten(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.apply("bills", 0, epoch=5)
+    subject.reopen()
+    assert subject.table.old_transactions(updated_before_ms=NOW_MS) == {}
+    assert subject.table.old_transactions(updated_before_ms=NOW_MS + 1) == {"orders": 7, "bills": 1}
+    subject.table.forget_transactions({"orders": 7})
+    assert subject.table.old_transactions(updated_before_ms=NOW_MS + 1) == {"bills": 1}
+
+
+def test_a_version_takes_a_bounded_number_of_ids_back(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_TAKEN_BACK_MAX", 2)
+    for number, transactional_id in enumerate(("a", "b", "c")):
+        subject.apply(transactional_id, 0, epoch=number)
+    subject.table.forget_transactions({"a": 1, "b": 1, "c": 1})
+    left = []
+    for _ in range(2):
+        subject.append()
+        left.append([each for each in ("a", "b", "c") if subject.table.transaction_of(each) != -1])
+    assert left == [["c"], []]

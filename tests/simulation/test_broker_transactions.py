@@ -20,7 +20,7 @@ from bus.runtime.coordinators.transaction_participants import TransactionPartici
 from bus.runtime.partitions import partition_transactions, partition_writer
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions
-from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
+from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.transactions import decisions
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
@@ -164,8 +164,8 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
             return [key for key, _ in await partition.transactions.list_staged()]
         return []
 
-    async def find_none(self: Any, number: int) -> frozenset[Any]:
-        return frozenset()
+    async def find_none(self: Any, number: int, traces: Traces) -> Traces:
+        return Traces()
 
     async def discard(self: PartitionTransactions, key: StagingKey) -> bool:
         self._table.staged.drop(key)
@@ -174,7 +174,7 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(staged_sweeper, "_INTERVAL_S", 0.05)
     monkeypatch.setattr(staged_sweeper.StagedSweeper, "_find_old", find_old)
     monkeypatch.setattr(PartitionTransactions, "discard", discard)
-    monkeypatch.setattr(CoordinatorLink, "open_transactions", find_none)
+    monkeypatch.setattr(CoordinatorLink, "find_needed", find_none)
     fails_in(new_world, "TransactionsAreWhole|EverythingEnds|commits no transaction")
 
 

@@ -170,6 +170,7 @@ class FakeTable:
         self.deleted_orphans: list[frozenset[str]] = []
         self.swap_refusal: Refused | None = None
         self.transactions: dict[str, int] = {}
+        self.transactions_ms = 0
         self.staged = FakeStaged()
         self.live: list[FakeFile] = []
         self.compacted_to = 0
@@ -232,9 +233,14 @@ class FakeTable:
         assert self.transaction_of(transaction.transactional_id) < transaction.aborted_version, "it has ended"
         return self._as_scripted(commit)
 
-    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
-        for transactional_id in transactional_ids:
-            self.transactions.pop(transactional_id, None)
+    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
+        """All of them are as old as `transactions_ms`."""
+        return dict(self.transactions) if self.transactions_ms < updated_before_ms else {}
+
+    def forget_transactions(self, ended: Mapping[str, int]) -> None:
+        for transactional_id, version in ended.items():
+            if self.transaction_of(transactional_id) == version:
+                del self.transactions[transactional_id]
 
     def commit(self, batches: list[LogBatch], producers: Sequence[ProducerProgress] = (), now_ms: int = 0) -> Committed:
         assert batches, "a commit of nothing"

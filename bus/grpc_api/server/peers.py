@@ -18,15 +18,23 @@ from bus.grpc_api.server.transaction_messages import (
     STEP_METHODS,
     encode_addition,
     encode_step,
+    encode_traces,
     refusal_of,
     step_answer_of,
+    traces_of,
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
-from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TakenProducerId, TransactionAddition
-from bus.transactions.state import ProducerIdentity
+from bus.runtime.transaction_calls import (
+    StepAnswer,
+    StepKind,
+    StepRequest,
+    TakenProducerId,
+    Traces,
+    TransactionAddition,
+)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
@@ -177,14 +185,12 @@ class GrpcPeers:
         answer = await self._transport.call(leader, STEP_METHODS[kind], encode_step(request), timeout_s=timeout_s)
         return answer if isinstance(answer, Refused) else step_answer_of(request, answer)
 
-    async def open_transactions(
-        self, coordinator: BrokerEndpoint, coordinator_partition: int, *, timeout_s: float
-    ) -> frozenset[ProducerIdentity] | Refused:
-        request = pb.OpenTransactionsRequest(coordinator_partition=coordinator_partition)
-        answer = await self._ask(coordinator, "OpenTransactions", request, timeout_s)
-        if isinstance(answer, Refused):
-            return answer
-        return frozenset(map(ProducerIdentity, answer.producer_ids, answer.producer_epochs))
+    async def find_needed(
+        self, coordinator: BrokerEndpoint, coordinator_partition: int, traces: Traces, *, timeout_s: float
+    ) -> Traces | Refused:
+        request = pb.FindNeededRequest(coordinator_partition=coordinator_partition, traces=encode_traces(traces))
+        answer = await self._ask(coordinator, "FindNeeded", request, timeout_s)
+        return answer if isinstance(answer, Refused) else traces_of(answer.traces)
 
     async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:
         envelope = pb.EnvelopeRequest(

@@ -264,8 +264,8 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     async def DropTransaction(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(functools.partial(self._transactions.step, StepKind.DROP), request, context)
 
-    async def OpenTransactions(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._transactions.open_transactions, request, context)
+    async def FindNeeded(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._transactions.find_needed, request, context)
 
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.envelope, request, context)

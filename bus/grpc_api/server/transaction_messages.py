@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, TransactionAddition
+from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
 from bus.transactions.requests import AddOffsets, AddPartitions
-from bus.transactions.state import TransactionGroup, TransactionPartition
+from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionPartition
 
 STEP_METHODS = {
     StepKind.VOTE: "VoteTransaction",
@@ -121,3 +121,17 @@ def _results_of(messages: Iterable[pb.TransactionStepResult]) -> Sequence[Steppe
         refusal_of(each) or Stepped(each.last_sequence, each.version, each.base_offset, each.is_pending)
         for each in messages
     ]
+
+
+def encode_traces(traces: Traces) -> pb.Traces:
+    rows = sorted(traces.rows, key=lambda each: (each.producer_id, each.producer_epoch))
+    return pb.Traces(
+        producer_ids=[each.producer_id for each in rows],
+        producer_epochs=[each.producer_epoch for each in rows],
+        transactional_ids=sorted(traces.transactional_ids),
+    )
+
+
+def traces_of(message: pb.Traces) -> Traces:
+    rows = map(ProducerIdentity, message.producer_ids, message.producer_epochs)
+    return Traces(frozenset(rows), frozenset(message.transactional_ids))

@@ -15,7 +15,9 @@ from bus.grpc_api.server.group_calls import (
 from bus.grpc_api.server.transaction_messages import (
     additions_of,
     encode_step_answer,
+    encode_traces,
     step_of,
+    traces_of,
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -160,13 +162,11 @@ class TransactionHandler:
     async def step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:
         return encode_step_answer(await self._api.step(kind, step_of(request)))
 
-    async def open_transactions(self, request: pb.OpenTransactionsRequest) -> pb.OpenTransactionsResponse:
-        found = await self._api.open_transactions(request.coordinator_partition)
+    async def find_needed(self, request: pb.FindNeededRequest) -> pb.FindNeededResponse:
+        found = await self._api.find_needed(request.coordinator_partition, traces_of(request.traces))
         if isinstance(found, Refused):
-            return with_error(pb.OpenTransactionsResponse(), found)
-        return pb.OpenTransactionsResponse(
-            producer_ids=[each.producer_id for each in found], producer_epochs=[each.producer_epoch for each in found]
-        )
+            return with_error(pb.FindNeededResponse(), found)
+        return pb.FindNeededResponse(traces=encode_traces(found))
 
 
 def _end_of(message: pb.TransactionEnd) -> tuple[TopicPartition, int]:

@@ -2130,20 +2130,30 @@ class TransactionStepResult(_message.Message):
     is_pending: bool
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., version: _Optional[int] = ..., base_offset: _Optional[int] = ..., is_pending: _Optional[bool] = ...) -> None: ...
 
-class OpenTransactionsRequest(_message.Message):
-    __slots__ = ("coordinator_partition",)
-    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
-    coordinator_partition: int
-    def __init__(self, coordinator_partition: _Optional[int] = ...) -> None: ...
-
-class OpenTransactionsResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "producer_ids", "producer_epochs")
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class Traces(_message.Message):
+    __slots__ = ("producer_ids", "producer_epochs", "transactional_ids")
     PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
-    error_code: ErrorCode
-    error_message: str
+    TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     producer_ids: _containers.RepeatedScalarFieldContainer[int]
     producer_epochs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., producer_ids: _Optional[_Iterable[int]] = ..., producer_epochs: _Optional[_Iterable[int]] = ...) -> None: ...
+    transactional_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, producer_ids: _Optional[_Iterable[int]] = ..., producer_epochs: _Optional[_Iterable[int]] = ..., transactional_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FindNeededRequest(_message.Message):
+    __slots__ = ("coordinator_partition", "traces")
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
+    coordinator_partition: int
+    traces: Traces
+    def __init__(self, coordinator_partition: _Optional[int] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...
+
+class FindNeededResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "traces")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    traces: Traces
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...

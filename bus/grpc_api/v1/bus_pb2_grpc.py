@@ -2022,10 +2022,10 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
                 _registered_method=True)
-        self.OpenTransactions = channel.unary_unary(
-                '/bus.v1.Cluster/OpenTransactions',
-                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.SerializeToString,
-                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.FromString,
+        self.FindNeeded = channel.unary_unary(
+                '/bus.v1.Cluster/FindNeeded',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.FromString,
                 _registered_method=True)
         self.Envelope = channel.unary_unary(
                 '/bus.v1.Cluster/Envelope',
@@ -2105,8 +2105,10 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OpenTransactions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def FindNeeded(self, request, context):
+        """From the leader of partitions to the coordinator of the transactions of one partition of __transaction_state, which
+        has loaded them: what of that which they left there may still be needed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -2166,10 +2168,10 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
             ),
-            'OpenTransactions': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenTransactions,
-                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.FromString,
-                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.SerializeToString,
+            'FindNeeded': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindNeeded,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.SerializeToString,
             ),
             'Envelope': grpc.unary_unary_rpc_method_handler(
                     servicer.Envelope,
@@ -2432,7 +2434,7 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
-    def OpenTransactions(request,
+    def FindNeeded(request,
             target,
             options=(),
             channel_credentials=None,
@@ -2445,9 +2447,9 @@ class Cluster:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/bus.v1.Cluster/OpenTransactions',
-            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.SerializeToString,
-            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.FromString,
+            '/bus.v1.Cluster/FindNeeded',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.FromString,
             options,
             channel_credentials,
             insecure,

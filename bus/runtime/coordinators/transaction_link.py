@@ -22,8 +22,7 @@ from bus.runtime.coordinators.transaction_participants import TransactionPartici
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
-from bus.runtime.transaction_calls import TransactionAddition, TransactionPeers
-from bus.transactions.state import ProducerIdentity
+from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers
 
 _RETRY_S = 0.05
 _MAY_PASS = frozenset(
@@ -94,14 +93,15 @@ class CoordinatorLink:
                 return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {refused.message}")
             await asyncio.sleep(_RETRY_S)
 
-    async def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
-        """As the coordinator of that partition of `__transaction_state` has them; refused unless it has loaded them."""
+    async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
+        """Of `traces` what the coordinator of that partition of `__transaction_state` may need; refused unless it has
+        loaded all transactions there."""
         coordinator = self._coordinator.find_partition(coordinator_partition)
         if isinstance(coordinator, Refused):
             return coordinator
         if coordinator.broker_id == self._own.broker_id:
-            return await self._coordinator.open_transactions(coordinator_partition)
-        return await self._peers.open_transactions(coordinator, coordinator_partition, timeout_s=self._timeout_s)
+            return await self._coordinator.find_needed(coordinator_partition, traces)
+        return await self._peers.find_needed(coordinator, coordinator_partition, traces, timeout_s=self._timeout_s)
 
     async def _add_once(self, addition: TransactionAddition, timeout_s: float) -> Refused | None:
         coordinator = self._coordinator.find_known(addition.transactional_id)
@@ -128,8 +128,9 @@ def new_transactions(
     link = CoordinatorLink(cluster.endpoint, coordinator, peers, timeout_ms=config.request_timeout_ms)
     sweeper = StagedSweeper(
         lambda: cluster.host.partitions,
-        link.open_transactions,
+        link,
         age_min_ms=config.transaction_max_timeout_ms,
+        id_age_min_ms=config.transactional_id_expiration_ms,
         now_ms=cluster.retention_clock.now_ms,
         tasks=tasks,
     )

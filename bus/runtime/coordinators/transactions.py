@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster import ClusterState
@@ -31,7 +31,7 @@ from bus.runtime.coordinators.transaction_participants import TransactionPartici
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered
-from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TransactionAddition
+from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.loading import TransactionCodec
@@ -204,8 +204,8 @@ class TransactionCoordinator:
             return Refused(ErrorCode.NOT_COORDINATOR, f"{TRANSACTION_STATE_TOPIC}-{number} is not known here")
         return self._topic.find(number)
 
-    async def open_transactions(self, number: int) -> frozenset[ProducerIdentity] | Refused:
-        """Those of that partition of `__transaction_state` that have not ended everywhere, by what their rows carry."""
+    async def find_needed(self, number: int, traces: Traces) -> Traces | Refused:
+        """See `TransactionPeers.find_needed`."""
         leader = await self._cluster.prove_leadership() or self.find_partition(number)
         if isinstance(leader, Refused):
             return leader
@@ -214,11 +214,7 @@ class TransactionCoordinator:
             return shard
         if shard.refusal is not None:
             return shard.refusal
-        damaged = next((name for name, known in shard.states.items() if known.damage is not None), None)
-        if damaged is not None:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the record of {damaged} cannot be read")
-        identities = (transaction.open_identity for transaction in shard.states.values())
-        return frozenset(identity for identity in identities if identity is not None)
+        return needed_of(shard.states, traces)
 
     # ------------------------------------------------------------------ shards
 
@@ -275,6 +271,17 @@ class TransactionCoordinator:
             return taken
         await self._cluster.metadata.wait_until_applied(taken.metadata_offset)
         return taken.producer_id
+
+
+def needed_of(states: Mapping[str, Transaction], traces: Traces) -> Traces:
+    """Of `traces` what the transactional ids in `states`, which are all, may need."""
+    open_rows = {transaction.open_identity for transaction in states.values()}
+    damaged = [transaction for transaction in states.values() if transaction.damage is not None]
+
+    def is_needed(rows: ProducerIdentity) -> bool:
+        return rows in open_rows or any(transaction.may_need(rows) for transaction in damaged)
+
+    return Traces(frozenset(filter(is_needed, traces.rows)), traces.transactional_ids & states.keys())
 
 
 def _is_in(cluster: ClusterState, name: TopicPartition, topic_id: str | None = None) -> bool:

@@ -19,7 +19,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -346,6 +346,15 @@ class PartitionTransactions:
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
         """All that lies beside the table. Raises `StorageFault`."""
         return await self._calls.housekeep(self._table.staged.list)
+
+    async def find_old_proofs(self, *, updated_before_ms: int) -> Mapping[str, int] | Refused:
+        """See `TransactionIndex.old_transactions`."""
+        find = functools.partial(self._table.old_transactions, updated_before_ms=updated_before_ms)
+        return await self._writer.call_between_appends(find)
+
+    async def forget_proofs(self, ended: Mapping[str, int]) -> Refused | None:
+        """See `TransactionIndex.forget_transactions`."""
+        return await self._writer.call_between_appends(functools.partial(self._table.forget_transactions, ended))
 
     def stop(self) -> None:
         """The partition has stopped."""

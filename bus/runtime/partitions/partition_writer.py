@@ -224,6 +224,25 @@ class PartitionWriter:
         outcome = await self.commit_between_appends(change_nothing)
         return outcome if isinstance(outcome, Refused) else None
 
+    async def call_between_appends(self, call: Callable[[], T]) -> T | Refused:
+        """In a thread, while nothing is committed; `call` commits nothing, either. Memory is what the log says then."""
+        found: list[T] = []
+
+        def change(*, leader_epoch: int, now_ms: int) -> Callable[[], Committed]:
+            state = self._state
+
+            def run() -> Committed:
+                found.append(call())
+                return Committed(state.version, state.high_watermark)
+
+            return run
+
+        outcome = await self.commit_between_appends(change)
+        if isinstance(outcome, Refused):
+            return outcome
+        assert found, f"{self._name}: a call between appends ended as {outcome}"
+        return found[0]
+
     async def housekeep(self, call: Callable[[], T]) -> T:
         """See `LeaderLog.housekeep`."""
         return await self._leader.housekeep(call)

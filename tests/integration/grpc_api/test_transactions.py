@@ -257,3 +257,28 @@ def test_offsets_are_committed_with_the_rows_or_not_at_all(stub: Any, tmp_path: 
     zombie.init()
     assert send_offset(11) == pb.ERROR_CODE_PRODUCER_FENCED
     assert values(tmp_path) == [b"a"]
+
+
+def test_coordinator_says_which_rows_and_ids_it_may_need(tmp_path: Path) -> None:
+    """It is asked by brokers before they delete what is staged, and proofs."""
+    with running_broker(tmp_path, config=CONFIG) as broker:
+        producer = Producer(connect(broker))
+        producer.init()
+        producer.send([b"a"], 0)
+        cluster = bus_pb2_grpc.ClusterStub(grpc.insecure_channel(f"127.0.0.1:{broker.port}"))
+        traces = pb.Traces(
+            producer_ids=[producer.producer_id, producer.producer_id],
+            producer_epochs=[producer.epoch, producer.epoch + 1],
+            transactional_ids=["payments", "stranger"],
+        )
+        requests = [pb.FindNeededRequest(coordinator_partition=number, traces=traces) for number in range(4)]
+        *answers, beyond = [cluster.FindNeeded(request, timeout=30) for request in requests]
+        assert [each.error_code for each in answers] == [NONE] * 3
+        needed = [each.traces for each in answers if each.traces.ByteSize()]
+        expected = pb.Traces(
+            producer_ids=[producer.producer_id],
+            producer_epochs=[producer.epoch],
+            transactional_ids=["payments"],
+        )
+        assert needed == [expected]
+        assert beyond.error_code == pb.ERROR_CODE_NOT_COORDINATOR

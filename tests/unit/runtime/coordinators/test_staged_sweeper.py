@@ -5,8 +5,10 @@ from typing import Any, cast
 
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
-from bus.ports import StagingKey
+from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
+from bus.runtime.partitions.partition_queue import TransactionWritten
+from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
 from tests.support.partition_bench import Bench, run
@@ -14,26 +16,32 @@ from tests.support.partition_bench import Bench, run
 OLD = StagingKey(4, 7, 3)
 OTHER = StagingKey(5, 8, 0)
 AGE_MS = 1_000
+ID_AGE_MS = 5_000
 
 
 class Coordinators:
-    """What they say is open; a refusal of all, if there is one."""
+    """What they say is open, and which ids they know; a refusal of all, if there is one."""
 
     def __init__(self) -> None:
         self.open: set[ProducerIdentity] = set()
+        self.known: set[str] = set()
         self.refused: Refused | None = None
         self.asked: list[int] = []
 
-    async def find_open(self, number: int) -> frozenset[ProducerIdentity] | Refused:
+    def partition_of(self, transactional_id: str) -> int | Refused:
+        return len(transactional_id)
+
+    async def find_needed(self, number: int, traces: Traces) -> Traces | Refused:
         self.asked.append(number)
-        return self.refused or frozenset(self.open)
+        return self.refused or Traces(traces.rows & self.open, traces.transactional_ids & self.known)
 
 
 def sweeper(bench: Bench, coordinators: Coordinators) -> StagedSweeper:
     return StagedSweeper(
         lambda: [bench.partition],
-        coordinators.find_open,
+        coordinators,
         age_min_ms=AGE_MS,
+        id_age_min_ms=ID_AGE_MS,
         now_ms=lambda: 10_000,
         tasks=cast(Any, bench.tasks),
     )
@@ -104,15 +112,99 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
         async def add() -> Refused | None:
             return None
 
-        async def find_open(number: int) -> frozenset[ProducerIdentity] | Refused:
+        async def find_needed(number: int, traces: Traces) -> Traces | Refused:
             batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
             await bench.partition.transactions.stage(batch, OLD, "payments", add)
-            return frozenset()
+            return Traces()
 
         lay(bench, OLD)
         coordinators = Coordinators()
-        coordinators.find_open = find_open  # type: ignore[method-assign]
+        coordinators.find_needed = find_needed  # type: ignore[method-assign]
         assert await sweeper(bench, coordinators).sweep() == 0
         assert OLD in bench.table.staged.batches
+
+    run(scenario)
+
+
+# ------------------------------------------------------------------ proofs of ids that have expired
+
+
+async def apply(bench: Bench, transactional_id: str, number: int) -> None:
+    applied = AppliedTransaction(transactional_id, number, OLD.producer_id, number)
+    key = StagingKey(4, OLD.producer_id, number)
+    bench.table.staged.stage(key, records(1, producer=ProducerStamp(OLD.producer_id, number, 0)))
+    written = await bench.partition.transactions.apply(key, applied, 0)
+    assert isinstance(written, TransactionWritten)
+
+
+def test_proofs_of_ids_that_no_coordinator_knows_are_given_up() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        coordinators.known = {"known"}
+        for number, transactional_id in enumerate(("known", "expired", "too")):
+            await apply(bench, transactional_id, number)
+        assert await sweeper(bench, coordinators).forget_expired() == 2
+        assert set(bench.table.transactions) == {"known"}
+        assert sorted(coordinators.asked) == [3, 5, 7]
+
+    run(scenario)
+
+
+def test_proofs_stay_while_a_coordinator_cannot_tell() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        await apply(bench, "expired", 1)
+        coordinators.refused = Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it is being read")
+        assert await sweeper(bench, coordinators).forget_expired() == 0
+        assert set(bench.table.transactions) == {"expired"}
+
+    run(scenario)
+
+
+def test_young_proofs_are_not_even_asked_about() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        await apply(bench, "young", 1)
+        bench.table.transactions_ms = 10_000 - ID_AGE_MS
+        assert await sweeper(bench, coordinators).forget_expired() == 0
+        assert not coordinators.asked
+
+    run(scenario)
+
+
+def test_an_id_that_comes_back_while_the_coordinator_is_asked_keeps_its_proof() -> None:
+    """Else a repeat of the application would write the rows of its new transaction again."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+
+        async def find_needed(number: int, traces: Traces) -> Traces | Refused:
+            await apply(bench, "back", 90)
+            return Traces()
+
+        coordinators.find_needed = find_needed  # type: ignore[method-assign]
+        await apply(bench, "back", 1)
+        await sweeper(bench, coordinators).forget_expired()
+        assert bench.table.transaction_of("back") == 181
+
+    run(scenario)
+
+
+def test_an_id_that_is_made_again_after_its_expiry_is_not_taken_for_done() -> None:
+    async def scenario(bench: Bench) -> None:
+        for number in (1, 90):
+            await apply(bench, "again", number)
+            await sweeper(bench, Coordinators()).forget_expired()
+        assert [row.producer_epoch for row in bench.table.rows] == [1, 90]
+
+    run(scenario)
+
+
+def test_a_coordinator_is_asked_about_many_ids_in_several_calls() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        bench.table.transactions = {f"{number:05}": 1 for number in range(2_500)}
+        assert await sweeper(bench, coordinators).forget_expired() == 2_500
+        assert coordinators.asked == [5, 5, 5]
 
     run(scenario)
