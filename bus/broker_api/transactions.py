@@ -283,8 +283,7 @@ class TransactionApi:
 
     async def add(self, additions: Iterable[TransactionAddition]) -> Refused | None:
         """None once all take part; else the first refusal."""
-        answers = [self._coordinator.add(addition) for addition in additions]
-        found = [await answer for answer in answers]
+        found = await asyncio.gather(*map(self._coordinator.add, additions))
         return next((answer for answer in found if isinstance(answer, Refused)), None)
 
     async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:

@@ -155,15 +155,21 @@ class TransactionCoordinator:
         shard = self._shard_of(command.transactional_id)
         return answered(shard) if isinstance(shard, Refused) else shard.submit(command)
 
-    def add(self, addition: TransactionAddition) -> asyncio.Future[TransactionAnswer]:
+    async def add(self, addition: TransactionAddition) -> TransactionAnswer:
         """Refused for what this broker has not heard of yet, and what is not there at all: a transaction ends only
         when all have answered that take part. Of a topic that it has heard of it knows when it is deleted, and so does
-        every later coordinator, so none takes a new topic for one that is gone."""
+        every later coordinator, so none takes a new topic for one that is gone.
+
+        What takes part already is answered from memory, so this broker has to prove that it leads: offsets that are
+        added to a transaction that a successor has ended would be pending for ever."""
+        unproved = await self._cluster.prove_leadership()
+        if unproved is not None:
+            return Refused(ErrorCode.NOT_COORDINATOR, unproved.message)
         unknown = self._find_unknown(addition)
         if unknown is not None:
             message = f"{addition.transactional_id}: {unknown} is not known here yet, or deleted"
-            return answered(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
-        return self.submit(addition)
+            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        return await self.submit(addition)
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:
         """What the transaction would wait for, and these cluster metadata do not have."""

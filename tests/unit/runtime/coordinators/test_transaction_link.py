@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +10,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transactions import TransactionCoordinator
-from bus.runtime.tasks import TaskScope, answered
+from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import TransactionAddition
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
@@ -36,8 +35,8 @@ class Bench:
         peers: Any = SimpleNamespace(add_to_transaction=self._add_there)
         self.link = CoordinatorLink(OWN, own, peers, timeout_ms=1_000)
 
-    def _add_here(self, _: TransactionAddition) -> asyncio.Future[Any]:
-        return answered(self._answer(OWN))
+    async def _add_here(self, _: TransactionAddition) -> Added | Refused:
+        return self._answer(OWN)
 
     async def _add_there(
         self, coordinator: BrokerEndpoint, _: TransactionAddition, *, timeout_s: float
@@ -109,18 +108,34 @@ def test_id_in_a_cluster_without_transactions_is_refused_at_once() -> None:
     run(scenario)
 
 
+def coordinator_that(proof: Refused | None) -> TransactionCoordinator:
+    async def prove_leadership() -> Refused | None:
+        return proof
+
+    cluster: Any = SimpleNamespace(state=ClusterState(), endpoint=OWN, prove_leadership=prove_leadership)
+    nothing = cast(Any, None)
+    return TransactionCoordinator(
+        cluster, BrokerConfig(), nothing, nothing, clock=ManualClock(), calls=nothing, tasks=TaskScope("test")
+    )
+
+
 def test_topic_that_the_coordinator_has_not_heard_of_is_not_added() -> None:
     """Later it would count as deleted, and its rows would be left out of the commit."""
 
     async def main() -> None:
-        cluster: Any = SimpleNamespace(state=ClusterState(), endpoint=OWN)
-        nothing = cast(Any, None)
-        coordinator = TransactionCoordinator(
-            cluster, BrokerConfig(), nothing, nothing, clock=ManualClock(), calls=nothing, tasks=TaskScope("test")
-        )
-        refused = await coordinator.add(ADDITION)
+        refused = await coordinator_that(None).add(ADDITION)
         assert isinstance(refused, Refused)
         assert refused.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert "t-0 is not known" in refused.message
+
+    run_virtually(main())
+
+
+def test_broker_that_may_have_been_deposed_adds_nothing() -> None:
+    """Its successor may have ended the transaction, and would not hear of what is added here."""
+
+    async def main() -> None:
+        unproved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the metadata cannot be read")
+        assert await coordinator_that(unproved).add(ADDITION) == Refused(ErrorCode.NOT_COORDINATOR, unproved.message)
 
     run_virtually(main())
