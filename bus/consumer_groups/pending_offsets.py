@@ -65,14 +65,14 @@ def vote(group: Group | None, command: VoteOffsets) -> OffsetsVoted:
 
 
 def decide_end(step: GroupStep, command: ApplyOffsets | DropOffsets, *, request_id: int) -> None:
-    """An offset is committed when its transaction is applied, and expires as one that is committed then."""
+    """An offset is committed when its transaction is applied, and expires as one that is committed then. The end is
+    logged also where nothing is pending: so a deposed coordinator, whose successor may have something, cannot answer
+    that it is done."""
     pending = step.group.pending_offsets.get(command.transaction)
-    if pending is not None:
-        offsets = pending.offsets if isinstance(command, ApplyOffsets) else ()
-        step.record(
-            *(committed(step, offset) for offset in offsets),
-            TxnOffsetsEnded(command.group_id, command.transaction),
-        )
+    offsets = pending.offsets if pending is not None and isinstance(command, ApplyOffsets) else ()
+    step.record(
+        *(committed(step, offset) for offset in offsets), TxnOffsetsEnded(command.group_id, command.transaction)
+    )
     step.reply(request_id, TxnOffsetsSettled())
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bus.consumer_groups import requests as rq
+from bus.consumer_groups.records import TxnOffsetsEnded
 from bus.consumer_groups.requests import GroupCommand, OffsetToCommit, TransactionKey
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
@@ -83,7 +84,7 @@ class TransactionalOffsetsMachine(RuleBasedStateMachine):
         before = self.bench.group
         for command in commands:
             self.bench.ask(command)
-            assert not self.bench.steps[-1].records
+            assert all(isinstance(record, TxnOffsetsEnded) for record in self.bench.steps[-1].records)
         assert self.bench.group == before
 
     # ---------------------------------------------------------------- what else happens

@@ -3,7 +3,8 @@
 Guards one promise: what comes after the end of a transaction is not written into it. The coordinator of the transaction
 answers "admitted", and then may end it before the offsets are in the group's log; they would be pending for ever, or
 replace those that were voted on. So an end that passes here is remembered by the admissions that wait, and by nothing
-else: a broker that leads the group's partition no more cannot write to it.
+else. An end that passes at another broker is not seen here: a commit that is admitted while the group's partition is
+led elsewhere is refused when it comes back (`GroupCoordinator.commit_in_transaction`).
 """
 
 from __future__ import annotations

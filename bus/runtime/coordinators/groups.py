@@ -167,9 +167,11 @@ class GroupCoordinator:
 
     def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """As `begin`, for a group that is there: nothing is created."""
+        shard = self._find_shard(command.group_id)
         if isinstance(command, (VoteOffsets, ApplyOffsets, DropOffsets)):
             self._admissions.end(command.group_id, command.transaction)
-        shard = self._find_shard(command.group_id)
+            if shard is None:  # the transaction has the group, so other brokers know of the topic
+                shard = Refused(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS_TOPIC} is not known here yet")
         if isinstance(shard, CoordinatorShard):
             return shard.submit(self._with_member_id(command))
         return answered(self._answer_without_groups(command) if shard is None else shard)
@@ -184,17 +186,21 @@ class GroupCoordinator:
         number = refused or self._number_of(command.group_id)
         if isinstance(number, Refused):
             return number
+        shard = self._topic.shard(number)
+        if isinstance(shard, Refused):
+            return shard
         with self._admissions.begin(command.group_id, command.transaction) as admission:
             refused = await admit(number)
             if refused is not None:
                 return refused
-            if admission.has_ended:
+            # With another shard the partition was led elsewhere meanwhile, and the end may have come there.
+            if admission.has_ended or self._find_shard(command.group_id) is not shard:
                 return Refused(
                     ErrorCode.CONCURRENT_TRANSACTIONS,
                     f"group {command.group_id}: {command.transaction} is being ended; no offsets were added to it",
                 )
             # No other call may come between: it is in the queue of the shard from here on.
-            answer = self.submit(command)
+            answer = shard.submit(command)
         return await answer
 
     def heartbeat(self, command: Heartbeat) -> HeartbeatTaken | Refused:

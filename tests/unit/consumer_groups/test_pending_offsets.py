@@ -88,19 +88,24 @@ def test_applying_commits_as_of_now_and_forgets_the_transaction_in_one_step() ->
 
 
 @pytest.mark.parametrize("end", [ApplyOffsets, DropOffsets])
-def test_end_that_is_repeated_or_of_another_transaction_changes_nothing(
+def test_end_that_is_repeated_or_of_another_transaction_is_logged_and_changes_nothing(
     end: type[ApplyOffsets] | type[DropOffsets],
 ) -> None:
     bench = stable_bench()
     bench.ask(COMMIT)
+    before = bench.group
     for transaction in (SECOND, TransactionKey(8, 3)):
         assert bench.answer(end(GROUP_ID, transaction)) == TxnOffsetsSettled()
-        assert records(bench) == ()
+        assert records(bench) == (TxnOffsetsEnded(GROUP_ID, transaction),)
+        assert bench.group == before
     bench.ask(end(GROUP_ID, FIRST))
-    assert records(bench)
+    after = bench.group
     assert bench.answer(end(GROUP_ID, FIRST)) == TxnOffsetsSettled()
-    assert records(bench) == ()
-    assert GroupBench().answer(end(GROUP_ID, FIRST)) == TxnOffsetsSettled()
+    assert records(bench) == (TxnOffsetsEnded(GROUP_ID, FIRST),)
+    assert bench.group == after
+    none = GroupBench()
+    assert none.answer(end(GROUP_ID, FIRST)) == TxnOffsetsSettled()
+    assert none.group is None
 
 
 def test_commit_that_comes_twice_or_late_changes_nothing() -> None:

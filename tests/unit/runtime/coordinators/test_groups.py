@@ -383,6 +383,54 @@ def test_offsets_that_were_admitted_before_the_end_of_their_transaction_do_not_c
     run_moving(scenario)
 
 
+def test_offsets_that_were_admitted_while_the_group_was_led_elsewhere_are_not_written() -> None:
+    async def scenario(bench: MovingBench) -> None:
+        assert await bench.call(commit_of(THERE, 5)) == TAKEN
+
+        async def admit(_: int) -> Refused | None:
+            for leader_id, leader_epoch in ((1, 1), (0, 2)):  # the transaction may end there
+                bench.move(1, leader_id, leader_epoch)
+                await bench.settle()
+            return None
+
+        answer = await bench.coordinator.commit_in_transaction(txn_commit_of(THERE), admit)
+        assert code(answer) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert not await has_pending(bench, THERE)
+
+    run_moving(scenario)
+
+
+def test_group_that_is_led_elsewhere_is_not_added_to_the_transaction_here() -> None:
+    async def scenario(bench: MovingBench) -> None:
+        async def admit(_: int) -> Refused | None:
+            raise AssertionError("asked")
+
+        bench.move(1, 1, 1)
+        answer = await bench.coordinator.commit_in_transaction(txn_commit_of(THERE), admit)
+        assert code(answer) is ErrorCode.NOT_COORDINATOR
+
+    run_moving(scenario)
+
+
+@pytest.mark.parametrize("end", [rq.ApplyOffsets, rq.DropOffsets])
+def test_deposed_coordinator_that_knows_of_nothing_pending_does_not_say_that_it_is_done(end: Any) -> None:
+    async def scenario(bench: MovingBench) -> None:
+        assert await bench.call(commit_of(THERE, 5)) == TAKEN
+        bench.host.storage.tables[OFFSETS_ID, 1].commit_foreign(1, leader_epoch=5)  # which may be pending offsets
+        assert isinstance(await bench.call(end(THERE, TRANSACTION)), Refused)
+
+    run_moving(scenario)
+
+
+@pytest.mark.parametrize("step", [rq.VoteOffsets, rq.ApplyOffsets, rq.DropOffsets])
+def test_broker_that_has_not_heard_of_the_groups_topic_says_nothing_of_pending_offsets(step: Any) -> None:
+    async def scenario(bench: MovingBench) -> None:
+        bench.commit(TopicDeleted(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID))
+        assert code(await bench.call(step(THERE, TRANSACTION))) is ErrorCode.NOT_COORDINATOR
+
+    run_moving(scenario)
+
+
 def test_end_of_another_transaction_or_group_is_none_of_this_one() -> None:
     async def scenario(bench: MovingBench) -> None:
         async def admit(_: int) -> Refused | None:
