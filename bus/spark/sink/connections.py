@@ -32,6 +32,16 @@ def open_writer(options: SinkOptions, producer_name: str, producer_epoch: int) -
     )
 
 
+def partition_count(options: SinkOptions, topic: str) -> int:
+    """Waits for a broker. Raises `BusError`."""
+    cluster = _cluster(options)
+    deadline_ms = monotonic_ms() + options.config.delivery_timeout_ms
+    known = cluster.cached_topic(topic)
+    if known is None or cluster.is_stale(known):
+        known = cluster.retry(lambda: cluster.refresh([topic])[topic], deadline_ms=deadline_ms)
+    return len(known.partitions)
+
+
 def check_topic(options: SinkOptions, *, must_answer: bool) -> None:
     """That the topic of the options exists, asked once. If no broker answers, and none `must_answer`, tasks will wait.
 

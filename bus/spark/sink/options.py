@@ -45,6 +45,7 @@ class SinkOptions:
     include_headers: bool
     keeps_timestamps: bool  # records have the times of the column timestamp; else those of their writing
     application: Application | None  # of a batch write
+    is_transactional: bool = False  # all rows of a batch in one transaction, which the driver writes
 
 
 _NAMES = (
@@ -56,6 +57,7 @@ _NAMES = (
     "bus.timestamps",
     "bus.txnAppId",
     "bus.txnVersion",
+    "bus.transactional",
 )
 _SPELLINGS = {name.lower(): name for name in _NAMES}
 _BATCH_ONLY = ("bus.txnappid", "bus.txnversion")
@@ -82,7 +84,8 @@ _REFUSED = {
     "max_block_ms": "how long a task waits for a broker is kafka.delivery.timeout.ms",
     "retries": "what may pass is tried again for kafka.delivery.timeout.ms",
     "name": "a task is a producer with a name of its own, made of the query and its number",
-    "transactional_id": "a task is a producer with a name of its own, made of the query and its number",
+    "transactional_id": "a task is a producer with a name of its own, made of the query and its number; for "
+    "transactions there is bus.transactional",
     "metrics_sample_window_ms": "tasks keep no metrics",
     "metrics_num_samples": "tasks keep no metrics",
 }
@@ -97,18 +100,36 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
     texts = {name.lower(): text for name, text in given.items()}
     for name, text in texts.items():
         _check_name(name, text, is_stream=is_stream)
-    config = _config(texts)
+    is_transactional = _boolean("bus.transactional", texts.get("bus.transactional", "false"))
+    application = _application(texts)
+    if is_transactional:
+        _check_transactional(texts, application, is_stream=is_stream)
+    config = _config(texts, is_transactional=is_transactional)
     has_part_size = "kafka.max.request.size" in texts
     return SinkOptions(
         addresses=_addresses(texts),
         config=config,
         part_bytes=config.max_request_size if has_part_size else min(_PART_BYTES, config.buffer_memory),
         topic=_text(texts, "topic"),
-        order=_order(texts),
+        order=RowOrder.ROWS if is_transactional else _order(texts),
         include_headers=_boolean("includeHeaders", texts.get("includeheaders", "true")),
         keeps_timestamps=_keeps_timestamps(texts),
-        application=_application(texts),
+        application=application,
+        is_transactional=is_transactional,
     )
+
+
+def _check_transactional(texts: Mapping[str, str], application: Application | None, *, is_stream: bool) -> None:
+    if not is_stream and application is None:
+        raise OptionError(
+            "bus.transactional: expected bus.txnAppId and bus.txnVersion with it in a batch write, found none: the "
+            "transactional id is made of the name, and the version tells a write that runs again"
+        )
+    if "bus.order" in texts:
+        raise OptionError(
+            f"bus.order: expected none with bus.transactional, found {texts['bus.order']!r}: rows are written as they "
+            "come, and a batch that runs again needs no order that it can repeat"
+        )
 
 
 def _check_name(name: str, text: str, *, is_stream: bool) -> None:
@@ -142,8 +163,10 @@ def _check_setting(name: str, text: str) -> None:
         raise OptionError(f"{name}: expected true, found {text!r}: a task that runs again would append twice")
 
 
-def _config(texts: Mapping[str, str]) -> ProducerConfig:
+def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConfig:
     settings: dict[str, Any] = {"client_id": _CLIENT_ID}
+    if is_transactional:
+        settings["transactional_id"] = _CLIENT_ID  # the query's own takes its place
     for name, text in texts.items():
         setting = name.removeprefix("kafka.").replace(".", "_")
         if not name.startswith("kafka.") or name in _SPELLINGS:

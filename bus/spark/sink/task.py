@@ -7,6 +7,7 @@ earlier run of it; when it raises, running it again appends what is missing and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,12 @@ import pyarrow.compute as pc
 
 from bus.client.producer.partitioning import split_by_partition
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 from bus.spark.sink.columns import Rows, SinkColumns
 from bus.spark.sink.connections import forget_producer, open_writer
 from bus.spark.sink.options import RowOrder, SinkOptions
 from bus.spark.sink.placement import Numbers, Placed, Placement, hashes_of
 from bus.spark.sink.row_sorting import Codes, RowSorter
-from bus.spark.sink.stamped_writer import StampedWriter
 from bus.spark.sink.stamps import Numbering, TaskIdentity
 from bus.spark.workers import settled_worker
 
@@ -58,18 +59,27 @@ def _write(
 ) -> int:
     writer = open_writer(options, identity.producer_name, identity.producer_epoch)
     try:
-        return _number(batches, columns, options, identity, writer)
+        return number_rows(batches, columns, options, identity, writer)
     finally:
         writer.close()
 
 
-def _number(
+class RowsWriter(Protocol):
+    def partition_count(self, topic: str) -> int: ...
+
+    def send(self, partition: TopicPartition, base_sequence: int, records: pa.RecordBatch) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def number_rows(
     batches: Iterator[pa.RecordBatch],
     columns: SinkColumns,
     options: SinkOptions,
     identity: TaskIdentity,
-    writer: StampedWriter,
+    writer: RowsWriter,
 ) -> int:
+    """Hand all rows to `writer`, those of a partition in their order; how many."""
     placement = Placement(
         columns.topic,
         writer.partition_count,

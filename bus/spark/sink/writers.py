@@ -2,14 +2,15 @@
 
 Guards one promise: a row is in its topic once, also if Spark repeats a task or a batch. Nothing is left to do when all
 tasks are done: their rows are committed, and a batch that failed half way is completed by the next attempt, not taken
-back.
+back. With bus.transactional it is the other way round: tasks write nothing, and the driver writes all.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,11 +24,46 @@ from bus.spark.sink.stamps import task_identity
 from bus.spark.sink.task import write_rows
 from bus.spark.source.options import OptionError
 
+if TYPE_CHECKING:
+    from bus.spark.sink.transactions import CollectedPart  # loaded by the queries that use it
+
 
 @dataclass(frozen=True)
 class RowsWritten(WriterCommitMessage):
     task: int
     rows: int
+
+
+@dataclass(frozen=True)
+class RowsCollected(WriterCommitMessage):
+    """Of a task that has written nothing."""
+
+    application: Application
+    task: int
+    rows: int
+    parts: tuple[CollectedPart, ...]
+
+
+def _write_task(
+    batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, application: Application, task: int
+) -> WriterCommitMessage:
+    identity = task_identity(application, task)
+    if not options.is_transactional:
+        return RowsWritten(task, write_rows(batches, columns, options, identity))
+    from bus.spark.sink.transactions import collect_rows
+
+    rows, parts = collect_rows(batches, columns, options, identity)
+    return RowsCollected(application, task, rows, parts)
+
+
+def _commit_tasks(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """On the driver, when all tasks are done."""
+    collected = [message for message in messages if isinstance(message, RowsCollected) and message.parts]
+    if collected:
+        from bus.spark.sink.transactions import commit_parts
+
+        parts = [part for message in sorted(collected, key=lambda message: message.task) for part in message.parts]
+        commit_parts(parts, options, collected[0].application)
 
 
 class BusBatchWriter(DataSourceArrowWriter):
@@ -39,9 +75,10 @@ class BusBatchWriter(DataSourceArrowWriter):
         self._application = application
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _context().partitionId()
-        identity = task_identity(self._application, task)
-        return RowsWritten(task, write_rows(iterator, self._columns, self._options, identity))
+        return _write_task(iterator, self._columns, self._options, self._application, _context().partitionId())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit_tasks(messages, self._options)
 
 
 class BusStreamWriter(DataSourceStreamArrowWriter):
@@ -55,9 +92,11 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch_id is None:
             raise RuntimeError("expected a task of a streaming query, found one without its id and batch")
-        task = context.partitionId()
-        identity = task_identity(Application(query_id, int(batch_id)), task)
-        return RowsWritten(task, write_rows(iterator, self._columns, self._options, identity))
+        application = Application(query_id, int(batch_id))
+        return _write_task(iterator, self._columns, self._options, application, context.partitionId())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _commit_tasks(messages, self._options)
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> BusBatchWriter:

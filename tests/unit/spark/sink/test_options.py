@@ -112,3 +112,25 @@ def test_address_is_needed() -> None:
 def test_streaming_query_numbers_its_batches_itself() -> None:
     with pytest.raises(OptionError, match=r"bus\.txnAppId: a streaming query has its id"):
         parse(**{"bus.txnAppId": "a", "bus.txnVersion": "1"})
+
+
+def test_transaction_of_a_batch_has_rows_as_they_come_and_a_time_out() -> None:
+    options = parse(**{"bus.transactional": "TRUE", "kafka.transaction.timeout.ms": "90000"})
+    assert options.is_transactional
+    assert (options.order, options.config.transaction_timeout_ms) == (RowOrder.ROWS, 90_000)
+    assert not parse().is_transactional
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "given", "message"),
+    [
+        (True, {"bus.transactional": "yes"}, "bus.transactional: expected true or false"),
+        (True, {"bus.transactional": "true", "bus.order": "key"}, "bus.order: expected none with bus.transactional"),
+        (False, {"bus.transactional": "true"}, "bus.transactional: expected bus.txnAppId and bus.txnVersion"),
+        (True, {"kafka.transaction.timeout.ms": "90000"}, "expected a transactional_id beside it"),
+        (True, {"bus.transactional": "true", "kafka.transactional.id": "a"}, "kafka.transactional.id: a task is"),
+    ],
+)
+def test_transaction_that_cannot_hold_is_refused(is_stream: bool, given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse(is_stream, **given)
