@@ -118,7 +118,7 @@ class CoordinatorJournal(Invariant):
         state = self._states[folder]
         for entry in entries:
             record = entry.record
-            state[_key_of(record)] = record
+            state[key_of(record)] = record
             match record:
                 case TransactionExpired():
                     self.ids.pop(record.transactional_id, None)
@@ -154,7 +154,7 @@ def journal_of(world: BrokerWorld) -> CoordinatorJournal:
     return next(invariant for invariant in world.invariants if isinstance(invariant, CoordinatorJournal))
 
 
-def _key_of(record: Any) -> Any:
+def key_of(record: Any) -> Any:
     match record:
         case TransactionLogged() | TransactionExpired():
             return record.transactional_id
