@@ -20,11 +20,12 @@ from collections.abc import Callable
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.config.broker import Address, BrokerConfig
+from bus.config.broker import BrokerConfig
+from bus.config.listeners import Address, Listener
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
-from bus.model import BrokerEndpoint, RunningBroker
+from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
@@ -92,13 +93,14 @@ class BrokerCore:
         assert self._transactions is not None, "the broker has not started"
         return self._transactions
 
-    async def start(self, storage: Storage, address: Address) -> BrokerApi:
-        """Raises `StorageFault`; then nothing of it runs any more. The core closes `storage`."""
+    async def start(self, storage: Storage, address: Address, listeners: tuple[ListenerAddress, ...] = ()) -> BrokerApi:
+        """Raises `StorageFault`; then nothing of it runs any more. The core closes `storage`. `address`: for other
+        brokers; `listeners`: for clients, if there are others than PLAINTEXT at that address."""
         self._storage = storage
         self._cluster = Cluster(
             storage,
             self._config,
-            BrokerEndpoint(self._config.broker_id, address.host, address.port),
+            BrokerEndpoint(self._config.broker_id, address.host, address.port, listeners),
             clock=self._clock,
             peers=self._peers,
             new_topic_id=self._new_uuid,
@@ -176,7 +178,8 @@ class BrokerCore:
 
 
 class Broker:
-    """Serves one root on one address. `start`, then `stop`; both once."""
+    """Serves one root. `start`, then `stop`; both once. `ports`: those that were bound, by the names of the listeners;
+    `port`: that of the first one."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
         self._config = config
@@ -195,6 +198,7 @@ class Broker:
             peers=self._peers,
             new_uuid=lambda: str(uuid.uuid4()),
         )
+        self.ports: dict[str, int] = {}
         self.port = 0
 
     @property
@@ -204,11 +208,12 @@ class Broker:
     async def start(self) -> None:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
         started = time.monotonic()
-        self.port = self._server.bind()
+        self.ports = self._server.bind()
+        self.port = next(iter(self.ports.values()))
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._transport.close)
             undo.callback(self._core.close)
-            address = self._config.advertised_address(self.port)
+            address = self._advertised(self._config.inter_broker_listener)
             storage = self._given_storage
             if storage is None:
                 holder = RunningBroker(self._config.broker_id, str(address), os.getpid())
@@ -216,7 +221,7 @@ class Broker:
             undo.callback(storage.close)
             undo.push_async_callback(self._server.abandon)
             await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))
-            api = await self._core.start(storage, address)
+            api = await self._core.start(storage, address, self._listener_addresses())
             undo.push_async_callback(self._core.abandon)
             await self._server.serve(api, self._peers)
             undo.pop_all()
@@ -224,9 +229,32 @@ class Broker:
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",
             storage.root_url,
-            address,
+            self.shown_addresses,
             count_of(len(self.cluster.state.topics), "topic"),
             time.monotonic() - started,
+        )
+
+    @property
+    def shown_addresses(self) -> str:
+        """Where clients come, for people: `host:port`, or NAME://host:port of each listener if there are others than
+        PLAINTEXT."""
+        endpoint = self.cluster.endpoint
+        if not endpoint.listeners:
+            return str(Address(endpoint.host, endpoint.port))
+        return ", ".join(f"{one.name}://{Address(one.host, one.port)}" for one in endpoint.listeners)
+
+    def _advertised(self, listener: Listener) -> Address:
+        return listener.advertised.at_port(self.ports[listener.name])
+
+    def _listener_addresses(self) -> tuple[ListenerAddress, ...]:
+        """None for the listener PLAINTEXT alone: its address is that of the broker."""
+        serving = self._config.serving_listeners
+        if [(one.name, one.protocol) for one in serving] == [(PLAINTEXT, PLAINTEXT)]:
+            return ()
+        return tuple(
+            ListenerAddress(one.name, one.protocol, at.host, at.port)
+            for one in serving
+            for at in [self._advertised(one)]
         )
 
     async def wait_until_unfenced(self) -> None:

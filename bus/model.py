@@ -104,11 +104,37 @@ class LogBatch:
     producer: ProducerStamp | None = None
 
 
+PLAINTEXT = "PLAINTEXT"  # a protocol, and the name of the listener of a broker that names none
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAddress:
+    """What clients of one listener of a broker are told to connect to."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
+    """Where other brokers reach a broker, and clients too if it has no more than the listener PLAINTEXT. Else
+    `listeners` has all of them."""
+
     broker_id: int
     host: str
     port: int
+    listeners: tuple[ListenerAddress, ...] = ()
+
+    def at(self, listener: str) -> BrokerEndpoint | None:
+        """As the clients of that listener see it; None if the broker has no such listener."""
+        if not self.listeners:
+            return self if listener == PLAINTEXT else None
+        for one in self.listeners:
+            if one.name == listener:
+                return BrokerEndpoint(self.broker_id, one.host, one.port)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

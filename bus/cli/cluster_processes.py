@@ -15,7 +15,7 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import open_admin, root_option
-from bus.config.broker import Address
+from bus.config.listeners import Address
 from bus.errors import BusError, RootNotUsable, count_of
 
 _PORT = 9094

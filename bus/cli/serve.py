@@ -33,7 +33,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     cls=BusCommand,
     examples="""
     bus serve
-    bus serve --root /srv/bus --listen 0.0.0.0:9094 --advertise bus.example.com:9094
+    bus serve --root /srv/bus --listen 0.0.0.0:9094 --advertise bus.example.com:9094 --insecure
     bus serve --config conf/broker.toml --log-config conf/logging.toml
     bus serve --set num.partitions=4 --set commit.interval.ms=50 --log-format json
     """,
@@ -43,6 +43,9 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     "--listen", metavar="HOST:PORT", help="Address to serve on; port 0: a free one.  [default: 127.0.0.1:9094]"
 )
 @click.option("--advertise", metavar="HOST:PORT", help="Address for clients that come another way.")
+@click.option(
+    "--insecure", is_flag=True, help="Serve other machines too although nobody is asked who they are: all may do all."
+)
 @click.option("--broker-id", type=int, metavar="N", help="Number of this broker in its cluster.  [default: 0]")
 @click.option("--rack", metavar="RACK", help="Rack or zone of this broker.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file, as conf/broker.toml.")
@@ -56,6 +59,7 @@ def serve(
     root: str | None,
     listen: str | None,
     advertise: str | None,
+    insecure: bool,
     broker_id: int | None,
     rack: str | None,
     config_file: Path | None,
@@ -72,6 +76,8 @@ def serve(
     overrides: dict[str, object] = dict(_parse_setting(text) for text in settings)
     named = {"root": root, "listen": listen, "advertise": advertise, "broker.id": broker_id, "broker.rack": rack}
     overrides.update({name: value for name, value in named.items() if value is not None})
+    if insecure:
+        overrides["allow.insecure.listeners"] = True
     from bus.config.broker import load_broker_config
 
     config = load_broker_config(config_file, overrides)
@@ -86,11 +92,9 @@ def serve(
 def _announce(broker: Broker) -> None:
     """The one line that says: clients may come."""
     cluster = broker.cluster
-    endpoint = cluster.endpoint
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     count = len(cluster.state.topics)
     try:
-        click.echo(f"ready: {host}:{endpoint.port} serves {cluster.storage.root_url} ({count_of(count, 'topic')})")
+        click.echo(f"ready: {broker.shown_addresses} serves {cluster.storage.root_url} ({count_of(count, 'topic')})")
     except OSError:  # that it cannot be told is no reason to stop
         drop_output()
 

@@ -16,7 +16,9 @@ from bus.cluster_metadata.cluster_records import (
     LEVEL_MAX,
     LEVEL_MIN,
     LEVEL_OF_CLUSTERS,
+    LEVEL_OF_LISTENERS,
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -26,12 +28,15 @@ from bus.cluster_metadata.cluster_records import (
     FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
+    encode_listeners,
+    parse_listeners,
 )
 from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.partition_placement import count_moved, move_leaders, refuse_level
 from bus.errors import ErrorCode, Refused, count_of, show_names
 from bus.model import BrokerEndpoint, Step
 
+_LISTENERS_MAX = 64
 _TEXT_LENGTH_MAX = 255  # of host, rack and incarnation
 
 
@@ -93,7 +98,7 @@ def decide_elect_controller(
         if before.is_fenced:
             records.append(BrokerUnfenced(own, epoch))
     else:
-        records += [_started(command, epoch), BrokerUnfenced(own, epoch)]
+        records += [*_started(command, epoch), BrokerUnfenced(own, epoch)]
         if state.leader_counts.get(own):
             records.append(LeaderEpochsRaised(own))
     records += [_fenced(state, one) for one in sorted(gone) if not state.brokers[one].is_fenced]
@@ -130,7 +135,11 @@ def decide_register_broker(state: ClusterState, command: RegisterBroker) -> Step
 
     Refused: UNSUPPORTED_VERSION (level 0, or one that the broker cannot work at), INVALID_REGISTRATION.
     """
-    refused = _check_level(state, "more than one broker") or _check_registration(state, command)
+    refused = (
+        _check_level(state, "more than one broker")
+        or check_listeners_level(state, command)
+        or _check_registration(state, command)
+    )
     if refused is not None:
         return Step(refused)
     broker_id = command.endpoint.broker_id
@@ -142,7 +151,7 @@ def decide_register_broker(state: ClusterState, command: RegisterBroker) -> Step
     moves: list[ClusterRecord] = move_leaders(state, [broker_id], others) if others else []
     if not others and state.leader_counts.get(broker_id):
         moves = [LeaderEpochsRaised(broker_id)]
-    return Step(epoch, (_started(command, epoch), *moves))
+    return Step(epoch, (*_started(command, epoch), *moves))
 
 
 def check_advertised_address(
@@ -252,6 +261,18 @@ def decide_upgrade_features(state: ClusterState, level: int) -> Step[ClusterReco
 # ------------------------------------------------------------------ checks
 
 
+def check_listeners_level(state: ClusterState, command: RegisterBroker) -> Refused | None:
+    """Refused, UNSUPPORTED_VERSION: a broker with other listeners than PLAINTEXT, on a root whose level has no record
+    for them. A root without brokers gets the highest level with its first one."""
+    if not command.endpoint.listeners or state.level >= LEVEL_OF_LISTENERS or not state.brokers:
+        return None
+    return Refused(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"listeners need {BUS_VERSION} {LEVEL_OF_LISTENERS}, found {state.level}: start the broker with listen, run "
+        "bus cluster features upgrade once all brokers are of this version, then start it with listeners",
+    )
+
+
 def _check_level(state: ClusterState, what: str) -> Refused | None:
     return refuse_level(state, what) if state.level < LEVEL_OF_CLUSTERS else None
 
@@ -265,6 +286,7 @@ def _check_registration(state: ClusterState, command: RegisterBroker) -> Refused
         and 1 <= endpoint.port <= 65535
         and (command.rack is None or _is_text(command.rack))
         and _is_text(command.incarnation)
+        and _are_listeners(endpoint)
         and 0 <= command.level_min <= command.level_max < 2**31
     )
     if not is_right:
@@ -278,6 +300,19 @@ def _check_registration(state: ClusterState, command: RegisterBroker) -> Refused
             f"with levels {command.level_min} to {command.level_max}",
         )
     return None
+
+
+def _are_listeners(endpoint: BrokerEndpoint) -> bool:
+    """Whether what is written of them can be read, and is not without bound."""
+    listeners = endpoint.listeners
+    if not listeners:
+        return True
+    if len(listeners) > _LISTENERS_MAX or not all(_is_text(one.host) and len(one.name) <= 64 for one in listeners):
+        return False
+    try:
+        return parse_listeners(encode_listeners(listeners)) == listeners
+    except ValueError:
+        return False
 
 
 def _is_text(text: str) -> bool:
@@ -317,9 +352,9 @@ def _reason_to_stay(state: ClusterState, broker_id: int) -> str | None:
 # ------------------------------------------------------------------ records
 
 
-def _started(command: RegisterBroker, broker_epoch: int) -> BrokerStarted:
+def _started(command: RegisterBroker, broker_epoch: int) -> list[ClusterRecord]:
     endpoint = command.endpoint
-    return BrokerStarted(
+    started = BrokerStarted(
         endpoint.broker_id,
         endpoint.host,
         endpoint.port,
@@ -329,13 +364,16 @@ def _started(command: RegisterBroker, broker_epoch: int) -> BrokerStarted:
         command.level_min,
         command.level_max,
     )
+    if not endpoint.listeners:
+        return [started]
+    return [started, BrokerListeners(endpoint.broker_id, broker_epoch, encode_listeners(endpoint.listeners))]
 
 
 def _amend(command: RegisterBroker, before: Broker) -> list[ClusterRecord]:
     """Nothing, if the life says of itself what is known."""
     known = (before.endpoint, before.rack, before.level_min, before.level_max)
     says = (command.endpoint, command.rack, command.level_min, command.level_max)
-    return [] if says == known else [_started(command, before.broker_epoch)]
+    return [] if says == known else _started(command, before.broker_epoch)
 
 
 def _fenced(state: ClusterState, broker_id: int) -> BrokerFenced:

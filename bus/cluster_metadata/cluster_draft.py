@@ -17,7 +17,9 @@ from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_MAX,
     LEVEL_OF_CLUSTERS,
+    LEVEL_OF_LISTENERS,
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -43,6 +45,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    parse_listeners,
     parse_replicas,
 )
 from bus.cluster_metadata.cluster_state import (
@@ -205,6 +208,8 @@ class ClusterDraft:
                 self._brokers.put(broker_id, Broker(BrokerEndpoint(broker_id, host, port)))
             case BrokerUnregistered(broker_id):
                 self._unregister(broker_id)
+            case BrokerListeners(broker_id, broker_epoch, listeners):
+                self._set_listeners(broker_id, broker_epoch, listeners)
             case BrokerStarted() | BrokerFenced() | BrokerUnfenced() | ControllerElected() | ReplicasAssigned():
                 self._apply_of_clusters(record)
             case FeatureLevel(feature, level):
@@ -310,13 +315,27 @@ class ClusterDraft:
         self._brokers.put(record.broker_id, broker)
         self._broker_epoch_max = max(self._broker_epoch_max, epoch)
 
-    def _fence(self, broker_id: int, broker_epoch: int, *, is_fenced: bool) -> None:
+    def _set_listeners(self, broker_id: int, broker_epoch: int, text: str) -> None:
+        assert self._level >= LEVEL_OF_LISTENERS, (
+            f"expected {BUS_VERSION} {LEVEL_OF_LISTENERS} before a record BrokerListeners, found {self._level}"
+        )
+        broker = self._known_life(broker_id, broker_epoch)
+        try:
+            listeners = parse_listeners(text)
+        except ValueError as error:
+            raise AssertionError(f"listeners of broker {broker_id}: {error}") from None
+        self._brokers.put(broker_id, replace(broker, endpoint=replace(broker.endpoint, listeners=listeners)))
+
+    def _known_life(self, broker_id: int, broker_epoch: int) -> Broker:
         broker = self._brokers.now.get(broker_id)
         assert broker is not None, f"expected broker {broker_id} to be registered"
         assert broker.broker_epoch == broker_epoch, (
             f"expected epoch {broker.broker_epoch} of broker {broker_id}, found {broker_epoch}"
         )
-        self._brokers.put(broker_id, replace(broker, is_fenced=is_fenced))
+        return broker
+
+    def _fence(self, broker_id: int, broker_epoch: int, *, is_fenced: bool) -> None:
+        self._brokers.put(broker_id, replace(self._known_life(broker_id, broker_epoch), is_fenced=is_fenced))
 
     def _assign_replicas(self, record: ReplicasAssigned) -> None:
         name = self._live_topic(record).name

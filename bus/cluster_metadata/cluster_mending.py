@@ -18,7 +18,9 @@ from bus.cluster_metadata.cluster_draft import ClusterDraft
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_OF_CLUSTERS,
+    LEVEL_OF_LISTENERS,
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -173,6 +175,10 @@ class _Mending:
             self._draft.apply(FeatureLevel(BUS_VERSION, LEVEL_OF_CLUSTERS))
             if self._try(record):
                 return f"taken, and the level of {BUS_VERSION} is {LEVEL_OF_CLUSTERS}"
+        if isinstance(record, BrokerListeners) and self._draft.level < LEVEL_OF_LISTENERS:
+            self._draft.apply(FeatureLevel(BUS_VERSION, LEVEL_OF_LISTENERS))
+            if self._try(record):
+                return f"taken, and the level of {BUS_VERSION} is {LEVEL_OF_LISTENERS}"
         match record:
             case BrokerStarted():
                 epoch = self._draft.broker_epoch_max + 1

@@ -7,9 +7,12 @@ field `type` names the record and what it lacks is null. Rows come from disk, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
+
+from bus.model import ListenerAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,19 @@ class BrokerStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerListeners:
+    """Clients reach that life of the broker by these listeners, not by the address in `BrokerStarted`, which other
+    brokers use. A later `BrokerStarted` without this record behind it says that there is the listener PLAINTEXT only.
+
+    `listeners`: `NAME:PROTOCOL://host:port` with commas between them.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    listeners: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerFenced:
     """The broker is gone or silent. It stays registered, and is chosen as leader only if no broker is unfenced."""
 
@@ -223,9 +239,10 @@ class FeatureLevel:
 
 
 BUS_VERSION = "bus.version"
-# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all.
-LEVEL_MIN, LEVEL_MAX = 0, 1
+# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but BrokerListeners.
+LEVEL_MIN, LEVEL_MAX = 0, 2
 LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
+LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
 
 ClusterRecord = (
     BrokerRegistered
@@ -248,6 +265,7 @@ ClusterRecord = (
     | ViewCreated
     | ViewDeleted
     | BrokerStarted
+    | BrokerListeners
     | BrokerFenced
     | BrokerUnfenced
     | ControllerElected
@@ -257,8 +275,9 @@ ClusterRecord = (
 
 _TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in get_args(ClusterRecord)}
 # Fields whose column has another name than they have; every other field is the column of its name.
-_COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value"}
+_COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value", "listeners": "config_value"}
 _NULLABLE = {"config_value", "rack"}
+_LISTENER = re.compile(r"([A-Z0-9_.-]+):([A-Z_]+)://([^,\s]+):([0-9]{1,5})", re.ASCII)
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
     **dict.fromkeys(("partition", "partitions", "broker_id", "leader_epoch", "port"), (0, 2**31 - 1)),
@@ -289,6 +308,8 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
     if record_type is None:
         known = ", ".join(_TYPES)
         raise ValueError(f"expected a record of type {known}, found {type_name!r}: written by a newer version?")
+    if record_type is BrokerListeners and row.get("config_value") is None:
+        raise ValueError("BrokerListeners: expected a string in the field config_value, found None")
     record: ClusterRecord = record_type(*[_column(row, column) for _, column in _FIELDS[record_type.__name__]])
     return record
 
@@ -309,6 +330,19 @@ def parse_replicas(text: str) -> list[tuple[int, ...]]:
             raise ValueError(f"expected broker ids with commas between them, found {part!r}")
         lists.append(tuple(map(int, numbers)))
     return lists
+
+
+def encode_listeners(listeners: Iterable[ListenerAddress]) -> str:
+    return ",".join(f"{one.name}:{one.protocol}://{one.host}:{one.port}" for one in listeners)
+
+
+def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
+    """Raises `ValueError` for anything but at least one listener, each name once."""
+    parts = [_LISTENER.fullmatch(part) for part in text.split(",")]
+    found = [ListenerAddress(part[1], part[2], part[3], int(part[4])) for part in parts if part is not None]
+    if len(found) < len(parts) or len({one.name for one in found}) < len(parts):
+        raise ValueError(f"expected NAME:PROTOCOL://host:port with commas between them, each name once, found {text!r}")
+    return tuple(found)
 
 
 def _column(row: Mapping[str, Any], column: str) -> Any:

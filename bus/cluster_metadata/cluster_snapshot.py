@@ -16,6 +16,7 @@ from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -36,6 +37,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
     ViewCreated,
     assign_replicas,
+    encode_listeners,
 )
 from bus.cluster_metadata.cluster_state import Broker
 
@@ -80,6 +82,9 @@ def _brokers(state: ClusterState) -> Iterator[ClusterRecord]:
                 yield BrokerFenced(endpoint.broker_id, 0)
         else:
             yield _started(broker)
+            if endpoint.listeners:
+                text = encode_listeners(endpoint.listeners)
+                yield BrokerListeners(endpoint.broker_id, broker.broker_epoch, text)
             if not broker.is_fenced:
                 yield BrokerUnfenced(endpoint.broker_id, broker.broker_epoch)
     if state.broker_epoch_max > max((broker.broker_epoch for broker in brokers), default=0):

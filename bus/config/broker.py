@@ -6,7 +6,6 @@ and what was found, never later. Reads nothing but the one file that `load_broke
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -33,7 +32,17 @@ from bus.config.keys import (
     keys_of,
     long,
     string,
+    strings,
     unknown_key_message,
+)
+from bus.config.listeners import (
+    HostPort,
+    Listener,
+    check_guarded,
+    check_reachable,
+    find_listener,
+    parse_listeners,
+    single_listener,
 )
 from bus.config.topic import TOPIC_CONFIGS
 
@@ -43,44 +52,6 @@ else:
     import tomli as tomllib
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int  # 0: any free one
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`HOST:PORT`, an IPv6 host in brackets. Raises `ConfigError`."""
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not host or re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) is None or int(port) > 65535:
-        raise ConfigError(f"expected HOST:PORT with a port from 0 to 65535, found {text!r}")
-    return Address(host, int(port))
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    is_optional: bool = False
-
-    def accepts(self, value: Any) -> bool:
-        if self.is_optional and value == "":
-            return True
-        try:
-            parse_address(value)
-        except ConfigError:
-            return False
-        return True
-
-    def __str__(self) -> str:
-        return "empty or HOST:PORT" if self.is_optional else "HOST:PORT"
 
 
 def _topic_default(name: str) -> Any:
@@ -107,6 +78,21 @@ class BrokerConfig:
     listen: str = string("127.0.0.1:9094", "Address to serve on; port 0 takes a free one.", HostPort())
     advertise: str = string(
         "", "Address that clients are told to connect to; empty: that of listen.", HostPort(is_optional=True)
+    )
+    listeners: tuple[str, ...] = strings(
+        (), "Listeners in place of listen, NAME://HOST:PORT each; a name is a protocol or stands in the map."
+    )
+    listener_security_protocol_map: tuple[str, ...] = strings(
+        (), "The protocol of each listener whose name is none, NAME:PROTOCOL each."
+    )
+    advertised_listeners: tuple[str, ...] = strings(
+        (), "Addresses that clients of a listener are told to connect to, if they come another way."
+    )
+    inter_broker_listener_name: str = string(
+        "", "The listener by which brokers reach one another; empty: the first one."
+    )
+    allow_insecure_listeners: bool = boolean(
+        False, "Whether listeners that ask nobody who they are may be reached from other machines."
     )
     broker_rack: str = string(
         "", "Rack or zone of this broker; replicas of a partition are spread over racks. Empty: none."
@@ -277,13 +263,18 @@ class BrokerConfig:
     )
 
     @property
-    def listen_address(self) -> Address:
-        return parse_address(self.listen)
+    def serving_listeners(self) -> tuple[Listener, ...]:
+        """Where the broker serves, in order; never empty. Raises `ConfigError`."""
+        if not self.listeners:
+            return single_listener(self.listen, self.advertise)
+        return parse_listeners(
+            self.listeners, protocols=self.listener_security_protocol_map, advertised=self.advertised_listeners
+        )
 
-    def advertised_address(self, bound_port: int) -> Address:
-        """Where clients find this broker. Port 0 stands for the port that the broker was given when it bound."""
-        address = parse_address(self.advertise or self.listen)
-        return Address(address.host, address.port or bound_port)
+    @property
+    def inter_broker_listener(self) -> Listener:
+        """The one by which other brokers reach this one. Raises `ConfigError`."""
+        return find_listener(self.serving_listeners, self.inter_broker_listener_name)
 
 
 BROKER_CONFIGS = keys_of(BrokerConfig)
@@ -312,7 +303,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
         values[name] = key.parse(value) if isinstance(value, str) else key.check(value)
     settings: dict[str, Any] = {field_name(name): value for name, value in values.items()}
     config = BrokerConfig(**settings)
-    _check_reachable(config)
+    _check_listeners(config)
     _check_session_timeouts(config)
     _check_heartbeats(config)
     _check_compaction_lags(config)
@@ -346,12 +337,19 @@ def _broker_key(name: str) -> ConfigKey:
     return key
 
 
-def _check_reachable(config: BrokerConfig) -> None:
-    """Clients connect to what they are told, and an address that means "all interfaces" leads nowhere."""
-    name = "advertise" if config.advertise else "listen"
-    host = parse_address(config.advertise or config.listen).host
-    if host in ("0.0.0.0", "::"):
-        raise ConfigError(f"{name} is {host}: expected advertise to name an address that clients can connect to")
+def _check_listeners(config: BrokerConfig) -> None:
+    short = {name: getattr(config, name) for name in ("listen", "advertise")}
+    changed = [name for name, value in short.items() if value != BROKER_CONFIGS[name].default]
+    if config.listeners and changed:
+        raise ConfigError(f"expected either listeners or {changed[0]}, its short form, found both")
+    others = ("listener_security_protocol_map", "advertised_listeners", "inter_broker_listener_name")
+    alone = [name.replace("_", ".") for name in others if getattr(config, name)]
+    if not config.listeners and alone:
+        raise ConfigError(f"{alone[0]}: expected listeners beside it, found none")
+    serving = config.serving_listeners
+    config.inter_broker_listener  # noqa: B018  raises
+    check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
+    check_guarded(serving, is_insecure_allowed=config.allow_insecure_listeners)
 
 
 def _check_session_timeouts(config: BrokerConfig) -> None:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
 _NO_TLS_YET = "there is no TLS, no login and no access list yet: put the bus behind a network that you trust"
-_ONE_LISTENER = "there is one listener, without TLS: set listen, and advertise for clients that come another way"
+_LISTENERS = "set listen, or listeners for several"
 _NO_TRANSACTIONS = "transactions have no such setting: timers end those that are too old, and their log is a topic"
 _SYNCED = "a commit is synced to the disk before it is acknowledged, always"
 
 _REASONS = {
-    "advertised.listeners": _ONE_LISTENER,
+    "advertised.host.name": "set advertise, or advertised.listeners",
+    "advertised.port": "set advertise, or advertised.listeners",
     "background.threads": "maintenance has log.cleaner.threads",
     "client.quota.callback.class": "there are no quotas yet",
     "delete.topic.enable": "topics can always be deleted",
-    "host.name": _ONE_LISTENER,
-    "inter.broker.listener.name": _ONE_LISTENER,
-    "listeners": _ONE_LISTENER,
-    "listener.security.protocol.map": _ONE_LISTENER,
+    "host.name": _LISTENERS,
     "log.dir": "the folder of the topics is root",
     "log.dirs": "the folder of the topics is root, one for each broker",
     "log.retention.hours": "set log.retention.ms",
@@ -30,7 +28,7 @@ _REASONS = {
     "num.network.threads": "one event loop serves the network; what runs beside it has num.io.threads",
     "num.recovery.threads.per.data.dir": "partitions are opened in parallel by themselves",
     "offsets.topic.replication.factor": _NO_REPLICAS,
-    "port": _ONE_LISTENER,
+    "port": _LISTENERS,
     "process.roles": "a process is broker and controller",
     "unclean.leader.election.enable": _NO_REPLICAS,
 }

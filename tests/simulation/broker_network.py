@@ -20,7 +20,7 @@ import grpc
 from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import BusError, ErrorCode, Refused
-from bus.grpc_api.server.guards import StreamRegistry
+from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.grpc_api.server.service_door import ServiceDoor
@@ -68,7 +68,7 @@ class Server:
         self._clients: dict[Callable[[], None], None] = {}  # what breaks off each connection
 
     def listen(self, identity: BrokerIdentity) -> None:
-        self._door = ServiceDoor(self._life.config.socket_request_max_bytes)
+        self._door = ServiceDoor(self._life.config.socket_request_max_bytes, CallsInFlight())
         self._door.identify_as(identity)
 
     def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:

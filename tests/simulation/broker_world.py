@@ -147,7 +147,7 @@ class BrokerLife:
             self.server.listen(BrokerIdentity(storage.cluster_id, broker_id, storage.incarnation))
             self.incarnation = storage.incarnation
             self._world.lives[storage.incarnation] = self
-            api = await self.core.start(storage, self.config.listen_address)
+            api = await self.core.start(storage, self.config.serving_listeners[0].bind)
         except Crashed:
             return
         except StorageFault as fault:

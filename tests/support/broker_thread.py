@@ -36,8 +36,9 @@ def running_broker(
     storage: Storage | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Broker]:
-    """Serves until the block ends. `broker.port` is the port on 127.0.0.1."""
-    settings = replace(config or BrokerConfig(), root=str(root), listen="127.0.0.1:0")
+    """Serves until the block ends. `broker.port` is the port on 127.0.0.1, of the first listener."""
+    config = config or BrokerConfig()
+    settings = replace(config, root=str(root), listen=config.listen if config.listeners else "127.0.0.1:0")
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="broker")
     thread.start()

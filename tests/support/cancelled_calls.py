@@ -11,7 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from bus.broker import BrokerCore
-from bus.config.broker import Address, BrokerConfig
+from bus.config.broker import BrokerConfig
+from bus.config.listeners import Address
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServicer

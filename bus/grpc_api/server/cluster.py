@@ -23,7 +23,7 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
 from bus.runtime.time_limits import time_limit
@@ -38,12 +38,15 @@ Handle = Callable[[Any], Awaitable[Any]]
 
 
 class Forwarding:
-    """`handlers`: of the calls that may have to be forwarded, by the name of the method."""
+    """`handlers`: of the calls that may have to be forwarded, by the name of the method; they came by `listener`."""
 
-    def __init__(self, api: ClusterApi, peers: GrpcPeers, handlers: Mapping[str, Handle], *, timeout_ms: int) -> None:
+    def __init__(
+        self, api: ClusterApi, peers: GrpcPeers, handlers: Mapping[str, Handle], *, listener: str, timeout_ms: int
+    ) -> None:
         self._api = api
         self._peers = peers
         self._handlers = handlers
+        self._listener = listener
         self._timeout_s = timeout_ms / 1000
 
     async def handle(self, method: str, request: Message, *, client: str) -> Any:
@@ -65,7 +68,9 @@ class Forwarding:
             except NotController:
                 controller = self._api.controller
             if controller is not None and controller != self._api.endpoint:
-                envelope = pb.EnvelopeRequest(method=method, request=request.SerializeToString(), client=client)
+                envelope = pb.EnvelopeRequest(
+                    method=method, request=request.SerializeToString(), client=client, listener=self._listener
+                )
                 answer = await self._forward(controller, envelope)
                 if not isinstance(answer, Refused):
                     await self._api.wait_until_applied(answer.metadata_offset)
@@ -90,16 +95,23 @@ class Forwarding:
 
 
 class ClusterHandler:
-    def __init__(self, api: ClusterApi, handlers: Mapping[str, Handle]) -> None:
+    """`handlers_at`: what answers calls that came by a listener of this name, by the name of the method."""
+
+    def __init__(self, api: ClusterApi, handlers_at: Callable[[str], Mapping[str, Handle]]) -> None:
         self._api = api
-        self._handlers = handlers
+        self._handlers_at = handlers_at
 
     async def identify(self, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
         return encode_identity(self._api.identity)
 
     async def register(self, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
         command = RegisterBroker(
-            BrokerEndpoint(request.broker_id, request.host, request.port),
+            BrokerEndpoint(
+                request.broker_id,
+                request.host,
+                request.port,
+                tuple(ListenerAddress(one.name, one.protocol, one.host, one.port) for one in request.listeners),
+            ),
             request.incarnation_id,
             request.rack or None,
             level_min=request.min_feature_level,
@@ -158,7 +170,7 @@ class ClusterHandler:
         return pb.RaiseLeaderEpochResponse(leader_epoch=answer)
 
     async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
-        handle = self._handlers.get(request.method)
+        handle = self._handlers_at(request.listener or PLAINTEXT).get(request.method)
         if handle is None:
             raise InvalidArgument(f"expected a method that may be forwarded, found {request.method[:100]!r}")
         message = control_reader(_BUS.methods_by_name[request.method].input_type._concrete_class)(request.request)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
 from bus.broker_api.cluster_admin import ClusterAdminApi, DescribedBroker
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import TopicPartition
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.loop_shares import LoopShares
 
 
 class ClusterAdminHandler:
-    def __init__(self, api: ClusterAdminApi, shares: LoopShares) -> None:
+    def __init__(self, api: ClusterAdminApi, shares: LoopShares, listener: str) -> None:
         self._api = api
         self._shares = shares
+        self._encode = functools.partial(_broker, listener=listener)
 
     async def describe(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         found = await self._api.describe(is_fenced_included=request.include_fenced_brokers)
@@ -23,7 +26,7 @@ class ClusterAdminHandler:
             controller_id=found.controller_id,
             controller_epoch=found.controller_epoch,
             feature_level=found.feature_level,
-            brokers=map(_broker, found.brokers),
+            brokers=map(self._encode, found.brokers),
             under_replicated_partitions=found.under_replicated_count,
             offline_partitions=found.offline_count,
         )
@@ -69,12 +72,14 @@ class ClusterAdminHandler:
         return response if refusal is None else with_error(response, refusal)
 
 
-def _broker(described: DescribedBroker) -> pb.ClusterBroker:
+def _broker(described: DescribedBroker, *, listener: str) -> pb.ClusterBroker:
+    """Of a broker that has no such listener, the host is empty."""
     broker = described.broker
+    seen = broker.endpoint.at(listener) or BrokerEndpoint(broker.broker_id, "", 0)
     return pb.ClusterBroker(
         broker_id=broker.broker_id,
-        host=broker.endpoint.host,
-        port=broker.endpoint.port,
+        host=seen.host,
+        port=seen.port,
         rack=broker.rack or "",
         is_fenced=broker.is_fenced,
         broker_epoch=broker.broker_epoch,

@@ -13,7 +13,7 @@ from bus.broker_api.partition_answers import CurrentLeader
 from bus.broker_api.requests import Caller
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import TopicPartition
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.replicas.committed_versions import CommittedVersion
 from bus.runtime.replicas.lagging_replicas import Lagging
@@ -57,11 +57,16 @@ def with_error(response: ResponseT, refusal: Refused) -> ResponseT:
     return response
 
 
-def encode_leader(leader: CurrentLeader | None) -> pb.CurrentLeader | None:
-    if leader is None:
+def encode_broker(broker: BrokerEndpoint, listener: str) -> pb.Broker | None:
+    """With the address for clients of the listener; None if the broker has no such listener."""
+    found = broker.at(listener)
+    return None if found is None else pb.Broker(broker_id=found.broker_id, host=found.host, port=found.port)
+
+
+def encode_leader(leader: CurrentLeader | None, listener: str) -> pb.CurrentLeader | None:
+    broker = None if leader is None else encode_broker(leader.endpoint, listener)
+    if leader is None or broker is None:
         return None
-    found = leader.endpoint
-    broker = pb.Broker(broker_id=found.broker_id, host=found.host, port=found.port)
     return pb.CurrentLeader(broker=broker, leader_epoch=leader.leader_epoch)
 
 

@@ -32,11 +32,14 @@ STREAM_REQUESTS_MAX = 16
 class FetchHandler:
     """`requests` is the memory of requests that came on streams."""
 
-    def __init__(self, api: FetchApi, streams: StreamRegistry, calls: BlockingCalls, requests: RequestMemory) -> None:
+    def __init__(
+        self, api: FetchApi, streams: StreamRegistry, calls: BlockingCalls, requests: RequestMemory, listener: str
+    ) -> None:
         self._api = api
         self._streams = streams
         self._calls = calls
         self._requests = requests
+        self._listener = listener
 
     async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
         room = self._api.room_for(context.peer())
@@ -91,7 +94,7 @@ class FetchHandler:
         else:
             found = await self._api.fetch(asked, room, fit_batches, answered.times)
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
-        answer = Answer(request.correlation_id, columns, is_plain, found, room.granted_bytes)
+        answer = Answer(request.correlation_id, columns, is_plain, found, room.granted_bytes, self._listener)
         encode = functools.partial(encode_answer, answer)
         began = _now_ms()
         encoded = encode() if answer.is_quick else await self._calls.compute(encode, room.client)

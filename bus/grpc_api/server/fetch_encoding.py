@@ -45,6 +45,7 @@ class Answer:
     is_plain: bool
     results: Sequence[FetchedPartition]
     bytes_max: int
+    listener: str  # of the client
 
     @property
     def is_quick(self) -> bool:
@@ -68,7 +69,7 @@ def encode_answer(answer: Answer) -> bytes:
         is_silent = not isinstance(result, Refused) and not result.batches and fetched.read_replica is None
         if has_news and is_silent:
             continue
-        message = _encode(fetched)
+        message = _encode(fetched, answer.listener)
         pieces: list[Any] = []
         if not isinstance(result, Refused):
             if answer.is_plain:
@@ -83,7 +84,7 @@ def encode_answer(answer: Answer) -> bytes:
     return b"".join(response)
 
 
-def _encode(fetched: FetchedPartition) -> pb.PartitionFetchResponse:
+def _encode(fetched: FetchedPartition, listener: str) -> pb.PartitionFetchResponse:
     partition, result = fetched.partition, fetched.result
     if isinstance(result, Refused):
         return pb.PartitionFetchResponse(
@@ -94,7 +95,7 @@ def _encode(fetched: FetchedPartition) -> pb.PartitionFetchResponse:
             high_watermark=-1,
             log_start_offset=-1,
             version=-1,
-            current_leader=encode_leader(fetched.leader),
+            current_leader=encode_leader(fetched.leader, listener),
         )
     return pb.PartitionFetchResponse(
         topic=partition.topic,

@@ -34,7 +34,7 @@ from bus.consumer_groups.request_bounds import (
 )
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, with_error
+from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 
@@ -249,21 +249,21 @@ def _partition_response(partition: TopicPartition, why: Refused | None) -> pb.Of
 # ---------------------------------------------------------------- administration
 
 
-def encode_coordinator(answer: BrokerEndpoint | Refused) -> pb.FindCoordinatorResponse:
+def encode_coordinator(answer: BrokerEndpoint | Refused, listener: str) -> pb.FindCoordinatorResponse:
     if isinstance(answer, Refused):
         return with_error(pb.FindCoordinatorResponse(), answer)
-    return pb.FindCoordinatorResponse(coordinator=encode_broker(answer))
-
-
-def encode_broker(broker: BrokerEndpoint) -> pb.Broker:
-    return pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port)
+    coordinator = encode_broker(answer, listener)
+    if coordinator is None:
+        message = f"broker {answer.broker_id}, the coordinator, has no listener {listener}"
+        return with_error(pb.FindCoordinatorResponse(), Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+    return pb.FindCoordinatorResponse(coordinator=coordinator)
 
 
 def encode_listed(group: rq.ListedGroup) -> pb.ListedGroup:
     return pb.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
 
 
-def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint) -> pb.DescribedGroup:
+def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint, listener: str) -> pb.DescribedGroup:
     if not isinstance(answer, rq.DescribedGroup):
         is_unknown = answer.code is ErrorCode.GROUP_ID_NOT_FOUND
         return with_error(pb.DescribedGroup(group_id=group_id, state="Dead" if is_unknown else ""), answer)
@@ -274,7 +274,7 @@ def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint) -> 
         protocol=answer.protocol,
         generation=answer.generation,
         leader_id=answer.leader_id,
-        coordinator=encode_broker(coordinator),
+        coordinator=encode_broker(coordinator, listener),
         members=[
             pb.DescribedMember(
                 member_id=member.member_id,

@@ -35,14 +35,17 @@ _ANSWER_BYTES_MAX = 16 << 20
 
 
 class GroupHandler:
-    def __init__(self, api: GroupApi, own: BrokerEndpoint, blocking: BlockingCalls, shares: LoopShares) -> None:
+    def __init__(
+        self, api: GroupApi, own: BrokerEndpoint, blocking: BlockingCalls, shares: LoopShares, listener: str
+    ) -> None:
         self._api = api
         self._own = own
         self._blocking = blocking
         self._shares = shares
+        self._listener = listener
 
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        return calls.encode_coordinator(await self._api.find_coordinator(request.key))
+        return calls.encode_coordinator(await self._api.find_coordinator(request.key), self._listener)
 
     async def join(self, request: pb.JoinGroupRequest, context: grpc.aio.ServicerContext) -> pb.JoinGroupResponse:
         command = await self._decode(request, functools.partial(calls.decode_join, request, caller_of(context)))
@@ -104,7 +107,8 @@ class GroupHandler:
         size = 0
         for group_id, answer in zip(request.group_ids, answers, strict=True):
             is_full = size >= _ANSWER_BYTES_MAX
-            described = calls.encode_describe(group_id, _too_large(group_id) if is_full else answer, self._own)
+            shown = _too_large(group_id) if is_full else answer
+            described = calls.encode_describe(group_id, shown, self._own, self._listener)
             response.groups.append(described)
             if described.members and not is_full:
                 size += described.ByteSize()

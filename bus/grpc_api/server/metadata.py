@@ -19,7 +19,7 @@ from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.conversions import encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
@@ -30,9 +30,10 @@ _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: R
 
 
 class MetadataHandler:
-    def __init__(self, api: MetadataApi, shares: LoopShares) -> None:
+    def __init__(self, api: MetadataApi, shares: LoopShares, listener: str) -> None:
         self._api = api
         self._shares = shares
+        self._listener = listener
 
     # ------------------------------------------------------------------ offsets and metadata
 
@@ -48,9 +49,7 @@ class MetadataHandler:
         response = pb.MetadataResponse(
             cluster_id=found.cluster_id,
             controller_id=found.controller_id,
-            brokers=[
-                pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port) for broker in found.brokers
-            ],
+            brokers=[shown for broker in found.brokers if (shown := encode_broker(broker, self._listener)) is not None],
             root=found.root_url,
             metadata_offset=found.metadata_offset,
         )

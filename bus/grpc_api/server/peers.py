@@ -119,6 +119,10 @@ class GrpcPeers:
             incarnation_id=command.incarnation,
             min_feature_level=command.level_min,
             max_feature_level=command.level_max,
+            listeners=[
+                pb.BrokerListener(name=one.name, protocol=one.protocol, host=one.host, port=one.port)
+                for one in command.endpoint.listeners
+            ],
         )
         answer = await self._ask(controller, "RegisterBroker", request, _CHANGE_TIMEOUT_S)
         return answer if isinstance(answer, Refused) else Registered(answer.broker_epoch, answer.metadata_offset)

@@ -52,6 +52,7 @@ class ProduceHandler:
         shares: LoopShares,
         *,
         unpacked_bytes_max: int,
+        listener: str,
     ) -> None:
         self._api = api
         self._streams = streams
@@ -59,6 +60,7 @@ class ProduceHandler:
         self._memory = memory
         self._shares = shares
         self._unpacked_bytes_max = unpacked_bytes_max
+        self._encode = functools.partial(_encode, listener=listener)
 
     async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
         caller = caller_of(context)
@@ -124,7 +126,7 @@ class ProduceHandler:
     async def _answer(self, in_flight: ProduceInFlight) -> pb.ProduceResponse:
         produced, throttle_ms = await self._api.answer(in_flight)
         response = pb.ProduceResponse(correlation_id=in_flight.correlation_id, throttle_time_ms=throttle_ms)
-        await self._shares.begin().extend(response.partitions, map(_encode, produced))
+        await self._shares.begin().extend(response.partitions, map(self._encode, produced))
         return response
 
 
@@ -139,7 +141,7 @@ def _destination(data: pb.PartitionProduceData) -> Destination:
     )
 
 
-def _encode(produced: PartitionProduced) -> pb.PartitionProduceResponse:
+def _encode(produced: PartitionProduced, *, listener: str) -> pb.PartitionProduceResponse:
     name, result = produced.partition, produced.result
     if isinstance(result, Refused):
         return with_error(
@@ -151,7 +153,7 @@ def _encode(produced: PartitionProduced) -> pb.PartitionProduceResponse:
                 log_append_time_ms=-1,
                 log_start_offset=-1,
                 record_errors=[pb.RecordError(index=fault.index, message=fault.message) for fault in produced.faults],
-                current_leader=encode_leader(produced.leader),
+                current_leader=encode_leader(produced.leader, listener),
             ),
             result,
         )

@@ -14,13 +14,14 @@ from grpc_reflection.v1alpha import reflection
 from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
+from bus.config.listeners import Listener
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
 from bus.grpc_api.server.conversions import client_host
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
-from bus.grpc_api.server.guards import StreamRegistry, guard, guard_answers, guard_stream, hold_request
+from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry, guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.peers import GrpcPeers
@@ -29,11 +30,13 @@ from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.model import PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
+_LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _FAREWELL_S = 1.0
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 SERVICE_NAME: str = BUS.full_name
@@ -43,12 +46,48 @@ class AddressInUse(OSError):
     """The address to listen on is taken or is not this machine's."""
 
 
-class BusServicer(bus_pb2_grpc.BusServicer):
-    """`forwardable`: handlers of the calls that only the controller can do, by the name of the method."""
+def forwardable_calls(api: BrokerApi, listener: str) -> dict[str, Handle]:
+    """Handlers of the calls that only the controller can do, by the name of the method, for a listener's clients."""
+    metadata = MetadataHandler(api.metadata, api.shares, listener)
+    groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
+    transactions = TransactionHandler(api.transactions, api.shares, listener)
+    cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
 
-    def __init__(self, api: BrokerApi, streams: StreamRegistry, config: BrokerConfig, peers: GrpcPeers) -> None:
+    async def find_coordinator(request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
+            return await transactions.find_coordinator(request)
+        return await groups.find_coordinator(request)
+
+    return {
+        "InitProducerId": ProducerHandler(api.producers, api.shares).init,
+        "FindCoordinator": find_coordinator,
+        "Metadata": metadata.metadata,
+        "CreateTopics": metadata.create_topics,
+        "DeleteTopics": metadata.delete_topics,
+        "CreatePartitions": metadata.create_partitions,
+        "AlterConfigs": metadata.alter_configs,
+        "CreateView": metadata.create_view,
+        "DeleteView": metadata.delete_view,
+        "ElectLeaders": cluster_admin.elect_leaders,
+        "AlterPartitionReassignments": cluster_admin.alter_reassignments,
+        "UnregisterBroker": cluster_admin.unregister_broker,
+        "UpdateFeatures": cluster_admin.update_features,
+    }
+
+
+class BusServicer(bus_pb2_grpc.BusServicer):
+    """Answers the clients of one listener."""
+
+    def __init__(
+        self,
+        api: BrokerApi,
+        streams: StreamRegistry,
+        config: BrokerConfig,
+        peers: GrpcPeers,
+        listener: str = PLAINTEXT,
+    ) -> None:
         self._control_memory = api.control_memory
-        self._metadata = MetadataHandler(api.metadata, api.shares)
+        self._metadata = MetadataHandler(api.metadata, api.shares, listener)
         self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
             api.produce,
@@ -57,34 +96,21 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             api.produce_memory,
             api.shares,
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
+            listener=listener,
         )
-        self._fetch = FetchHandler(api.fetch, streams, api.calls, self._control_memory)
-        self._groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares)
+        self._fetch = FetchHandler(api.fetch, streams, api.calls, self._control_memory, listener)
+        self._groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
         self._group_sessions = GroupSessionHandler(api.groups, streams, self._control_memory)
         self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
-        self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares)
-        self.transactions = TransactionHandler(api.transactions, api.shares)
-        self.forwardable: dict[str, Handle] = {
-            "InitProducerId": self._producers.init,
-            "FindCoordinator": self._find_coordinator,
-            "Metadata": self._metadata.metadata,
-            "CreateTopics": self._metadata.create_topics,
-            "DeleteTopics": self._metadata.delete_topics,
-            "CreatePartitions": self._metadata.create_partitions,
-            "AlterConfigs": self._metadata.alter_configs,
-            "CreateView": self._metadata.create_view,
-            "DeleteView": self._metadata.delete_view,
-            "ElectLeaders": self._cluster_admin.elect_leaders,
-            "AlterPartitionReassignments": self._cluster_admin.alter_reassignments,
-            "UnregisterBroker": self._cluster_admin.unregister_broker,
-            "UpdateFeatures": self._cluster_admin.update_features,
-        }
-        self._forwarding = Forwarding(api.cluster, peers, self.forwardable, timeout_ms=config.request_timeout_ms)
-
-    async def _find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
-            return await self.transactions.find_coordinator(request)
-        return await self._groups.find_coordinator(request)
+        self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
+        self.transactions = TransactionHandler(api.transactions, api.shares, listener)
+        self._forwarding = Forwarding(
+            api.cluster,
+            peers,
+            forwardable_calls(api, listener),
+            listener=listener,
+            timeout_ms=config.request_timeout_ms,
+        )
 
     async def _here_or_forwarded(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> Any:
         handle = functools.partial(self._forwarding.handle, method, client=client_host(context.peer()))
@@ -233,7 +259,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
 class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     def __init__(self, api: BrokerApi, bus: BusServicer) -> None:
-        self._cluster = ClusterHandler(api.cluster, bus.forwardable)
+        handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwardable_calls, api))
+        self._cluster = ClusterHandler(api.cluster, handlers_at)
         self._transactions = bus.transactions
         self._unary = bus.unary
 
@@ -279,9 +306,60 @@ class BusServer:
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()
+        self._calls = CallsInFlight()
+        self._listening = [_Listening(listener, config, self._calls) for listener in config.serving_listeners]
+
+    def bind(self) -> dict[str, int]:
+        """The port that each listener has bound, by its name. Raises `AddressInUse`."""
+        return {one.name: one.bind() for one in self._listening}
+
+    async def listen(self, identity: BrokerIdentity) -> None:
+        """Say who this broker is, and nothing else yet."""
+        await self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        for one in self._listening:
+            await one.listen(identity, self._health)
+
+    async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
+        for one in self._listening:
+            bus = BusServicer(api, self._streams, self._config, peers, one.name)
+            one.door.open(bus, ClusterServicer(api, bus))
+        await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, status)
+
+    async def abandon(self) -> None:
+        """In place of `stop`, where it does not come to serve."""
+        await self._stop_servers(None)
+
+    async def stop(self) -> None:
+        """Once all calls are answered, a connection whose peer hangs is given a second: gRPC would wait twenty for its
+        farewell."""
+        await self._health.enter_graceful_shutdown()
+        grace_s = self._config.controlled_shutdown_timeout_ms / 1000
+        stopping = asyncio.ensure_future(self._stop_servers(grace_s))
+        await self._streams.drain()
+        answered = asyncio.ensure_future(self._calls.wait_until_none())
+        await asyncio.wait([stopping, answered], return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        await asyncio.wait([stopping], timeout=_FAREWELL_S)
+        await self._stop_servers(None)
+        await stopping
+
+    async def _stop_servers(self, grace_s: float | None) -> None:
+        await asyncio.gather(*(one.server.stop(grace_s) for one in self._listening))
+
+
+class _Listening:
+    """One listener: a server of gRPC's by itself, so that each call is known to have come by it."""
+
+    def __init__(self, listener: Listener, config: BrokerConfig, calls: CallsInFlight) -> None:
         limit = config.socket_request_max_bytes
-        self._door = ServiceDoor(limit)
-        self._server = grpc.aio.server(
+        self._listener = listener
+        self.name = listener.name
+        self.door = ServiceDoor(limit, calls)
+        self.server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
@@ -300,52 +378,24 @@ class BusServer:
 
     def bind(self) -> int:
         """The port that was bound. Raises `AddressInUse`."""
-        address = str(self._config.listen_address)
+        address = str(self._listener.bind)
         try:
-            port: int = self._server.add_insecure_port(address)
+            port: int = self.server.add_insecure_port(address)
         except RuntimeError:
             port = 0  # its message speaks of gRPC's own debug settings only
         if port == 0:
             raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
         return port
 
-    async def listen(self, identity: BrokerIdentity) -> None:
-        """Say who this broker is, and nothing else yet."""
-        self._door.identify_as(identity)
-        self._server.add_generic_rpc_handlers((self._door,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+    async def listen(self, identity: BrokerIdentity, health: HealthServicer) -> None:
+        self.door.identify_as(identity)
+        self.server.add_generic_rpc_handlers((self.door,))
+        health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
         names = (
             SERVICE_NAME,
             CLUSTER.full_name,
             health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
             reflection.SERVICE_NAME,
         )
-        reflection.enable_server_reflection(names, self._server)
-        await self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self._server.start()
-
-    async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
-        bus = BusServicer(api, self._streams, self._config, peers)
-        self._door.open(bus, ClusterServicer(api, bus))
-        await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
-
-    async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in ("", SERVICE_NAME):
-            await self._health.set(name, status)
-
-    async def abandon(self) -> None:
-        """In place of `stop`, where it does not come to serve."""
-        await self._server.stop(None)
-
-    async def stop(self) -> None:
-        """Once all calls are answered, a connection whose peer hangs is given a second: gRPC would wait twenty for its
-        farewell."""
-        await self._health.enter_graceful_shutdown()
-        stopping = asyncio.ensure_future(self._server.stop(self._config.controlled_shutdown_timeout_ms / 1000))
-        await self._streams.drain()
-        answered = asyncio.ensure_future(self._door.calls.wait_until_none())
-        await asyncio.wait([stopping, answered], return_when=asyncio.FIRST_COMPLETED)
-        answered.cancel()
-        await asyncio.wait([stopping], timeout=_FAREWELL_S)
-        await self._server.stop(None)
-        await stopping
+        reflection.enable_server_reflection(names, self.server)
+        await self.server.start()

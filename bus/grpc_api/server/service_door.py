@@ -32,10 +32,10 @@ Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<serv
 class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """`identify_as` once the broker's root is open, `open` once it serves."""
 
-    def __init__(self, request_bytes_max: int) -> None:
+    def __init__(self, request_bytes_max: int, calls: CallsInFlight) -> None:
         self._request_bytes_max = request_bytes_max
         self._handlers: Handlers = {}
-        self.calls = CallsInFlight()
+        self.calls = calls
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)

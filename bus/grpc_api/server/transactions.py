@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.broker_api.transactions import ActiveProducer, TransactionApi
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, with_error
+from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.server.group_calls import (
     encode_coordinator,
     encode_outcomes,
@@ -28,14 +28,15 @@ from bus.transactions.state import ProducerIdentity
 
 
 class TransactionHandler:
-    def __init__(self, api: TransactionApi, shares: LoopShares) -> None:
+    def __init__(self, api: TransactionApi, shares: LoopShares, listener: str) -> None:
         self._api = api
         self._shares = shares
+        self._listener = listener
 
     # ------------------------------------------------------------------ producers
 
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        return encode_coordinator(await self._api.find_coordinator(request.key))
+        return encode_coordinator(await self._api.find_coordinator(request.key), self._listener)
 
     async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         if request.name or request.keep_epoch:
@@ -107,7 +108,6 @@ class TransactionHandler:
         topics: dict[str, list[int]] = {}
         for partition in described.partitions:
             topics.setdefault(partition.topic, []).append(partition.partition)
-        own = self._api.endpoint
         return pb.DescribedTransaction(
             transactional_id=transactional_id,
             state=described.state,
@@ -119,7 +119,7 @@ class TransactionHandler:
             topics=[pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
             group_ids=described.groups,
             number=described.number,
-            coordinator=pb.Broker(broker_id=own.broker_id, host=own.host, port=own.port),
+            coordinator=encode_broker(self._api.endpoint, self._listener),
             coordinator_partition=coordinator_partition,
         )
 

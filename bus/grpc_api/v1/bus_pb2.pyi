@@ -1869,7 +1869,7 @@ class IdentifyBrokerResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., incarnation_id: _Optional[str] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("cluster_id", "broker_id", "host", "port", "rack", "incarnation_id", "min_feature_level", "max_feature_level")
+    __slots__ = ("cluster_id", "broker_id", "host", "port", "rack", "incarnation_id", "min_feature_level", "max_feature_level", "listeners")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -1878,6 +1878,7 @@ class RegisterBrokerRequest(_message.Message):
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAX_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     broker_id: int
     host: str
@@ -1886,7 +1887,20 @@ class RegisterBrokerRequest(_message.Message):
     incarnation_id: str
     min_feature_level: int
     max_feature_level: int
-    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., min_feature_level: _Optional[int] = ..., max_feature_level: _Optional[int] = ...) -> None: ...
+    listeners: _containers.RepeatedCompositeFieldContainer[BrokerListener]
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., min_feature_level: _Optional[int] = ..., max_feature_level: _Optional[int] = ..., listeners: _Optional[_Iterable[_Union[BrokerListener, _Mapping]]] = ...) -> None: ...
+
+class BrokerListener(_message.Message):
+    __slots__ = ("name", "protocol", "host", "port")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    protocol: str
+    host: str
+    port: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "broker_epoch", "metadata_offset")
@@ -2013,14 +2027,16 @@ class RaiseLeaderEpochResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class EnvelopeRequest(_message.Message):
-    __slots__ = ("method", "request", "client")
+    __slots__ = ("method", "request", "client", "listener")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    LISTENER_FIELD_NUMBER: _ClassVar[int]
     method: str
     request: bytes
     client: str
-    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ...) -> None: ...
+    listener: str
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ..., listener: _Optional[str] = ...) -> None: ...
 
 class EnvelopeResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "response", "metadata_offset")

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from bus.cluster_metadata.broker_decisions import (
     Elected,
     RegisterBroker,
+    check_listeners_level,
     decide_elect_controller,
     decide_upgrade_features,
 )
@@ -181,6 +182,8 @@ class BrokerLifecycle:
         decide = functools.partial(_decide_election, command=self._broker, gone=gone)
         answer = await self._metadata.elect(decide, instead_of=before)
         if isinstance(answer, Refused):
+            if answer.code in _FINAL:
+                raise JoinRefused(f"broker {self._id} cannot lead the cluster: {answer.message}")
             self._tell(f"broker {self._id} was not elected: {answer.message}")
             return False
         self._broker_epoch = answer.broker_epoch
@@ -343,6 +346,9 @@ def _decide_election(
     state: ClusterState, *, command: RegisterBroker, gone: set[int]
 ) -> Step[ClusterRecord, Elected | Refused]:
     """A root that never had several brokers may have them from its next election on."""
+    refused = check_listeners_level(state, command)
+    if refused is not None:
+        return Step(refused)
     if state.level >= LEVEL_OF_CLUSTERS:
         return decide_elect_controller(state, command, gone_broker_ids=gone)
     upgrade = decide_upgrade_features(state, LEVEL_OF_CLUSTERS if state.brokers else LEVEL_MAX)

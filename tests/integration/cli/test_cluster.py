@@ -350,8 +350,8 @@ def test_partitions_are_moved_and_a_broker_leaves(three_brokers: Cluster, tmp_pa
     assert "expected a broker of the cluster, 0, 2, found 1" in cluster.refused("cluster", "decommission", "1")
 
     (feature,) = json.loads(cluster.done("cluster", "features", "describe").stdout)
-    assert feature["finalized"] == feature["supported_max"] == 1
-    assert "is finalized at level 1" in cluster.done("cluster", "features", "upgrade").stderr
+    assert feature["finalized"] == feature["supported_max"] == 2
+    assert "is finalized at level 2" in cluster.done("cluster", "features", "upgrade").stderr
     assert "INVALID_UPDATE_VERSION" in cluster.refused("cluster", "features", "upgrade", "--level", "9")
 
 

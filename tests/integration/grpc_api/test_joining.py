@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bus.broker import Broker
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
+from bus.cluster_metadata.cluster_records import LEVEL_MAX
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
 from bus.grpc_api.server.server import SERVICE_NAME, BusServer
@@ -37,7 +38,7 @@ def registering(controller: Broker, broker_id: int, port: int) -> pb.RegisterBro
         host="127.0.0.1",
         port=port,
         incarnation_id=str(uuid.uuid4()),
-        max_feature_level=1,
+        max_feature_level=LEVEL_MAX,
     )
 
 
@@ -80,7 +81,7 @@ def test_broker_that_can_be_reached_joins(controller: Broker) -> None:
 def test_broker_that_is_starting_says_who_it_is_and_nothing_else() -> None:
     async def look() -> None:
         server = BusServer(BrokerConfig(listen="127.0.0.1:0"), Stopping())
-        port = server.bind()
+        [port] = server.bind().values()
         await server.listen(BrokerIdentity("root-1", 7, "life-1"))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             bus = BusStub(channel)

@@ -30,6 +30,7 @@ from bus.cluster_metadata.cluster_decisions import (
 )
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -44,10 +45,11 @@ from bus.cluster_metadata.cluster_records import (
     TopicConfigChanged,
     TopicCreated,
 )
+from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint
+from bus.model import BrokerEndpoint, ListenerAddress
 
 LEVEL = FeatureLevel("bus.version", 1)
 
@@ -63,7 +65,7 @@ def starting(
 
 
 def started(broker_id: int, epoch: int, incarnation: str = "life") -> BrokerStarted:
-    return BrokerStarted(broker_id, "h", 1, None, incarnation, epoch, 0, 1)
+    return BrokerStarted(broker_id, "h", 1, None, incarnation, epoch, 0, 2)
 
 
 def unfenced(broker_id: int, epoch: int) -> tuple[ClusterRecord, ...]:
@@ -166,18 +168,18 @@ def test_level_is_raised_once_and_never_goes_back() -> None:
     step = decide_upgrade_features(STATE, 1)
     assert (step.response, step.records) == (1, (LEVEL,))
     assert decide_upgrade_features(THREE, 1).records == ()
-    for state, level, bounds in ((STATE, 2, "0 to 1"), (STATE, -1, "0 to 1"), (THREE, 0, "1 to 1")):
+    for state, level, bounds in ((STATE, 3, "0 to 2"), (STATE, -1, "0 to 2"), (THREE, 0, "1 to 2")):
         assert refusal(decide_upgrade_features(state, level).response) == (
             ErrorCode.INVALID_UPDATE_VERSION,
             f"expected a level of bus.version from {bounds}, found {level}",
         )
 
 
-def test_level_that_a_registered_broker_cannot_work_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.cluster_metadata.broker_decisions.LEVEL_MAX", 2)
-    assert refusal(decide_upgrade_features(THREE, 2).response) == (
+def test_level_that_a_registered_broker_cannot_work_at_is_refused() -> None:
+    old = dataclasses.replace(started(1, 3, "old"), level_max=1)
+    assert refusal(decide_upgrade_features(cluster(LEVEL, *unfenced(0, 1), old), 2).response) == (
         ErrorCode.INVALID_UPDATE_VERSION,
-        "bus.version 2: expected brokers that can work at it, found 0, 1, 2",
+        "bus.version 2: expected brokers that can work at it, found 1",
     )
 
 
@@ -189,7 +191,7 @@ def test_one_broker_alone_is_elected_by_four_records_whatever_it_leads() -> None
     step = decide_elect_controller(state, starting(0, "moved", 9, "next", "r"))
     assert step.records == (
         ControllerElected(0, "next"),
-        BrokerStarted(0, "moved", 9, "r", "next", 2, 0, 1),
+        BrokerStarted(0, "moved", 9, "r", "next", 2, 0, 2),
         BrokerUnfenced(0, 2),
         LeaderEpochsRaised(0),
     )
@@ -207,7 +209,7 @@ def test_broker_that_runs_already_is_elected_without_a_change_of_its_own_partiti
         BrokerUnfenced(1, 2),
     )
     moved = decide_elect_controller(state, starting(1, "moved", 9)).records
-    assert moved == (ControllerElected(1, "life"), BrokerStarted(1, "moved", 9, None, "life", 2, 0, 1))
+    assert moved == (ControllerElected(1, "life"), BrokerStarted(1, "moved", 9, None, "life", 2, 0, 2))
 
 
 def test_elected_controller_fences_the_brokers_that_are_gone_and_moves_what_they_lead() -> None:
@@ -244,7 +246,7 @@ def test_elected_controller_takes_over_from_brokers_that_were_fenced_when_no_oth
 def test_new_broker_is_registered_fenced_with_an_epoch_that_none_had() -> None:
     state = apply_all(THREE, [started(3, 8), BrokerUnregistered(3)])
     step = decide_register_broker(state, starting(4, "d", 4, "new", "r"))
-    assert (step.response, step.records) == (9, (BrokerStarted(4, "d", 4, "r", "new", 9, 0, 1),))
+    assert (step.response, step.records) == (9, (BrokerStarted(4, "d", 4, "r", "new", 9, 0, 2),))
 
 
 def test_restarted_broker_is_registered_anew_and_leads_nothing_at_first() -> None:
@@ -265,7 +267,7 @@ def test_restarted_broker_leads_on_at_new_epochs_if_no_other_is_unfenced() -> No
 
 def test_same_life_registers_again_with_its_epoch() -> None:
     step = decide_register_broker(THREE, starting(1, "moved", 9))
-    assert (step.response, step.records) == (2, (BrokerStarted(1, "moved", 9, None, "life", 2, 0, 1),))
+    assert (step.response, step.records) == (2, (BrokerStarted(1, "moved", 9, None, "life", 2, 0, 2),))
     assert not apply_all(THREE, step.records).brokers[1].is_fenced
 
 
@@ -286,7 +288,7 @@ def test_same_life_registers_again_with_its_epoch() -> None:
         starting(3, "h", 1, "life", "r\x00"),
         starting(3, "h", 1, "life", "r" * 256),
         dataclasses.replace(starting(3, "h", 1), level_min=-1),
-        dataclasses.replace(starting(3, "h", 1), level_min=2),
+        dataclasses.replace(starting(3, "h", 1), level_min=3),
         dataclasses.replace(starting(3, "h", 1), level_max=2**31),
     ],
 )
@@ -303,6 +305,61 @@ def test_broker_that_cannot_work_at_the_level_is_refused() -> None:
             ErrorCode.UNSUPPORTED_VERSION,
             f"expected a broker that can work at bus.version 1, found broker 3 with levels {level_min} to {level_max}",
         )
+
+
+# ---------------------------------------------------------------------- listeners
+
+
+CLIENTS = ListenerAddress("CLIENTS", "PLAINTEXT", "h", 9094)
+INSIDE = ListenerAddress("INSIDE", "PLAINTEXT", "::1", 9095)
+
+
+def with_listeners(command: RegisterBroker, *listeners: ListenerAddress) -> RegisterBroker:
+    return dataclasses.replace(command, endpoint=dataclasses.replace(command.endpoint, listeners=listeners))
+
+
+def test_listeners_are_a_record_behind_the_registration_and_go_with_the_next_one_without() -> None:
+    state = apply_all(THREE, [FeatureLevel("bus.version", 2)])
+    command = with_listeners(starting(3, "h", 9095), CLIENTS, INSIDE)
+    step = decide_register_broker(state, command)
+    assert step.records[1:] == (BrokerListeners(3, 4, "CLIENTS:PLAINTEXT://h:9094,INSIDE:PLAINTEXT://::1:9095"),)
+    there = apply_all(state, step.records)
+    assert there.brokers[3].endpoint == command.endpoint
+    assert decide_register_broker(there, command).records == ()
+    assert cluster(*snapshot_of(there)) == there
+    alone = decide_register_broker(there, starting(3, "h", 9095))
+    assert apply_all(there, alone.records).brokers[3].endpoint.listeners == ()
+
+
+def test_elected_controller_says_its_listeners() -> None:
+    state = apply_all(THREE, [FeatureLevel("bus.version", 2)])
+    command = with_listeners(starting(1, "h", 9095, "next"), CLIENTS)
+    elected = apply_all(state, decide_elect_controller(state, command).records)
+    assert elected.brokers[1].endpoint == command.endpoint
+
+
+def test_listeners_need_a_level_that_has_a_record_for_them() -> None:
+    command = with_listeners(starting(3, "h", 9095), CLIENTS)
+    code, message = refusal(decide_register_broker(THREE, command).response)
+    assert code is ErrorCode.UNSUPPORTED_VERSION
+    assert message.startswith("listeners need bus.version 2, found 1: start the broker with listen, run bus cluster")
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        (CLIENTS, CLIENTS),
+        (dataclasses.replace(CLIENTS, name="a,b"),),
+        (dataclasses.replace(CLIENTS, host="h,X:PLAINTEXT://x"),),
+        (dataclasses.replace(CLIENTS, host=""),),
+        (dataclasses.replace(CLIENTS, name="N" * 65),),
+        tuple(dataclasses.replace(CLIENTS, name=f"N{number}") for number in range(65)),
+    ],
+)
+def test_listeners_that_a_record_cannot_hold_are_refused(listeners: tuple[ListenerAddress, ...]) -> None:
+    state = apply_all(THREE, [FeatureLevel("bus.version", 2)])
+    step = decide_register_broker(state, with_listeners(starting(3, "h", 1), *listeners))
+    assert refusal(step.response)[0] is ErrorCode.INVALID_REGISTRATION
 
 
 # ---------------------------------------------------------------------- fencing

@@ -10,6 +10,7 @@ import pytest
 
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
+    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
@@ -163,6 +164,10 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
             "level_min": 1,
             "level_max": 2,
         },
+    ),
+    (
+        BrokerListeners(3, 7, "A:PLAINTEXT://h:1"),
+        {"type": "BrokerListeners", "broker_id": 3, "broker_epoch": 7, "config_value": "A:PLAINTEXT://h:1"},
     ),
     (BrokerFenced(3, 7), {"type": "BrokerFenced", "broker_id": 3, "broker_epoch": 7}),
     (BrokerUnfenced(3, 7), {"type": "BrokerUnfenced", "broker_id": 3, "broker_epoch": 7}),

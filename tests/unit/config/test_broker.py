@@ -10,13 +10,12 @@ import pytest
 
 from bus.config.broker import (
     BROKER_CONFIGS,
-    Address,
     BrokerConfig,
     describe_broker_config,
     load_broker_config,
-    parse_address,
 )
 from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
+from bus.config.listeners import Address, parse_address
 from bus.config.topic import TopicConfig
 
 try:
@@ -209,8 +208,9 @@ def test_serving_on_all_interfaces_needs_an_address_for_clients(listen: str) -> 
         load_broker_config(None, {"listen": listen})
     with pytest.raises(ConfigError, match="advertise is"):
         load_broker_config(None, {"advertise": listen})
-    config = load_broker_config(None, {"listen": listen, "advertise": "bus.example:9094"})
-    assert config.advertised_address(9094) == Address("bus.example", 9094)
+    meant = {"listen": listen, "advertise": "bus.example:9094", "allow.insecure.listeners": "true"}
+    [listener] = load_broker_config(None, meant).serving_listeners
+    assert listener.advertised == Address("bus.example", 9094)
 
 
 def test_shortest_session_above_the_longest_is_refused() -> None:
@@ -226,8 +226,9 @@ def test_heartbeats_that_are_not_sent_within_a_session_are_refused() -> None:
 
 
 def test_clients_are_told_the_port_that_was_bound_if_none_was_chosen() -> None:
-    assert BrokerConfig(listen="127.0.0.1:0").advertised_address(40001) == Address("127.0.0.1", 40001)
-    assert BrokerConfig(listen="127.0.0.1:0", advertise="nat:80").advertised_address(40001) == Address("nat", 80)
+    for advertise, told in (("", Address("127.0.0.1", 40001)), ("nat:80", Address("nat", 80))):
+        [listener] = BrokerConfig(listen="127.0.0.1:0", advertise=advertise).serving_listeners
+        assert listener.advertised.at_port(40001) == told
 
 
 def test_description_shows_value_default_and_whether_it_was_set() -> None:

@@ -13,7 +13,7 @@ from bus.config.keys import ConfigError
     [
         ("zookeeper.connect", "no key of the bus: there is no ZooKeeper"),
         ("log.dirs", "no key of the bus: the folder of the topics is root"),
-        ("listeners", "set listen, and advertise"),
+        ("host.name", "set listen, or listeners for several"),
         ("unclean.leader.election.enable", "each record is kept once"),
         ("ssl.keystore.location", "there is no TLS, no login"),
         ("transaction.state.log.replication.factor", "transactions have no such setting"),

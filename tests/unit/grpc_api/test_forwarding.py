@@ -51,7 +51,7 @@ class Cluster:
             raise NotController("broker 2 is not the controller")
 
         api: Any = self
-        forwarding = Forwarding(api, api, {"CreateTopics": handle}, timeout_ms=30_000)
+        forwarding = Forwarding(api, api, {"CreateTopics": handle}, listener="PLAINTEXT", timeout_ms=30_000)
         began = asyncio.get_running_loop().time()
         assert await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), client="") == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began

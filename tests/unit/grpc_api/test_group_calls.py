@@ -58,8 +58,8 @@ def test_generation_of_an_offset_fetch_counts_only_with_a_member() -> None:
 
 def test_unknown_group_is_described_as_dead_and_a_loading_one_is_not() -> None:
     endpoint = BrokerEndpoint(0, "h", 1)
-    unknown = calls.encode_describe("g", Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"), endpoint)
-    loading = calls.encode_describe("g", Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait"), endpoint)
+    unknown = calls.encode_describe("g", Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"), endpoint, "PLAINTEXT")
+    loading = calls.encode_describe("g", Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait"), endpoint, "PLAINTEXT")
     assert (unknown.state, loading.state) == ("Dead", "")
 
 
@@ -80,7 +80,7 @@ def test_unstable_offset_is_an_error_in_its_place_and_stability_is_asked_for_by_
 def test_description_tells_what_is_pending() -> None:
     pending = rq.DescribedPendingOffsets(rq.TransactionKey(7, 3), 2, 99)
     described = rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,))
-    message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1))
+    message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1), "PLAINTEXT")
     assert list(message.pending_offsets) == [
         pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
     ]

@@ -1,0 +1,195 @@
+"""The listeners of a broker: where it serves, by which protocol, and what clients of each are told to connect to.
+
+Guards one promise: listeners that cannot work are refused before a port is bound, with the key, what was expected and
+what was found. The names and the forms are Kafka's: `NAME://host:port`, and `NAME:PROTOCOL` in the map of protocols.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus.config.keys import ConfigError
+from bus.model import PLAINTEXT
+
+PROTOCOLS = (PLAINTEXT,)
+_NO_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ANY_HOSTS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int  # 0: any free one
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def at_port(self, bound_port: int) -> Address:
+        """The address with the port that was bound, if it names none."""
+        return self if self.port else Address(self.host, bound_port)
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, an IPv6 host in brackets. Raises `ConfigError`."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not host or re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) is None or int(port) > 65535:
+        raise ConfigError(f"expected HOST:PORT with a port from 0 to 65535, found {text!r}")
+    return Address(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    is_optional: bool = False
+
+    def accepts(self, value: Any) -> bool:
+        if self.is_optional and value == "":
+            return True
+        try:
+            parse_address(value)
+        except ConfigError:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return "empty or HOST:PORT" if self.is_optional else "HOST:PORT"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    name: str  # in capitals
+    protocol: str  # one of PROTOCOLS
+    bind: Address
+    advertised: Address  # port 0: the one that was bound
+
+    @property
+    def is_beyond_loopback(self) -> bool:
+        return not _is_loopback(self.bind.host)
+
+
+def single_listener(listen: str, advertise: str) -> tuple[Listener, ...]:
+    """Of `listen` and `advertise`, the short form of one listener."""
+    return (Listener(PLAINTEXT, PLAINTEXT, parse_address(listen), parse_address(advertise or listen)),)
+
+
+def parse_listeners(
+    listeners: Sequence[str], *, protocols: Sequence[str], advertised: Sequence[str]
+) -> tuple[Listener, ...]:
+    """Of the keys listeners, listener.security.protocol.map and advertised.listeners. Raises `ConfigError`."""
+    protocol_of = _parse_protocols(protocols)
+    binds = _parse_addresses("listeners", listeners)
+    told = _parse_addresses("advertised.listeners", advertised)
+    unknown = told.keys() - binds.keys()
+    if unknown:
+        raise ConfigError(
+            f"advertised.listeners: expected names among those of listeners, {_show(binds)}, found {_show(unknown)}"
+        )
+    _check_ports(binds)
+    return tuple(
+        Listener(name, _protocol(name, protocol_of), bind, told.get(name, bind)) for name, bind in binds.items()
+    )
+
+
+def find_listener(listeners: Sequence[Listener], name: str) -> Listener:
+    """The one of inter.broker.listener.name; the first one if that is empty. Raises `ConfigError`."""
+    if not name:
+        return listeners[0]
+    for listener in listeners:
+        if listener.name == name.upper():
+            return listener
+    names = _show(listener.name for listener in listeners)
+    raise ConfigError(f"inter.broker.listener.name: expected one of the listeners, {names}, found {name!r}")
+
+
+def check_reachable(listeners: Sequence[Listener], *, is_short_form: bool, has_advertised: bool) -> None:
+    """Clients connect to what they are told, and an address that means "all interfaces" leads nowhere."""
+    for listener in listeners:
+        host = listener.advertised.host
+        if host not in _ANY_HOSTS:
+            continue
+        if is_short_form:
+            name, remedy = ("advertise" if has_advertised else "listen"), "advertise"
+        else:
+            name, remedy = f"listener {listener.name}", "advertised.listeners"
+        raise ConfigError(f"{name} is {host}: expected {remedy} to name an address that clients can connect to")
+
+
+def check_guarded(listeners: Sequence[Listener], *, is_insecure_allowed: bool) -> None:
+    """Whoever reaches a listener without authentication may read, write and delete all topics."""
+    if is_insecure_allowed:
+        return
+    for listener in listeners:
+        if listener.is_beyond_loopback:
+            raise ConfigError(
+                f"listener {listener.name} at {listener.bind} can be reached from other machines and asks nobody who "
+                "they are: expected an address of this machine only (127.0.0.1), or --insecure "
+                "(allow.insecure.listeners=true) if everybody in that network may read, write and delete all topics"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _parse_addresses(key: str, texts: Sequence[str]) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for text in texts:
+        name, separator, address = text.partition("://")
+        if not separator or _NAME.fullmatch(name) is None:
+            raise ConfigError(f"{key}: expected NAME://HOST:PORT, found {text!r}")
+        name = name.upper()
+        if name in found:
+            raise ConfigError(f"{key}: expected each name once, found {name} twice")
+        try:
+            found[name] = parse_address(address)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {name}: {error}") from None
+    return found
+
+
+def _check_ports(binds: Mapping[str, Address]) -> None:
+    taken: dict[Address, str] = {}
+    for name, address in binds.items():
+        if address.port and address in taken:
+            both = f"{taken[address]} and {name}"
+            raise ConfigError(f"listeners: expected an address for each, found {address} for {both}")
+        taken[address] = name
+
+
+def _parse_protocols(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, protocol = text.partition(":")
+        if not separator or _NAME.fullmatch(name) is None:
+            raise ConfigError(f"listener.security.protocol.map: expected NAME:PROTOCOL, found {text!r}")
+        if found.setdefault(name.upper(), protocol.upper()) != protocol.upper():
+            raise ConfigError(f"listener.security.protocol.map: expected each name once, found {name.upper()} twice")
+    return found
+
+
+def _protocol(name: str, protocol_of: Mapping[str, str]) -> str:
+    protocol = protocol_of.get(name, name)
+    if protocol in PROTOCOLS:
+        return protocol
+    if protocol in _NO_SASL:
+        raise ConfigError(f"listener {name}: {protocol}: there is no SASL yet; there are {_show(PROTOCOLS)}")
+    if name in protocol_of:
+        raise ConfigError(f"listener {name}: expected a protocol of {_show(PROTOCOLS)}, found {protocol!r}")
+    raise ConfigError(
+        f"listener {name}: expected its protocol in listener.security.protocol.map, as {name}:{PROTOCOLS[0]}"
+    )
+
+
+def _show(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

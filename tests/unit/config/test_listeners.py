@@ -1,0 +1,71 @@
+"""Listeners as Kafka writes them: what they mean, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.config.broker import load_broker_config
+from bus.config.keys import ConfigError
+from bus.config.listeners import Address, Listener
+
+TWO = {
+    "listeners": "clients://127.0.0.1:9094,BROKERS://[::1]:0",
+    "listener.security.protocol.map": "CLIENTS:plaintext,brokers:PLAINTEXT",
+    "advertised.listeners": "CLIENTS://bus.example:80",
+}
+
+
+def test_listeners_have_names_protocols_and_addresses_of_their_own() -> None:
+    config = load_broker_config(None, TWO)
+    clients, brokers = config.serving_listeners
+    assert clients == Listener("CLIENTS", "PLAINTEXT", Address("127.0.0.1", 9094), Address("bus.example", 80))
+    assert brokers == Listener("BROKERS", "PLAINTEXT", Address("::1", 0), Address("::1", 0))
+    assert config.inter_broker_listener == clients
+    assert load_broker_config(None, TWO | {"inter.broker.listener.name": "brokers"}).inter_broker_listener == brokers
+
+
+def test_listen_is_the_listener_plaintext() -> None:
+    assert (
+        load_broker_config().serving_listeners
+        == load_broker_config(None, {"listeners": "PLAINTEXT://127.0.0.1:9094"}).serving_listeners
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listeners": "127.0.0.1:9094"}, "listeners: expected NAME://HOST:PORT, found '127.0.0.1:9094'"),
+        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT: expected HOST:PORT"),
+        ({"listeners": "A://127.0.0.1:1"}, "listener A: expected its protocol in listener.security.protocol.map"),
+        ({"listeners": "SASL_SSL://127.0.0.1:1"}, "listener SASL_SSL: SASL_SSL: there is no SASL yet; there are"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,plaintext://127.0.0.1:2"}, "each name once, found PLAINTEXT twice"),
+        (TWO | {"listener.security.protocol.map": "CLIENTS"}, "expected NAME:PROTOCOL, found 'CLIENTS'"),
+        (TWO | {"listener.security.protocol.map": "CLIENTS:FTP"}, "CLIENTS: expected a protocol of .*, found 'FTP'"),
+        (TWO | {"listener.security.protocol.map": "A:PLAINTEXT,a:FTP"}, "expected each name once, found A twice"),
+        (
+            TWO | {"listeners": "CLIENTS://127.0.0.1:1,BROKERS://127.0.0.1:1"},
+            "found 127.0.0.1:1 for CLIENTS and BROKERS",
+        ),
+        (TWO | {"advertised.listeners": "OTHER://h:1"}, "expected names among those of listeners, .*, found OTHER"),
+        (TWO | {"advertised.listeners": "CLIENTS://0.0.0.0:1"}, "CLIENTS is 0.0.0.0: expected advertised.listeners to"),
+        (TWO | {"inter.broker.listener.name": "X"}, "expected one of the listeners, BROKERS, CLIENTS, found 'X'"),
+        (TWO | {"advertise": "h:1"}, "expected either listeners or advertise, its short form, found both"),
+        ({"inter.broker.listener.name": "X"}, "inter.broker.listener.name: expected listeners beside it, found none"),
+    ],
+)
+def test_listeners_that_cannot_work_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_broker_config(None, settings)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "bus.example"])
+def test_listener_that_other_machines_reach_has_to_be_meant(host: str) -> None:
+    settings = {"listen": f"{host}:9094", "advertise": "bus.example:9094"}
+    with pytest.raises(ConfigError, match=r"can be reached from other machines .* or --insecure"):
+        load_broker_config(None, settings)
+    load_broker_config(None, settings | {"allow.insecure.listeners": "true"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost", "LOCALHOST"])
+def test_listener_of_this_machine_is_open_to_all(host: str) -> None:
+    load_broker_config(None, {"listen": f"{host}:9094"})
