@@ -340,6 +340,11 @@ class TransactionIndex(Protocol):
         transaction of a smaller number has ended."""
         ...
 
+    def find_rows(self, transaction: AppliedTransaction) -> int | None:
+        """The offset of the transaction's first row, also where that was compacted away; None if none of its rows is
+        left, or ever was here. Reads no file whose statistics exclude its producer and epoch. Raises `StorageFault`."""
+        ...
+
     def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         """Commit a version without rows that has the `aborted_version` of the transaction, so that its rows can never
         be applied. `transaction_of` is below it. In the writer's place, as `append`."""

@@ -21,7 +21,7 @@ from bus.records.log_schema import LOG_SCHEMA, is_same_schema
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.producer_matching import find_last_row, match_batch
+from bus.storage_delta.files.producer_matching import find_first_offset, find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerSpans
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import Add, Commit
@@ -269,6 +269,11 @@ class PartitionReader:
         with self.reading() as view:
             spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
             return find_last_row(producer_id, spans, view.files, self.data)
+
+    def find_first_offset(self, producer_id: int, epoch: int) -> int | None:
+        with self.reading() as view:
+            spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
+            return find_first_offset(producer_id, epoch, spans, view.files, self.data)
 
     def high_watermark_at(self, version: int) -> int | None:
         if version > self.view.state.version:

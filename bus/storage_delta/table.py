@@ -420,6 +420,9 @@ class DeltaPartitionTable:
             told = decode_producers(txns).get(producer_id)
         return later_progress(rows, told)
 
+    def find_rows(self, transaction: AppliedTransaction) -> int | None:
+        return self._reader.find_first_offset(transaction.producer_id, transaction.producer_epoch)
+
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)
 

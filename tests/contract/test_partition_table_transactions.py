@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.model import TopicPartition
-from bus.ports import Committed
+from bus.ports import AppliedTransaction, Committed
 from bus.storage_delta import table
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
@@ -227,3 +227,21 @@ def test_a_version_takes_a_bounded_number_of_ids_back(subject: Subject, monkeypa
         subject.append()
         left.append([each for each in ("a", "b", "c") if subject.table.transaction_of(each) != -1])
     assert left == [["c"], []]
+
+
+# ------------------------------------------------------------------ where the rows are
+
+
+def proof(epoch: int, number: int = 3) -> AppliedTransaction:
+    return AppliedTransaction("orders", number, PRODUCER, epoch)
+
+
+def test_rows_are_found_by_producer_and_epoch(subject: Subject) -> None:
+    subject.append()
+    first = subject.table.state.high_watermark
+    subject.apply("orders", 3)
+    subject.apply("orders", 4)
+    subject.reopen()
+    assert subject.table.find_rows(proof(3)) == first
+    assert subject.table.find_rows(proof(4, 4)) == first + 2
+    assert subject.table.find_rows(proof(5, 5)) is None

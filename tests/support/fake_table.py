@@ -367,6 +367,12 @@ class FakeTable:
         rest = replace(batch, record_count=len(missing), columns={"sequence": missing})
         return ProducerMatch(offsets, rest, has_holes)
 
+    def find_rows(self, transaction: AppliedTransaction) -> int | None:
+        self._ask("find_rows")
+        identity = transaction.producer_id, transaction.producer_epoch
+        rows = (row for row in self.rows if (row.producer_id, row.producer_epoch) == identity)
+        return next((row.offset - row.sequence for row in rows), None)
+
     def high_watermark_at(self, version: int) -> int | None:
         """As if nobody but `commit` had moved it."""
         if not 0 <= version <= self._state.version:

@@ -20,7 +20,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -271,7 +271,19 @@ class PartitionTransactions:
         if isinstance(written, Refused):
             return written
         self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
+        written = self._recall(applied, written)
+        if written.base_offset < 0:
+            written = replace(written, base_offset=await self._find_rows(applied))
         return self._remember(applied, written)
+
+    async def _find_rows(self, applied: AppliedTransaction) -> int:
+        """An earlier leader wrote them. -1: none of them is left, or they cannot be looked for now."""
+        try:
+            found = await self._calls.read(functools.partial(self._table.find_rows, applied))
+        except StorageFault as fault:
+            _log.warning("%s: the rows of %s cannot be looked for: %s", self._name, applied, fault)
+            return -1
+        return -1 if found is None else found
 
     async def _write(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
         batches: Sequence[RecordBatch] = ()
@@ -284,11 +296,13 @@ class PartitionTransactions:
                     return self._refuse(str(fault))
         return await self._writer.apply_transaction(applied, batches)
 
-    def _remember(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
+    def _recall(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
         """What a repeat is answered, as far as memory goes."""
-        number, before = self._written.pop(applied.transactional_id, (-1, written))
-        if number == applied.number:
-            written = before
+        number, before = self._written.get(applied.transactional_id, (-1, written))
+        return before if number == applied.number else written
+
+    def _remember(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
+        self._written.pop(applied.transactional_id, None)
         self._written[applied.transactional_id] = applied.number, written
         if len(self._written) > _ENDED_MAX:
             del self._written[next(iter(self._written))]

@@ -81,6 +81,20 @@ def find_last_row(
     return None if last is None else ProducerProgress(producer_id, last[0], last[2])
 
 
+def find_first_offset(
+    producer_id: int, epoch: int, spans: Any, files: Sequence[LiveFile], reader: DataReader
+) -> int | None:
+    """Of rows of that epoch whose offsets are as dense as their sequences, as those of a transaction: the offset of
+    sequence 0, by the last of them that is left. `spans` as above."""
+    everything = [(0, SEQUENCE_MODULUS - 1)]
+    for number in _newest_first(spans[_fits(spans, epoch, everything)]):
+        for rows in _rows_of(reader, files[number], producer_id, epoch, everything):
+            is_it = rows.epochs == epoch
+            if np.any(is_it):
+                return int(rows.offsets[is_it][-1] - rows.sequences[is_it][-1])
+    return None
+
+
 def later_progress(by_rows: ProducerProgress | None, by_txn: ProducerProgress | None) -> ProducerProgress | None:
     """Where a producer ended. Its last rows may have been retired or compacted; and those that another engine appended
     need not have come with a `txn`."""

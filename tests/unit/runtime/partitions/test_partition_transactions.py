@@ -213,8 +213,28 @@ def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
         await wait_until(lambda: KEY not in bench.table.staged.batches)
         assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
         await bench.append()
-        assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, -1)
+        assert bench.table.asked == []
         assert len(bench.table.rows) == 2
+
+    run(scenario)
+
+
+def test_next_leader_finds_where_the_rows_are_as_long_as_one_is_left() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        await stage(bench, Coordinator(), 0, 2)
+        assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, 3)
+        await bench.append()
+        following = bench.reopened().partition.transactions
+        assert await following.apply(KEY, APPLIED, 1) == TransactionWritten(3, 3)
+        assert await following.apply(KEY, APPLIED, 1) == TransactionWritten(3, 3)
+        assert bench.table.asked == ["find_rows"]
+
+        bench.table.ask_fault = StorageFault("the disk is away")
+        assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, -1)
+        bench.table.ask_fault = None
+        bench.table.rows.clear()
+        assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, -1)
 
     run(scenario)
 
@@ -227,7 +247,7 @@ def test_application_whose_answer_was_lost_is_found_in_the_log() -> None:
         assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert KEY in bench.table.staged.batches
         written = await transactions.apply(KEY, APPLIED, 1)
-        assert isinstance(written, TransactionWritten)
+        assert written == TransactionWritten(1, 0)
         assert rows(bench) == [(0, 7, 0), (1, 7, 1)]
 
     run(scenario)
