@@ -32,14 +32,21 @@ from bus.cluster_metadata.partition_placement import (
 )
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, TopicPartition
+from bus.model import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    Step,
+    TopicPartition,
+)
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
 _DEFAULT_REPLICAS = (-1, 0)
 # One that a table or a broker names may not be higher: as many elections as that are left then.
 LEADER_EPOCH_MAX = 2**30
-_KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
+_OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+_KEPT_KEYS = frozenset(map(collision_key, _OWN_TOPICS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,7 @@ def decide_auto_create_topic(
     topic = state.topics.get(name)
     if topic is not None:
         return Step(_result(topic))
-    if name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC):
+    if name in _OWN_TOPICS:
         return Step(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}"))
     return decide_create_topic(
         state,

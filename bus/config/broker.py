@@ -186,6 +186,14 @@ class BrokerConfig:
         "Most bytes of one transaction in one partition, whose commit writes them as one version; larger ones abort.",
         Between(1),
     )
+    transactional_ids_count_max: int = integer(
+        1_000_000, "Transactional ids that the broker coordinates, those included that are not used.", Between(1)
+    )
+    transaction_partitions_count_max: int = integer(
+        5_000_000,
+        "Partitions of the last transactions of all transactional ids that the broker coordinates.",
+        Between(1),
+    )
     offsets_topic_num_partitions: int = integer(
         50, "Partitions of __consumer_offsets when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
     )

@@ -18,8 +18,8 @@ from bus.transactions.state import Transaction
 class TransactionBounds:
     """Each is named after its key."""
 
-    ids_max: int = 1_000_000
-    partitions_max: int = 5_000_000
+    ids_max: int
+    partitions_max: int
 
 
 class TransactionTotals:
@@ -39,17 +39,18 @@ class TransactionTotals:
         command's."""
         match command:
             case InitProducerId() if transaction is None and self.ids >= self._bounds.ids_max:
-                return self._refuse("transactional ids", "transactional.ids.count.max", self.ids)
+                bound = f"transactional.ids.count.max={self._bounds.ids_max}"
+                return _refuse(command.transactional_id, self.ids, "transactional ids", bound)
             case AddPartitions() if self.partitions >= self._bounds.partitions_max:
                 known = () if transaction is None else transaction.partitions.keys()
                 if any(partition not in known for partition in command.partitions):
-                    return self._refuse(
-                        "partitions of transactions", "transaction.partitions.count.max", self.partitions
-                    )
+                    bound = f"transaction.partitions.count.max={self._bounds.partitions_max}"
+                    return _refuse(command.transactional_id, self.partitions, "partitions of transactions", bound)
         return None
 
-    def _refuse(self, what: str, key: str, found: int) -> Refused:
-        return Refused(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"the broker holds {found} {what}, expected fewer than {key} for one more; retry later",
-        )
+
+def _refuse(transactional_id: str, found: int, what: str, bound: str) -> Refused:
+    return Refused(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"{transactional_id}: the broker holds {found} {what}, expected fewer than {bound} for one more; retry later",
+    )

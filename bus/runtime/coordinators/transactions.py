@@ -46,6 +46,7 @@ from bus.transactions.requests import (
 )
 from bus.transactions.state import ProducerIdentity, Transaction, TransactionPartition
 from bus.transactions.steps import Finish, TransactionNotice, TransactionRules
+from bus.transactions.totals import TransactionBounds, TransactionTotals
 
 _log = logging.getLogger(__name__)
 
@@ -55,16 +56,6 @@ COMMITS_MAX = 4
 
 TransactionShard = CoordinatorShard[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
 TransactionTopic = CoordinatedTopic[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
-
-
-class NoTotals:
-    """Transactional ids are small, and those that are unused expire: nothing bounds them together, as in Kafka."""
-
-    def check(self, command: TransactionCommand, state: Transaction | None, *, now_ms: int) -> Refused | None:
-        return None
-
-    def replace(self, before: Transaction | None, after: Transaction | None) -> None:
-        return
 
 
 class TransactionCoordinator:
@@ -94,7 +85,11 @@ class TransactionCoordinator:
                 transactional_id_expiration_ms=config.transactional_id_expiration_ms,
             )
         )
-        self._totals = NoTotals()
+        self._totals = TransactionTotals(
+            TransactionBounds(
+                ids_max=config.transactional_ids_count_max, partitions_max=config.transaction_partitions_count_max
+            )
+        )
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
         self._topic: TransactionTopic = CoordinatedTopic(
             TopicPlan(TRANSACTION_STATE_TOPIC, "transactions", config.transaction_state_log_num_partitions, kept={}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,22 @@ def test_coordinator_says_which_rows_and_ids_it_may_need(tmp_path: Path) -> None
         )
         assert needed == [expected]
         assert beyond.error_code == pb.ERROR_CODE_NOT_COORDINATOR
+
+
+def test_ids_and_partitions_that_a_broker_coordinates_are_bounded(tmp_path: Path) -> None:
+    config = replace(
+        CONFIG, transactional_ids_count_max=1, transaction_partitions_count_max=1, request_timeout_ms=1_000
+    )
+    with running_broker(tmp_path, config=config) as broker:
+        stub = connect(broker)
+        producer = Producer(stub)
+        assert producer.init().error_code == NONE
+        other = Producer(stub, "other").init()
+        assert other.error_code == pb.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+        assert "other: the broker holds 1 transactional ids" in other.error_message
+        assert "transactional.ids.count.max=1" in other.error_message
+        assert producer.send([b"a"], 0).error_code == NONE
+        refused = producer.send([b"a"], 1)
+        assert refused.error_code == pb.ERROR_CODE_REQUEST_TIMED_OUT, "retriable: transactions end"
+        assert "transaction.partitions.count.max=1" in refused.error_message
+        assert producer.commit().error_code == NONE

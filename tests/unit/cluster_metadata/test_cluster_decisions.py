@@ -16,6 +16,7 @@ from bus.cluster_metadata.cluster_decisions import (
     TopicResult,
     TopicStep,
     decide_alter_topic_configs,
+    decide_auto_create_topic,
     decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
@@ -298,11 +299,19 @@ def test_internal_topic_is_refused_where_a_colliding_name_was_created_before() -
     assert response.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@pytest.mark.parametrize("name", ["._consumer_offsets", "_.consumer.offsets", "..cluster_metadata"])
+@pytest.mark.parametrize(
+    "name", ["._consumer_offsets", "_.consumer.offsets", "..cluster_metadata", "_.transaction_state"]
+)
 def test_user_topic_never_stands_in_the_way_of_an_internal_one(name: str) -> None:
     response = create(CreateTopic(name)).response
     assert isinstance(response, Refused)
     assert response.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__cluster_metadata", "__transaction_state"])
+def test_internal_topic_that_is_asked_for_by_name_comes_when_the_bus_needs_it(name: str) -> None:
+    step = decide_auto_create_topic(EMPTY_CLUSTER, name, topic_id="id-new", leader_id=0, partitions_default=2)
+    assert_refused(step, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found '{name}'")
 
 
 def raising(partition: int = 0, *, leader_id: int = 0, broker_epoch: int = 3, above: int = 7) -> RaiseLeaderEpoch:

@@ -104,7 +104,7 @@ def test_request_within_bounds_is_taken(command: TransactionCommand) -> None:
 
 
 def test_totals_follow_the_states() -> None:
-    totals = TransactionTotals(TransactionBounds())
+    totals = TransactionTotals(TransactionBounds(ids_max=1, partitions_max=1))
     before = bench_in(TransactionState.EMPTY).known
     after = bench_in(TransactionState.ONGOING).known
     totals.replace(None, before)
@@ -115,24 +115,27 @@ def test_totals_follow_the_states() -> None:
 
 
 def test_new_id_is_refused_at_the_bound_and_known_ones_go_on() -> None:
-    totals = TransactionTotals(TransactionBounds(ids_max=1))
+    totals = TransactionTotals(TransactionBounds(ids_max=1, partitions_max=1))
     state = bench_in(TransactionState.EMPTY).known
     totals.replace(None, state)
     refused = totals.check(replace(INIT, transactional_id="other"), None, now_ms=0)
     assert refused == Refused(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "the broker holds 1 transactional ids, expected fewer than transactional.ids.count.max for one more; retry "
-        "later",
+        "other: the broker holds 1 transactional ids, expected fewer than transactional.ids.count.max=1 for one more; "
+        "retry later",
     )
     assert totals.check(INIT, state, now_ms=0) is None
 
 
 def test_new_partition_is_refused_at_the_bound_and_transactions_end() -> None:
-    totals = TransactionTotals(TransactionBounds(partitions_max=1))
+    totals = TransactionTotals(TransactionBounds(ids_max=1, partitions_max=1))
     state = bench_in(TransactionState.ONGOING).known
     totals.replace(None, state)
     refused = totals.check(AddPartitions(ID, 7, 0, (ORDERS, AUDIT)), state, now_ms=0)
-    assert refused is not None
-    assert refused.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert refused == Refused(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "billing: the broker holds 1 partitions of transactions, expected fewer than "
+        "transaction.partitions.count.max=1 for one more; retry later",
+    )
     assert totals.check(AddPartitions(ID, 7, 0, (ORDERS,)), state, now_ms=0) is None
     assert totals.check(EndTransaction(ID, 7, 0, True), state, now_ms=0) is None

@@ -13,7 +13,7 @@ from bus.ports import KeyedRow
 from bus.runtime.coordinators import shard
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
-from bus.runtime.coordinators.transactions import NoTotals, TransactionShard
+from bus.runtime.coordinators.transactions import TransactionShard
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.loading import TransactionCodec
 from bus.transactions.records import LoggedRecord, TransactionLogged, decode_record
@@ -32,6 +32,7 @@ from bus.transactions.requests import (
 )
 from bus.transactions.state import AppliedRows, TransactionState
 from bus.transactions.steps import CollectVotes, Finish, TransactionNotice, TransactionRules
+from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench
 from tests.support.transaction_bench import ID, ORDERS, TIMEOUT_MS
@@ -55,7 +56,7 @@ class ShardBench:
                 clock=self.below.clock,
                 calls=self.below.calls,
             ),
-            NoTotals(),
+            TransactionTotals(TransactionBounds(ids_max=1_000, partitions_max=1_000)),
             clock=self.below.clock,
             tasks=self.below.tasks,
             commit_slots=asyncio.Semaphore(1),
