@@ -1,7 +1,8 @@
 """Transactions of either side's Python client: `python -m benchmarks.transaction_load --peer bus|confluent ...`.
 
 Both clients run the same loops with their defaults: begin, send, commit; or consume, produce, send offsets, commit. The
-records of a transaction go to its partitions in turn. Guards one promise: a figure counts only transactions whose
+records of a transaction go to its partitions in turn; with an interval it is sent to for so long, and then committed.
+Guards one promise: a figure counts only transactions whose
 commit was answered without an error. Prints one line of JSON.
 """
 
@@ -22,7 +23,7 @@ import pyarrow as pa
 _VALUE = bytes(range(100))
 _TIMEOUT_S = 60.0
 
-Send = Callable[[int], None]  # the records of one transaction, of which it is the number
+Send = Callable[[int], None]  # so many records, for the time of which this is the number
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class _Client:
 class _Samples:
     commit_s: list[float] = field(default_factory=list)  # of the call of commit alone
     whole_s: list[float] = field(default_factory=list)  # from begin until commit has returned
+    sends: int = 0
 
 
 # ---------------------------------------------------------------- the two clients
@@ -95,18 +97,20 @@ _CLIENTS = {"bus": _bus_client, "confluent": _confluent_client}
 # ---------------------------------------------------------------- the loops
 
 
-def _run_one(client: _Client, ends_s: float, samples: _Samples) -> None:
-    number = 0
+def _run_one(client: _Client, ends_s: float, samples: _Samples, interval_s: float) -> None:
     while time.perf_counter() < ends_s:
         began = time.perf_counter()
         client.begin()
-        client.send(number)
-        sent = time.perf_counter()
+        while True:
+            client.send(samples.sends)
+            samples.sends += 1
+            sent = time.perf_counter()
+            if sent - began >= interval_s:
+                break
         client.commit()
         done = time.perf_counter()
         samples.commit_s.append(done - sent)
         samples.whole_s.append(done - began)
-        number += 1
 
 
 def measure_commits(arguments: argparse.Namespace) -> dict[str, float]:
@@ -118,9 +122,10 @@ def measure_commits(arguments: argparse.Namespace) -> dict[str, float]:
     def work(number: int) -> None:
         try:
             with _CLIENTS[arguments.peer](arguments, f"{arguments.topic}-{number}") as client:
-                _run_one(client, time.perf_counter() + arguments.warm_up_seconds, _Samples())
+                interval_s = arguments.interval_ms / 1_000
+                _run_one(client, time.perf_counter() + arguments.warm_up_seconds, _Samples(), interval_s)
                 barrier.wait(_TIMEOUT_S)
-                _run_one(client, time.perf_counter() + arguments.seconds, samples[number])
+                _run_one(client, time.perf_counter() + arguments.seconds, samples[number], interval_s)
         except BaseException as failure:
             failures.append(failure)
             barrier.abort()
@@ -140,6 +145,7 @@ def measure_commits(arguments: argparse.Namespace) -> dict[str, float]:
     whole_s = np.concatenate([one.whole_s for one in samples])
     return {
         "transactions": len(whole_s),
+        "records": sum(one.sends for one in samples) * arguments.records,
         "seconds": elapsed,
         "commit_p50_ms": float(np.percentile(commit_s, 50)) * 1_000,
         "commit_p99_ms": float(np.percentile(commit_s, 99)) * 1_000,
@@ -241,7 +247,8 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--records", type=int, default=10, help="of a transaction")
+    parser.add_argument("--records", type=int, default=10, help="of a transaction, or sent at a time in an interval")
+    parser.add_argument("--interval-ms", type=int, default=0, help="so long is sent before a commit")
     parser.add_argument("--producers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warm-up-seconds", type=float, default=1.0)

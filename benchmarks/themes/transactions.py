@@ -49,7 +49,11 @@ def measure_transactions(bench: Bench) -> list[Figure]:
     figures: list[Figure] = []
     for case in _CASES:
         figures += _measure_case(bench, case)
-    return figures + _measure_large(bench) + _measure_pipeline(bench)
+    figures += _measure_large(bench, "transactions-large", "transactions of 10,000 records")
+    figures += _measure_large(
+        bench, "transactions-interval", "a transaction each 100 ms, 10,000 records at a time", interval_ms=100
+    )
+    return figures + _measure_pipeline(bench)
 
 
 def _measure_case(bench: Bench, case: _Case) -> list[Figure]:
@@ -82,14 +86,13 @@ def _measure_case(bench: Bench, case: _Case) -> list[Figure]:
     ]
 
 
-def _measure_large(bench: Bench) -> list[Figure]:
+def _measure_large(bench: Bench, name: str, title: str, **load: int) -> list[Figure]:
     """Beside the same records without transactions."""
-    ours, plain = list[float](), list[float]()
+    plain = list[float]()
     runs = _Runs()
-    options = {"partitions": 1, "records": _LARGE_RECORDS}
+    options = {"partitions": 1, "records": _LARGE_RECORDS, **load}
     for number in range(bench.sizes.rounds):
         _in_turn(bench, runs, "commits", 1, options)
-        ours.append(_rate(runs.ours[-1]) * _LARGE_RECORDS)
         with bench.broker() as broker:
             topic = bench.new_topic()
             loads.create_topic(broker.address, topic, 1)
@@ -97,18 +100,17 @@ def _measure_large(bench: Bench) -> list[Figure]:
                 loads.produce_batches(broker.address, topic, value_bytes=100, seconds=bench.sizes.idempotence_seconds)
             )
         bench.report(
-            f"transactions of 10,000 records, round {number + 1}: {ours[-1]:,.0f} records/s, "
-            f"{plain[-1]:,.0f} without transactions"
+            f"{title}, round {number + 1}: {_records_text(runs)}; {plain[-1]:,.0f} without transactions, "
+            f"commit p50 {runs.ours[-1]['commit_p50_ms']:.1f} ms"
         )
-    peers = [_rate(run) * _LARGE_RECORDS for run in runs.default]
-    title = "transactions of 10,000 records"
+    ours, peers = (_values(each, "records", "seconds") for each in (runs.ours, runs.default))
     return [
         Figure(
-            *("transactions-large", f"{title}, beside none", "records/s", ours, None, True, plain),
+            *(name, f"{title}, beside none", "records/s", ours, None, True, plain),
             "send_batch of the same records without transactions",
             0.7,
         ),
-        Figure("transactions-large-peer", title, "records/s", ours, None, True, peers, _UNSYNCED),
+        Figure(f"{name}-peer", title, "records/s", ours, None, True, peers, _UNSYNCED),
     ]
 
 
