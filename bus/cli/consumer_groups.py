@@ -87,7 +87,8 @@ def describe(
 ) -> None:
     """Show offsets and lag of groups, their members or their state.
 
-    The lag is what lies between the group's committed offset and the high watermark.
+    The lag is what lies between the group's committed offset and the high watermark. Offsets that are pending in open
+    transactions are not shown, but counted, on the standard error.
     """
     if bool(names) == all_groups:
         raise click.UsageError("expected GROUP... or --all-groups")
@@ -101,6 +102,9 @@ def describe(
         warning = rows.state_warning(group)
         if warning is not None:
             click.echo(warning, err=True)
+        if shown == "offsets":
+            for note in rows.pending_notes(group):
+                click.echo(note, err=True)
     match shown:
         case "members":
             columns = rows.member_columns(described, verbose=verbose)

@@ -10,6 +10,7 @@ from typing import Any
 
 from bus.cli.output import Column
 from bus.client.values import CommittedOffset, GroupDescription, MemberDescription
+from bus.errors import count_of
 from bus.model import TopicPartition
 
 OFFSET_COLUMNS = (
@@ -103,6 +104,15 @@ def _who(member: MemberDescription | None) -> tuple[Any, ...]:
 def state_row(group: GroupDescription) -> tuple[Any, ...]:
     coordinator = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.broker_id})"
     return (group.group_id, coordinator, group.protocol or None, group.state, len(group.members))
+
+
+def pending_notes(group: GroupDescription) -> Iterator[str]:
+    """What open transactions have committed: the offsets shown are those before them, and consumers wait for these."""
+    for pending in group.pending_offsets:
+        yield (
+            f"Consumer group '{group.group_id}' has {count_of(pending.offset_count, 'offset')} pending in the open "
+            f"transaction of producer {pending.producer_id}, epoch {pending.producer_epoch}."
+        )
 
 
 def state_warning(group: GroupDescription) -> str | None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from bus.cli.main import cli
 from bus.errors import ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from tests.support.fake_groups import COMMIT_MS, FakeGroupBroker
 
@@ -87,6 +88,16 @@ def test_a_group_without_members_is_told_on_standard_error(broker: FakeGroupBrok
     assert [row["lag"] for row in json.loads(result.stdout)] == [8]
     broker.groups["billing"].state = "PreparingRebalance"
     assert done(broker, "describe", "billing").stderr == "Warning: Consumer group 'billing' is rebalancing.\n"
+
+
+def test_offsets_of_open_transactions_are_counted_on_standard_error(broker: FakeGroupBroker) -> None:
+    broker.join("billing", "m1", [ORDERS_0])
+    broker.groups["billing"].pending_offsets.append(
+        pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
+    )
+    note = "Consumer group 'billing' has 2 offsets pending in the open transaction of producer 7, epoch 3.\n"
+    assert done(broker, "describe", "billing").stderr == note
+    assert done(broker, "describe", "billing", "--state").stderr == ""
 
 
 def test_the_offset_of_a_topic_that_is_gone_is_shown_without_an_end(broker: FakeGroupBroker) -> None:
