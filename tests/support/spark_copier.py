@@ -1,7 +1,7 @@
 """A streaming query from topic to topic, as a program of its own that a test may kill at any moment.
 
-Arguments: address, topic to read, topic to write, folder of the checkpoint. It starts its query again when that ends
-with an error, as an operator would, and says "running" when the first one has started.
+Arguments: address, topic to read, topic to write, folder of the checkpoint, bus.transactional. It starts its query
+again when that ends with an error, as an operator would, and says "running" when the first one has started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-def start(spark: SparkSession, address: str, source: str, target: str, checkpoint: str) -> StreamingQuery:
+def start(
+    spark: SparkSession, address: str, source: str, target: str, checkpoint: str, transactional: str
+) -> StreamingQuery:
     rows = (
         spark.readStream.format("bus")
         .options(**{"bus.bootstrap.servers": address, "subscribe": source, "startingOffsets": "earliest"})
@@ -27,6 +29,7 @@ def start(spark: SparkSession, address: str, source: str, target: str, checkpoin
         rows.selectExpr("key", "value")
         .writeStream.format("bus")
         .options(**{"bus.bootstrap.servers": address, "topic": target, "kafka.max.request.size": "4096"})
+        .option("bus.transactional", transactional)
         .option("checkpointLocation", checkpoint)
         .start()
     )
@@ -45,7 +48,7 @@ def main() -> None:
         },
     )
     while True:
-        query = start(spark, *sys.argv[1:5])
+        query = start(spark, *sys.argv[1:6])
         print("running", flush=True)
         try:
             query.awaitTermination()
