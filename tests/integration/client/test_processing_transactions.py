@@ -339,6 +339,62 @@ def test_members_that_come_and_go_count_each_record_once(address: str) -> None:
     assert sorted(values_of(address)) == [2 * number for number in range(800)]
 
 
+@pytest.mark.parametrize("step", ["begin_transaction", "send_offsets_to_transaction", "commit_transaction"])
+def test_member_thrown_out_in_the_middle_of_a_transaction_counts_nothing_twice(
+    address: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before this step of its first transaction its partitions go to another member, which goes on where it may."""
+    produce(address, range(100))
+    stops = [threading.Event(), threading.Event()]
+    others: list[threading.Thread] = []
+
+    class Overtaken(Producer): ...
+
+    def overtake(producer: Producer, *args: Any) -> Any:
+        if not others:
+            monkeypatch.setattr(transactions, "Producer", Producer)
+            with Admin(address) as admin:
+                admin.remove_members("billing")
+                options: dict[str, Any] = {"transactional_id": "billing-1", "max_poll_records": 10}
+                others.append(threading.Thread(target=run, args=(address, double, stops[1]), kwargs=options))
+                others[0].start()
+                # It waits for the outcome of what is pending, else it takes the work over.
+                is_pending = step == "commit_transaction"
+                wait_until(
+                    lambda: (
+                        (is_pending and bool(admin.describe_groups(["billing"])["billing"].members))
+                        or committed_sum(address) == 100
+                    ),
+                    "the other has the partitions",
+                )
+        return getattr(Producer, step)(producer, *args)
+
+    setattr(Overtaken, step, overtake)
+    monkeypatch.setattr(transactions, "Producer", Overtaken)
+    first = threading.Thread(target=run, args=(address, double, stops[0]), kwargs={"max_poll_records": 30})
+    first.start()
+    wait_until(lambda: bool(others) and committed_sum(address) == 100, "all are committed")
+    for stop, thread in zip(stops, [first, *others], strict=True):
+        stop.set()
+        thread.join(30)
+    assert sorted(values_of(address)) == [2 * number for number in range(100)]
+
+
+def test_offsets_are_committed_in_the_name_of_a_member_that_owns_them_alone(address: str) -> None:
+    with Consumer(address, **GROUP) as consumer:
+        consumer.subscribe(["orders"])
+        member = consumer._needed_group("test")
+        mine, other = TopicPartition("orders", 0), TopicPartition("elsewhere", 0)
+        with pytest.raises(BusError) as raised:
+            member.transaction_stamp([mine])
+        assert raised.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+        while len(consumer.assignment()) < 2:
+            consumer.poll(100)
+        assert member.transaction_stamp([mine]) == consumer.group_metadata()
+        with pytest.raises(BusError, match="elsewhere-0 is not assigned"):
+            member.transaction_stamp([mine, other])
+
+
 def test_killed_between_any_two_steps_each_record_is_counted_once(address: str) -> None:
     command = [sys.executable, "-m", "tests.support.crashing_processor", address]
     for number, step in enumerate(STEPS):
