@@ -21,11 +21,13 @@ from collections.abc import Callable
 from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
+from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
-from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, RunningBroker
+from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
+from bus.model import PLAINTEXT, SSL, BrokerEndpoint, ListenerAddress, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
@@ -42,6 +44,7 @@ from bus.system_clock import SystemClock
 _log = logging.getLogger(__name__)
 
 _ROOT_CHECK_INTERVAL_S = 1.0
+_KEYS_CHECK_INTERVAL_S = 30.0
 
 
 class BrokerCore:
@@ -178,16 +181,18 @@ class BrokerCore:
 
 
 class Broker:
-    """Serves one root. `start`, then `stop`; both once. `ports`: those that were bound, by the names of the listeners;
-    `port`: that of the first one."""
+    """Serves one root. Raises `ConfigError` for certificates that cannot be used. `start`, then `stop`; both once.
+    `ports`: those that were bound, by the names of the listeners; `port`: that of the first one. `keys`: of TLS."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
         self._config = config
         self._given_storage = storage
         clock = clock or SystemClock()
         stopping = Stopping()
-        self._server = BusServer(config, stopping)
-        self._transport = GrpcTransport()
+        self.keys = _open_keys(config)
+        self._watching: asyncio.Task[None] | None = None
+        self._server = BusServer(config, stopping, self.keys)
+        self._transport = GrpcTransport(self.keys if config.inter_broker_listener.protocol == SSL else None)
         self._peers = GrpcPeers(self._transport)
         self._core = BrokerCore(
             config,
@@ -226,6 +231,8 @@ class Broker:
             await self._server.serve(api, self._peers)
             undo.pop_all()
         self._core.serve()
+        if self.keys is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch_keys(self.keys))
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",
             storage.root_url,
@@ -257,6 +264,11 @@ class Broker:
             for at in [self._advertised(one)]
         )
 
+    async def _watch_keys(self, keys: WatchedKeyMaterial) -> None:
+        while True:
+            await asyncio.sleep(_KEYS_CHECK_INTERVAL_S)
+            await self._core.calls.control(keys.look)
+
     async def wait_until_unfenced(self) -> None:
         """Between `start` and `stop`. Returns once the cluster counts on this broker."""
         await self.cluster.wait_until_unfenced()
@@ -275,12 +287,24 @@ class Broker:
                 _log.warning("whether the root is still held cannot be told: %s", fault)
 
     async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         await self._core.leave()
         self._core.begin_stop()
         await self._server.stop()
         await self._core.stop()
         await self._transport.close()
         _log.info("stopped")
+
+
+def _open_keys(config: BrokerConfig) -> WatchedKeyMaterial | None:
+    """None without a listener with TLS. Raises `ConfigError`."""
+    files = config.key_files
+    try:
+        return None if files is None else WatchedKeyMaterial(files)
+    except KeyMaterialFault as fault:
+        raise ConfigError(str(fault)) from None
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 NO_TIMESTAMP = -1
@@ -104,6 +105,7 @@ class LogBatch:
     producer: ProducerStamp | None = None
 
 
+SSL = "SSL"  # a protocol
 PLAINTEXT = "PLAINTEXT"  # a protocol, and the name of the listener of a broker that names none
 
 
@@ -135,6 +137,17 @@ class BrokerEndpoint:
             if one.name == listener:
                 return BrokerEndpoint(self.broker_id, one.host, one.port)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """`certificate`: the own one and those between it and its authority, in this order. `key`: its private key; it may
+    be the same file. `trusted`: certificates of the authorities. `certificate` and `key` come together or are None."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    trusted: Path | None = None
+    password: str | None = field(default=None, repr=False)  # of the key
 
 
 @dataclass(frozen=True, slots=True)

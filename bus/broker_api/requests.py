@@ -27,6 +27,9 @@ class TakesLong(Exception):
     """Raised by what tries to do a request's work on the event loop: it is more than should be done there in one go."""
 
 
+ANONYMOUS = "User:ANONYMOUS"  # of callers that nobody has asked who they are
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """`connection` tells callers apart where the broker's memory and threads are shared out. `host` is as Kafka prints
@@ -35,6 +38,7 @@ class Caller:
     connection: Hashable
     host: str
     request_id: str
+    principal: str = ANONYMOUS  # "User:<name>", by the certificate that was shown
 
 
 class Items(Protocol[ItemT_co]):

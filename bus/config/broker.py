@@ -43,8 +43,11 @@ from bus.config.listeners import (
     find_listener,
     parse_listeners,
     single_listener,
+    ssl_key_files,
 )
+from bus.config.principals import PrincipalRules
 from bus.config.topic import TOPIC_CONFIGS
+from bus.model import SSL, KeyFiles
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,6 +93,25 @@ class BrokerConfig:
     )
     inter_broker_listener_name: str = string(
         "", "The listener by which brokers reach one another; empty: the first one."
+    )
+    ssl_keystore_location: str = string(
+        "", "PEM file with the private key and the certificates of listeners with TLS, its own first."
+    )
+    ssl_keystore_type: str = string("PEM", "Form of ssl.keystore.location.", OneOf(("PEM",)))
+    ssl_certificate_location: str = string("", "PEM file with the certificates alone, beside ssl.key.location.")
+    ssl_key_location: str = string("", "PEM file with the private key of ssl.certificate.location.")
+    ssl_key_password: str = string("", "Password of the private key; empty: it has none.", is_secret=True)
+    ssl_truststore_location: str = string(
+        "", "PEM file with the authorities whose certificates are trusted, of clients and of other brokers."
+    )
+    ssl_truststore_type: str = string("PEM", "Form of ssl.truststore.location.", OneOf(("PEM",)))
+    ssl_client_auth: str = string(
+        "none",
+        "Whether clients of listeners with TLS have to show a certificate. Kafka's requested: use two listeners.",
+        OneOf(("none", "required")),
+    )
+    ssl_principal_mapping_rules: str = string(
+        "DEFAULT", "How the name of a client's certificate becomes its principal, by Kafka's rules."
     )
     allow_insecure_listeners: bool = boolean(
         False, "Whether listeners that ask nobody who they are may be reached from other machines."
@@ -280,6 +302,27 @@ class BrokerConfig:
         )
 
     @property
+    def needs_client_certificates(self) -> bool:
+        """Of listeners with TLS."""
+        return self.ssl_client_auth == "required"
+
+    @property
+    def key_files(self) -> KeyFiles | None:
+        """None without a listener with TLS. Raises `ConfigError`."""
+        if all(one.protocol != SSL for one in self.serving_listeners):
+            return None
+        forms = {self.ssl_keystore_type, self.ssl_truststore_type}
+        assert forms == {"PEM"}, f"expected PEM files, found {forms}"
+        return ssl_key_files(
+            keystore=self.ssl_keystore_location,
+            certificate=self.ssl_certificate_location,
+            key=self.ssl_key_location,
+            password=self.ssl_key_password,
+            trusted=self.ssl_truststore_location,
+            needs_trusted=self.needs_client_certificates or self.inter_broker_listener.protocol == SSL,
+        )
+
+    @property
     def inter_broker_listener(self) -> Listener:
         """The one by which other brokers reach this one. Raises `ConfigError`."""
         return find_listener(self.serving_listeners, self.inter_broker_listener_name)
@@ -357,7 +400,13 @@ def _check_listeners(config: BrokerConfig) -> None:
     serving = config.serving_listeners
     config.inter_broker_listener  # noqa: B018  raises
     check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
-    check_guarded(serving, is_insecure_allowed=config.allow_insecure_listeners)
+    check_guarded(
+        serving,
+        needs_client_certificates=config.needs_client_certificates,
+        is_insecure_allowed=config.allow_insecure_listeners,
+    )
+    config.key_files  # noqa: B018  raises
+    PrincipalRules(config.ssl_principal_mapping_rules)
 
 
 def _check_session_timeouts(config: BrokerConfig) -> None:

@@ -6,7 +6,9 @@ For those who bring a server.properties: a setting that would do nothing is refu
 from __future__ import annotations
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
-_NO_TLS_YET = "there is no TLS, no login and no access list yet: put the bus behind a network that you trust"
+_NO_LOGIN_YET = "there is no login and no access list yet: let clients show certificates (ssl.client.auth=required)"
+_PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"
+_GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"
 _LISTENERS = "set listen, or listeners for several"
 _NO_TRANSACTIONS = "transactions have no such setting: timers end those that are too old, and their log is a topic"
 _SYNCED = "a commit is synced to the disk before it is acknowledged, always"
@@ -30,10 +32,14 @@ _REASONS = {
     "offsets.topic.replication.factor": _NO_REPLICAS,
     "port": _LISTENERS,
     "process.roles": "a process is broker and controller",
+    "ssl.ca.location": "set ssl.truststore.location",
+    "ssl.endpoint.identification.algorithm": "the host in a certificate is always checked",
+    "ssl.keystore.password": _PEM,
+    "ssl.truststore.password": _PEM,
     "unclean.leader.election.enable": _NO_REPLICAS,
 }
 _REASONS_BY_PREFIX = {
-    "authorizer.": _NO_TLS_YET,
+    "authorizer.": _NO_LOGIN_YET,
     "controller.": "a process is broker and controller: there is no quorum to set up",
     "group.consumer.": "groups speak the classic protocol",
     "group.coordinator.": "groups are served by the event loop",
@@ -45,11 +51,17 @@ _REASONS_BY_PREFIX = {
     "quota.": "there are no quotas yet",
     "remote.log.": "there are no tiers: the table is the storage",
     "replica.": _NO_REPLICAS,
-    "sasl.": _NO_TLS_YET,
-    "security.": _NO_TLS_YET,
+    "sasl.": _NO_LOGIN_YET,
+    "security.": _NO_LOGIN_YET,
     "socket.": "sockets are gRPC's; the size of a request has socket.request.max.bytes",
-    "ssl.": _NO_TLS_YET,
-    "super.users": _NO_TLS_YET,
+    "ssl.cipher": _GRPC_TLS,
+    "ssl.enabled": _GRPC_TLS,
+    "ssl.protocol": _GRPC_TLS,
+    "ssl.keystore.": _PEM,
+    "ssl.truststore.": _PEM,
+    "ssl.": "TLS has no such setting",
+    "listener.name.": "all listeners with TLS have the same certificates and the same ssl.client.auth",
+    "super.users": _NO_LOGIN_YET,
     "transaction.": _NO_TRANSACTIONS,
     "transactional.": _NO_TRANSACTIONS,
     "zookeeper.": "there is no ZooKeeper: the cluster's metadata is a log in the root",

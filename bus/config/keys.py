@@ -103,6 +103,7 @@ class ConfigKey:
     documentation: str  # one line
     validator: Validator | None = None
     is_in_effect: bool = True
+    is_secret: bool = False  # its value is shown to nobody
 
     @property
     def description(self) -> str:
@@ -145,7 +146,8 @@ class ConfigKey:
 
     def _refusal(self, found: object) -> ConfigError:
         limits = f" ({self.valid_values})" if self.valid_values else ""
-        return ConfigError(f"{self.name}: expected {self.type.value}{limits}, found {found!r}")
+        shown = "another value" if self.is_secret else repr(found)
+        return ConfigError(f"{self.name}: expected {self.type.value}{limits}, found {shown}")
 
 
 def config_field(
@@ -155,11 +157,12 @@ def config_field(
     validator: Validator | None = None,
     *,
     is_in_effect: bool = True,
+    is_secret: bool = False,
     stands_for: str | None = None,
 ) -> Any:
     """A field of a configuration, for a dataclass. `stands_for`: the topic config whose default it is."""
-    key = ConfigKey("", config_type, default, documentation, validator, is_in_effect)
-    return field(default=default, metadata={"key": key, "stands_for": stands_for})
+    key = ConfigKey("", config_type, default, documentation, validator, is_in_effect, is_secret)
+    return field(default=default, repr=not is_secret, metadata={"key": key, "stands_for": stands_for})
 
 
 boolean = functools.partial(config_field, ConfigType.BOOLEAN)
@@ -226,7 +229,7 @@ class ConfigEntry:
 def describe_key(key: ConfigKey, *, value: str, default: str, is_default: bool, is_read_only: bool) -> ConfigEntry:
     return ConfigEntry(
         name=key.name,
-        value=value,
+        value="(hidden)" if key.is_secret and value else value,
         default=default,
         is_default=is_default,
         type=key.type.value,

@@ -10,12 +10,13 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bus.config.keys import ConfigError
-from bus.model import PLAINTEXT
+from bus.model import PLAINTEXT, SSL, KeyFiles
 
-PROTOCOLS = (PLAINTEXT,)
+PROTOCOLS = (PLAINTEXT, SSL)
 _NO_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_HOSTS = ("0.0.0.0", "::")
@@ -122,17 +123,42 @@ def check_reachable(listeners: Sequence[Listener], *, is_short_form: bool, has_a
         raise ConfigError(f"{name} is {host}: expected {remedy} to name an address that clients can connect to")
 
 
-def check_guarded(listeners: Sequence[Listener], *, is_insecure_allowed: bool) -> None:
+def check_guarded(listeners: Sequence[Listener], *, needs_client_certificates: bool, is_insecure_allowed: bool) -> None:
     """Whoever reaches a listener without authentication may read, write and delete all topics."""
     if is_insecure_allowed:
         return
     for listener in listeners:
-        if listener.is_beyond_loopback:
+        is_guarded = listener.protocol == SSL and needs_client_certificates
+        if listener.is_beyond_loopback and not is_guarded:
             raise ConfigError(
                 f"listener {listener.name} at {listener.bind} can be reached from other machines and asks nobody who "
-                "they are: expected an address of this machine only (127.0.0.1), or --insecure "
+                "they are: expected an address of this machine only (127.0.0.1), or the protocol SSL with "
+                "ssl.client.auth=required, or --insecure "
                 "(allow.insecure.listeners=true) if everybody in that network may read, write and delete all topics"
             )
+
+
+def ssl_key_files(
+    *, keystore: str, certificate: str, key: str, password: str, trusted: str, needs_trusted: bool
+) -> KeyFiles:
+    """Of listeners with TLS. Raises `ConfigError`; the files are not looked at."""
+    if keystore and (certificate or key):
+        raise ConfigError(
+            "expected either ssl.keystore.location or ssl.certificate.location and ssl.key.location, found both"
+        )
+    if not keystore and not (certificate and key):
+        raise ConfigError(
+            "a listener with TLS: expected ssl.keystore.location, or ssl.certificate.location and ssl.key.location, "
+            + ("found one of the two" if certificate or key else "found none")
+        )
+    if needs_trusted and not trusted:
+        raise ConfigError(
+            "ssl.truststore.location: expected a file with the authorities whose certificates are trusted, as "
+            "clients or other brokers have to show theirs; found none"
+        )
+    return KeyFiles(
+        Path(certificate or keystore), Path(key or keystore), Path(trusted) if trusted else None, password or None
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,6 +16,9 @@ from typing import TextIO
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
+# Of the caller, if it was asked who it is.
+principal: ContextVar[str] = ContextVar("principal", default="")
+
 SHOWN_FIELDS = ("topic", "partition", "version", "requests")
 
 
@@ -23,6 +26,8 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     fields = {name: value for name in SHOWN_FIELDS if (value := getattr(record, name, None)) is not None}
     if current := request_id.get():
         fields["request"] = current
+    if caller := principal.get():
+        fields["principal"] = caller
     return fields
 
 

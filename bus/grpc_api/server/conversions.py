@@ -10,11 +10,11 @@ from urllib.parse import unquote
 import grpc
 
 from bus.broker_api.partition_answers import CurrentLeader
-from bus.broker_api.requests import Caller
+from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.runtime.logs import request_id
+from bus.runtime.logs import principal, request_id
 from bus.runtime.replicas.committed_versions import CommittedVersion
 from bus.runtime.replicas.lagging_replicas import Lagging
 
@@ -40,7 +40,7 @@ class Converted(Generic[MessageT, ValueT]):
 def caller_of(context: grpc.aio.ServicerContext) -> Caller:
     """For a handler, within its guard: the request keeps the id under which the guard logs it."""
     peer = context.peer()
-    return Caller(peer, client_host(peer), request_id.get())
+    return Caller(peer, client_host(peer), request_id.get(), principal.get() or ANONYMOUS)
 
 
 def client_host(peer: str) -> str:

@@ -13,6 +13,7 @@ import grpc
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.certificates import channel_credentials
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of
 from bus.grpc_api.server.transaction_messages import (
     STEP_METHODS,
@@ -24,6 +25,7 @@ from bus.grpc_api.server.transaction_messages import (
     traces_of,
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
@@ -59,10 +61,12 @@ class Transport(Protocol):
 
 class GrpcTransport:
     """A connection to each address that was asked of late. Any caller of RegisterBroker names an address, so they are
-    bounded: the one that was not asked for longest is closed."""
+    bounded: the one that was not asked for longest is closed. `keys`: for TLS; other certificates make other
+    connections."""
 
-    def __init__(self) -> None:
-        self._channels: dict[tuple[str, int], grpc.aio.Channel] = {}
+    def __init__(self, keys: WatchedKeyMaterial | None = None) -> None:
+        self._keys = keys
+        self._channels: dict[tuple[str, int, KeyMaterial | None], grpc.aio.Channel] = {}
 
     async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
         descriptor = SERVICE.methods_by_name[method]
@@ -79,11 +83,16 @@ class GrpcTransport:
             return Refused(code, f"{method} at broker {to.broker_id}, {to.host}:{to.port}: {error.details()}")
 
     async def _channel(self, to: BrokerEndpoint) -> grpc.aio.Channel:
-        key = to.host, to.port
+        material = None if self._keys is None else self._keys.current
+        key = to.host, to.port, material
         channel = self._channels.pop(key, None)
         if channel is None:
             host = f"[{to.host}]" if ":" in to.host else to.host
-            channel = grpc.aio.insecure_channel(f"{host}:{to.port}", options=_OPTIONS)
+            target = f"{host}:{to.port}"
+            if material is None:
+                channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(target, channel_credentials(material), options=_OPTIONS)
         self._channels[key] = channel  # the last one
         if len(self._channels) > CHANNELS_MAX:
             await self._channels.pop(next(iter(self._channels))).close()

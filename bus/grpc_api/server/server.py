@@ -15,6 +15,8 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
+from bus.config.principals import PrincipalRules
+from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
 from bus.grpc_api.server.conversions import client_host
@@ -30,7 +32,8 @@ from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.model import PLAINTEXT
+from bus.key_material import WatchedKeyMaterial
+from bus.model import PLAINTEXT, SSL
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
 
@@ -302,12 +305,13 @@ class BusServer:
     """`bind`, `listen`, then `serve`. `stop` ends it in order: `stopping` begins, nothing new is read, what was read is
     answered, then it closes."""
 
-    def __init__(self, config: BrokerConfig, stopping: Stopping) -> None:
+    def __init__(self, config: BrokerConfig, stopping: Stopping, keys: WatchedKeyMaterial | None = None) -> None:
+        """`keys`: of listeners with TLS; None if there are none."""
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()
         self._calls = CallsInFlight()
-        self._listening = [_Listening(listener, config, self._calls) for listener in config.serving_listeners]
+        self._listening = [_Listening(listener, config, self._calls, keys) for listener in config.serving_listeners]
 
     def bind(self) -> dict[str, int]:
         """The port that each listener has bound, by its name. Raises `AddressInUse`."""
@@ -354,11 +358,20 @@ class BusServer:
 class _Listening:
     """One listener: a server of gRPC's by itself, so that each call is known to have come by it."""
 
-    def __init__(self, listener: Listener, config: BrokerConfig, calls: CallsInFlight) -> None:
+    def __init__(
+        self, listener: Listener, config: BrokerConfig, calls: CallsInFlight, keys: WatchedKeyMaterial | None
+    ) -> None:
         limit = config.socket_request_max_bytes
         self._listener = listener
         self.name = listener.name
-        self.door = ServiceDoor(limit, calls)
+        needs_certificate = listener.protocol == SSL and config.needs_client_certificates
+        rules = PrincipalRules(config.ssl_principal_mapping_rules)
+        recognise = functools.partial(with_principal, rules=rules) if needs_certificate else None
+        self.door = ServiceDoor(limit, calls, recognise)
+        self._credentials = None
+        if listener.protocol == SSL:
+            assert keys is not None, f"listener {listener.name} has no certificate"
+            self._credentials = listener_credentials(keys, needs_client_certificate=needs_certificate)
         self.server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limit),
@@ -380,7 +393,11 @@ class _Listening:
         """The port that was bound. Raises `AddressInUse`."""
         address = str(self._listener.bind)
         try:
-            port: int = self.server.add_insecure_port(address)
+            port: int = (
+                self.server.add_insecure_port(address)
+                if self._credentials is None
+                else self.server.add_secure_port(address, self._credentials)
+            )
         except RuntimeError:
             port = 0  # its message speaks of gRPC's own debug settings only
         if port == 0:

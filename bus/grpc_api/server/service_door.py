@@ -26,24 +26,32 @@ _NEW_HANDLER = {
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
 
+Handler = Callable[..., Any]
 Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<service>/<method>"
 
 
 class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """`identify_as` once the broker's root is open, `open` once it serves."""
 
-    def __init__(self, request_bytes_max: int, calls: CallsInFlight) -> None:
+    def __init__(
+        self, request_bytes_max: int, calls: CallsInFlight, recognise: Callable[[Handler], Handler] | None = None
+    ) -> None:
+        """`recognise`: what stands around each handler to find out who its caller is."""
         self._request_bytes_max = request_bytes_max
+        self._recognise = recognise
         self._handlers: Handlers = {}
         self.calls = calls
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)
-        self._handlers = _handlers(starting, starting, self._request_bytes_max, self.calls)
+        self._handlers = _handlers(starting, starting, self._request_bytes_max, self._around)
 
     def open(self, bus: object, cluster: object) -> None:
         """The servicers have a method for each call of the service."""
-        self._handlers = _handlers(bus, cluster, self._request_bytes_max, self.calls)
+        self._handlers = _handlers(bus, cluster, self._request_bytes_max, self._around)
+
+    def _around(self, handle: Handler) -> Handler:
+        return self.calls.counted(handle if self._recognise is None else self._recognise(handle))
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(path)
@@ -78,7 +86,7 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, request_bytes_max: int, calls: CallsInFlight) -> Handlers:
+def _handlers(bus: object, cluster: object, request_bytes_max: int, around: Callable[[Handler], Handler]) -> Handlers:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
     handlers = {}
@@ -89,7 +97,7 @@ def _handlers(bus: object, cluster: object, request_bytes_max: int, calls: Calls
             reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
             serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
             new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
-            handle = calls.counted(_find(servicer, method))
+            handle = around(_find(servicer, method))
             handlers[f"/{service.full_name}/{method.name}"] = new_handler(handle, reader, serialize)
     return handlers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.config.broker import load_broker_config
+from bus.config.broker import describe_broker_config, load_broker_config
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 
@@ -56,6 +56,43 @@ def test_listen_is_the_listener_plaintext() -> None:
 def test_listeners_that_cannot_work_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_broker_config(None, settings)
+
+
+TLS = {"listeners": "SSL://127.0.0.1:9094"}
+BOTH = TLS | {"ssl.keystore.location": "both.pem"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (TLS, r"expected ssl.keystore.location, or .* found none"),
+        (TLS | {"ssl.key.location": "k"}, r"ssl.certificate.location and ssl.key.location, found one of the two"),
+        (BOTH | {"ssl.key.location": "k"}, r"expected either ssl.keystore.location or .*, found both"),
+        (BOTH, r"ssl.truststore.location: expected a file with the authorities"),
+        (BOTH | {"ssl.client.auth": "requested"}, r"ssl.client.auth: expected string \(one of none, required\)"),
+        (BOTH | {"ssl.keystore.type": "JKS"}, r"ssl.keystore.type: expected string \(one of PEM\), found 'JKS'"),
+        ({"ssl.principal.mapping.rules": "x"}, r"ssl.principal.mapping.rules: expected DEFAULT or RULE"),
+    ],
+)
+def test_tls_that_cannot_work_is_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_broker_config(None, settings)
+
+
+def test_password_of_a_key_is_shown_nowhere() -> None:
+    config = load_broker_config(None, BOTH | {"ssl.truststore.location": "ca.pem", "ssl.key.password": "hush"})
+    assert config.ssl_key_password == "hush"
+    assert "hush" not in repr(config)
+    assert "hush" not in repr(describe_broker_config(config))
+    assert "hush" not in repr(config.key_files)
+
+
+def test_listener_that_asks_for_certificates_may_be_reached_from_everywhere() -> None:
+    settings = {"listeners": "SSL://0.0.0.0:9094", "advertised.listeners": "SSL://bus.example:9094"}
+    files = {"ssl.keystore.location": "both.pem", "ssl.truststore.location": "ca.pem"}
+    load_broker_config(None, settings | files | {"ssl.client.auth": "required"})
+    with pytest.raises(ConfigError, match="asks nobody who they are"):
+        load_broker_config(None, settings | files)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "bus.example"])

@@ -1,0 +1,69 @@
+"""Certificates for gRPC: what a listener shows, what a connection to another broker shows, and who a caller is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import grpc
+
+from bus.config.principals import PrincipalRules
+from bus.key_material import KeyMaterial, WatchedKeyMaterial
+from bus.runtime.logs import principal
+
+
+def listener_credentials(watched: WatchedKeyMaterial, *, needs_client_certificate: bool) -> grpc.ServerCredentials:
+    """Each new connection gets the material of its time; those that are open go on."""
+    shown = watched.current
+
+    def fetch() -> Any:  # in a thread of gRPC's
+        nonlocal shown
+        if watched.current is shown:
+            return None
+        shown = watched.current
+        return _configuration(shown, needs_client_certificate)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown, needs_client_certificate), fetch, needs_client_certificate
+    )
+
+
+def _configuration(material: KeyMaterial, needs_client_certificate: bool) -> Any:
+    # Roots without the demand of a certificate would have gRPC ask for one and show it to nobody.
+    roots = material.trusted if needs_client_certificate else None
+    return grpc.ssl_server_certificate_configuration([(material.key, material.chain)], root_certificates=roots)
+
+
+def channel_credentials(material: KeyMaterial) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(material.trusted, material.key, material.chain)
+
+
+def with_principal(handle: Callable[..., Any], rules: PrincipalRules) -> Callable[..., Any]:
+    """The same handler, a coroutine or an async generator, for callers that have shown a certificate: it runs with
+    their principal, or ends with UNAUTHENTICATED if no rule has one for them."""
+    if inspect.isasyncgenfunction(handle):
+
+        async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            await _recognise(context, rules)
+            async for answer in handle(request, context):
+                yield answer
+
+        return answers
+
+    async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        await _recognise(context, rules)
+        return await handle(request, context)
+
+    return answer
+
+
+async def _recognise(context: grpc.aio.ServicerContext, rules: PrincipalRules) -> None:
+    shown: Mapping[str, list[bytes]] = context.auth_context()
+    subject = shown.get("x509_subject")
+    name = subject[0].decode("utf-8", "replace") if subject else ""
+    found = rules.principal_of(name) if name else None
+    if found is None:
+        message = f"no rule of ssl.principal.mapping.rules is about a certificate of {name!r}"
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
+    principal.set(found or "")

@@ -1,0 +1,148 @@
+"""A private key, its certificates and those that are trusted, as PEM files hold them: read, checked, read again.
+
+Guards one promise: what is given out belongs together and is valid at that time, and files that were changed to
+something else (half written, another key, expired) leave what was read before in use. Nothing of a key is in an error,
+a `repr` or the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from bus.model import KeyFiles
+
+_log = logging.getLogger(__name__)
+
+_KEY_BLOCK = re.compile(
+    rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?-----END (?:[A-Z]+ )?PRIVATE KEY-----\n?", re.DOTALL
+)
+_JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_DER_SEQUENCE = b"\x30"
+
+
+class KeyMaterialFault(Exception):
+    """The files cannot be used. The message names file, what was expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMaterial:
+    """PEM, as gRPC takes it; the key is not encrypted."""
+
+    chain: bytes | None
+    key: bytes | None = field(repr=False)
+    trusted: bytes | None
+
+
+def read_key_material(files: KeyFiles, now: datetime) -> KeyMaterial:
+    """Raises `KeyMaterialFault`."""
+    key = chain = None
+    if files.certificate is not None and files.key is not None:
+        key, chain = _read_pair(files.certificate, files.key, files.password, now)
+    trusted = None
+    if files.trusted is not None:
+        trusted = _read(files.trusted)
+        _certificates(files.trusted, trusted)
+    return KeyMaterial(chain, key, trusted)
+
+
+class WatchedKeyMaterial:
+    """`current` is always material that was valid when it was read; `look` reads the files again if they were changed.
+    Safe to use from several threads."""
+
+    def __init__(self, files: KeyFiles, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
+        """Raises `KeyMaterialFault`."""
+        self._files = files
+        self._now = now
+        self._lock = threading.Lock()
+        self._signature = self._sign()
+        self._told = ""
+        self.current = read_key_material(files, now())
+
+    def look(self) -> None:
+        """Logs a change once, and once why changed files cannot be used. Reads files: not for an event loop."""
+        with self._lock:
+            signature = self._sign()
+            if signature == self._signature:
+                return
+            try:
+                found = read_key_material(self._files, self._now())
+            except KeyMaterialFault as fault:
+                if str(fault) != self._told:
+                    self._told = str(fault)
+                    _log.error("certificates were changed and cannot be used; those of before stay: %s", fault)
+                return
+            self._signature, self._told = signature, ""
+            if found != self.current:
+                self.current = found
+                _log.info("certificates were changed: new connections use %s", self._files.certificate)
+
+    def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What tells whether files were changed."""
+        return tuple(map(_signature, (self._files.certificate, self._files.key, self._files.trusted)))
+
+
+def _signature(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise KeyMaterialFault(f"{path}: expected a readable file, found: {error.strerror}") from None
+    if content.startswith((*_JKS_MAGIC, _DER_SEQUENCE)):
+        raise KeyMaterialFault(
+            f"{path}: expected PEM, found a Java keystore, PKCS#12 or DER; convert it with: keytool -importkeystore "
+            "-deststoretype PKCS12, then openssl pkcs12 -nodes"
+        )
+    return content
+
+
+def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except ValueError:
+        raise KeyMaterialFault(f"{path}: expected certificates as PEM, found none that can be read") from None
+
+
+def _read_pair(certificate: Path, key_path: Path, password: str | None, now: datetime) -> tuple[bytes, bytes]:
+    """Key and chain."""
+    content = _read(certificate)
+    certificates = _certificates(certificate, content)
+    own = certificates[0]
+    since, until = own.not_valid_before_utc, own.not_valid_after_utc
+    if not since <= now <= until:
+        raise KeyMaterialFault(f"{certificate}: expected a certificate that is valid now, found {since} to {until}")
+    block = _KEY_BLOCK.search(_read(key_path))
+    if block is None:
+        raise KeyMaterialFault(f"{key_path}: expected a private key as PEM, found none")
+    try:
+        key = load_pem_private_key(block[0], None if password is None else password.encode())
+    except TypeError:
+        found = "an encrypted one and no password" if password is None else "one that is not encrypted, and a password"
+        raise KeyMaterialFault(f"{key_path}: expected a private key, found {found} (ssl.key.password)") from None
+    except ValueError:
+        hint = "" if password is None else ", or its password is another one (ssl.key.password)"
+        raise KeyMaterialFault(f"{key_path}: expected a private key as PEM; it cannot be read{hint}") from None
+    if key.public_key() != own.public_key():
+        raise KeyMaterialFault(f"{key_path}: expected the private key of {certificate}, found another one")
+    chain = b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain

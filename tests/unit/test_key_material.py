@@ -1,0 +1,89 @@
+"""Keys and certificates: what is given out belongs together and is valid; bad files leave the earlier ones in use."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from bus.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
+from bus.model import KeyFiles
+from tests.support.certificates import Authority, Issued
+
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def test_one_file_with_both_is_the_same_as_two(authority: Authority) -> None:
+    issued = authority.issue("broker")
+    two = read_key_material(KeyFiles(issued.certificate, issued.key, authority.path), NOW)
+    assert read_key_material(KeyFiles(issued.both, issued.both, authority.path), NOW) == two
+    assert two.trusted == authority.path.read_bytes()
+
+
+def test_key_is_decrypted_and_shown_to_nobody(authority: Authority) -> None:
+    issued = authority.issue("broker", password="hush")
+    files = KeyFiles(issued.certificate, issued.key, password="hush")
+    material = read_key_material(files, NOW)
+    assert material.key is not None
+    assert b"BEGIN PRIVATE KEY" in material.key
+    assert "hush" not in repr(files)
+    assert "PRIVATE" not in repr(material)
+
+
+def test_files_that_cannot_be_used_are_refused_with_the_reason(authority: Authority, tmp_path: Path) -> None:
+    broker, locked = authority.issue("broker"), authority.issue("locked", password="hush")
+    java, empty = tmp_path / "java.jks", tmp_path / "empty.pem"
+    java.write_bytes(b"\xfe\xed\xfe\xed more")
+    empty.write_bytes(b"")
+    cases = [
+        (KeyFiles(tmp_path / "none", broker.key), "none: expected a readable file, found: No such file"),
+        (KeyFiles(java, java), "java.jks: expected PEM, found a Java keystore"),
+        (KeyFiles(empty, broker.key), "empty.pem: expected certificates as PEM, found none that can be read"),
+        (KeyFiles(broker.certificate, broker.certificate), "broker.crt: expected a private key as PEM, found none"),
+        (KeyFiles(broker.certificate, locked.key), "found an encrypted one and no password (ssl.key.password)"),
+        (KeyFiles(locked.certificate, locked.key, password="bad"), "or its password is another one"),
+        (KeyFiles(broker.certificate, broker.key, password="x"), "found one that is not encrypted, and a password"),
+        (KeyFiles(authority.issue("other").certificate, broker.key), "expected the private key of"),
+        (KeyFiles(*pair(authority.issue("old", days=(-2, -1)))), "expected a certificate that is valid now, found"),
+        (KeyFiles(*pair(authority.issue("new", days=(1, 2)))), "expected a certificate that is valid now, found"),
+        (KeyFiles(trusted=empty), "empty.pem: expected certificates as PEM"),
+    ]
+    for files, said in cases:
+        with pytest.raises(KeyMaterialFault, match=re.escape(said)) as refused:
+            read_key_material(files, NOW)
+        assert "hush" not in str(refused.value)
+
+
+def pair(issued: Issued) -> tuple[Path, Path]:
+    return issued.certificate, issued.key
+
+
+def test_bad_change_leaves_the_earlier_certificate_and_is_told_once(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = authority.issue("broker")
+    watched = WatchedKeyMaterial(KeyFiles(issued.certificate, issued.key))
+    first, good = watched.current, issued.certificate.read_bytes()
+    caplog.set_level(logging.INFO, "bus.key_material")
+    for content in (good[:100], authority.issue("other").certificate.read_bytes()):
+        caplog.clear()
+        issued.certificate.write_bytes(content)
+        for _ in range(3):
+            watched.look()
+        assert watched.current is first
+        [record] = caplog.records
+        assert "cannot be used; those of before stay" in record.getMessage()
+    next_one = authority.issue("broker")  # into the same files
+    caplog.clear()
+    watched.look()
+    watched.look()
+    assert watched.current.chain == next_one.certificate.read_bytes()
+    assert [record.levelname for record in caplog.records] == ["INFO"]
