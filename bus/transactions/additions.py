@@ -2,11 +2,16 @@
 
 Guards two promises: a transaction has begun, with its time-out, before anything of it is acknowledged; and a late
 message of an earlier transaction, whose epoch is another one, begins nothing.
+
+That a partition takes part is told before it is in the log. A coordinator that dies meanwhile leaves staged rows that
+no coordinator knows of: they are never applied, hold up no reader and no other transaction, and are swept. The next
+coordinator commits no transaction without them (`Transaction.may_lack_partitions`). Of a group it is logged first:
+offsets that nothing drops would be pending for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bus.errors import ErrorCode, Refused, count_of
 from bus.transactions.endings import refuse_ended, refuse_while_ending
@@ -40,21 +45,25 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
     if refused is not None:
         step.reply(request_id, refused)
         return
+    change = step.change if groups else step.change_ahead_of_log
     if transaction.state is TransactionState.ONGOING:
-        step.change(
+        change(
             partitions={**transaction.partitions, **_unpinned(partitions - transaction.partitions.keys())},
             groups=tuple(sorted(groups.union(transaction.groups))),
         )
     else:
-        _begin(step, partitions, groups)
+        _begin(step, change, partitions, groups)
     step.reply(request_id, Added())
 
 
 def _begin(
-    step: TransactionStep, partitions: Iterable[TransactionPartition], groups: frozenset[TransactionGroup]
+    step: TransactionStep,
+    change: Callable[..., None],
+    partitions: Iterable[TransactionPartition],
+    groups: frozenset[TransactionGroup],
 ) -> None:
     number = step.transaction.number + 1
-    step.change(
+    change(
         state=TransactionState.ONGOING,
         number=number,
         partitions=_unpinned(partitions),

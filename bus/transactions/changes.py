@@ -73,17 +73,20 @@ def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Tr
 
 
 def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
-    """Beside what the record says, memory keeps who waits; a vote is over with the decision."""
+    """Beside what the record says, memory keeps who waits, and what it may not know of this identity; a vote is over
+    with the decision."""
     after = Transaction(**{name: getattr(record, name) for name in _DURABLE})
     if before is None or before.damage is not None:
         return after
     _check_change(before, after)
     is_undecided = after.state is TransactionState.ONGOING
+    is_same = after.identity == before.identity
     return replace(
         after,
         vote=before.vote if is_undecided else None,
         awaiting_end=before.awaiting_end,
         awaiting_init=before.awaiting_init,
+        may_lack_partitions=before.may_lack_partitions and is_same,
     )
 
 

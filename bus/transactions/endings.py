@@ -55,20 +55,20 @@ def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: in
 def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
     """The transaction of the current epoch, if it has begun here."""
     transaction = step.transaction
-    if transaction.state is not TransactionState.ONGOING:
-        if command.is_commit:
-            step.reply(request_id, _wrong_state(transaction, "an open transaction to commit"))
-            return
-        _abort_nothing(step)
-        step.await_end(request_id)
-    elif transaction.vote is not None:
+    is_ongoing = transaction.state is TransactionState.ONGOING
+    if transaction.vote is not None:
         _join_vote(step, command, request_id=request_id)
-    elif command.is_commit:
+    elif not command.is_commit:
+        prepare_abort(step, AbortCause.CLIENT) if is_ongoing else _abort_nothing(step, AbortCause.CLIENT)
+        step.await_end(request_id)
+    elif transaction.may_lack_partitions and not (is_ongoing and command.last_sequences):
+        step.await_end(request_id)
+        _abort_what_may_lack(step)
+    elif is_ongoing:
         step.await_end(request_id)
         _begin_vote(step, command.last_sequences, request_id=request_id)
     else:
-        prepare_abort(step, AbortCause.CLIENT)
-        step.await_end(request_id)
+        step.reply(request_id, _wrong_state(transaction, "an open transaction to commit"))
 
 
 def _end_again(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
@@ -266,8 +266,19 @@ def prepare_abort(step: TransactionStep, cause: AbortCause) -> None:
     finish(step)
 
 
-def _abort_nothing(step: TransactionStep) -> None:
-    """The client aborts what never arrived here; the epoch rises, so that it does not arrive afterwards."""
+def _abort_what_may_lack(step: TransactionStep) -> None:
+    """The commit does not say which partitions it is about, or is about a transaction that is not known here at all:
+    rows of it may have been acknowledged of which only the coordinator before knew."""
+    found = "its coordinator has moved, and may not know of every partition that took part"
+    step.answer_ends(_lacking(step.transaction, found))
+    if step.transaction.state is TransactionState.ONGOING:
+        prepare_abort(step, AbortCause.VOTE)
+    else:
+        _abort_nothing(step, AbortCause.VOTE)
+
+
+def _abort_nothing(step: TransactionStep, cause: AbortCause) -> None:
+    """The client ends what never arrived here; the epoch rises, so that it does not arrive afterwards."""
     transaction = step.transaction
     step.change(
         state=TransactionState.PREPARE_ABORT,
@@ -278,7 +289,7 @@ def _abort_nothing(step: TransactionStep) -> None:
         partitions={},
         groups=(),
         start_ms=max(0, step.now_ms),
-        abort_cause=AbortCause.CLIENT,
+        abort_cause=cause,
         results={},
     )
     finish(step)

@@ -1,14 +1,16 @@
 """What a new coordinator knows: the transactional ids, out of the records of its partition.
 
-Guards two promises. It goes on where the one before was: a decision is carried out, a transaction that is open keeps
+Guards three promises. It goes on where the one before was: a decision is carried out, a transaction that is open keeps
 its time-out, and calls that waited are made again by their clients. And a record that cannot be read costs its own id
 and no more than is safe: all calls of that id are refused, and nothing that is staged for it is deleted, until an
-operator gives it up; a guess might tear a transaction that is decided.
+operator gives it up; a guess might tear a transaction that is decided. And since partitions take part before that is in
+the log, no transaction is committed without one that the coordinator before had let in (`may_lack_partitions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bus.client_texts import shown
 from bus.errors import ErrorCode, Refused
@@ -58,7 +60,7 @@ class TransactionCodec:
             loaded = apply(None, [record])
             states.pop(record.transactional_id, None)
             if loaded is not None:
-                states[record.transactional_id] = loaded
+                states[record.transactional_id] = replace(loaded, may_lack_partitions=True)
         return Loaded(states, tuple(faults))
 
     def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:

@@ -43,7 +43,7 @@ class TransactionState(Enum):
 
 
 _NEW_TRANSACTION = "a partition or a group is added"
-_EMPTY_ABORT = "the client aborts a transaction of which nothing has arrived here"
+_EMPTY_ABORT = "the client ends a transaction of which nothing has arrived here"
 _INITIALIZED = "a producer is initialised"
 
 # State -> the states it may follow, each with what brings it about. A new transactional id begins with Empty.
@@ -195,6 +195,8 @@ class Transaction:
     vote: Vote | None = None  # under way
     awaiting_end: tuple[int, ...] = ()  # request ids, in the order of their coming
     awaiting_init: tuple[AwaitingInit, ...] = ()
+    # A coordinator before may have let partitions take part under this identity, and not have had it in the log.
+    may_lack_partitions: bool = False
     # Why the last record of the id cannot be read; of the other fields only the name is certain.
     damage: str | None = None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -256,6 +257,18 @@ def test_acknowledged_batch_that_is_not_durable_is_seen(monkeypatch: pytest.Monk
 def test_decision_that_a_new_coordinator_does_not_carry_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "resume_timers", lambda transaction: ())
     fails_in(new_world, "EverythingEnds")
+
+
+def test_commit_without_a_partition_that_a_coordinator_forgot_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had let the partition take part, and was gone before that was in its log."""
+    decide_end = decisions.decide_end
+
+    def as_if_all_were_known(step: Any, command: Any, *, request_id: int) -> None:
+        step._state = replace(step.transaction, may_lack_partitions=False)
+        decide_end(step, command, request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_end", as_if_all_were_known)
+    fails_in(new_world, "TransactionsAreWhole|expected . of them")
 
 
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ asked, or has a timer. It knows the table of states by itself, as Kafka has it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bus.machine import SetTimer
@@ -214,6 +215,10 @@ class TransactionBench:
             self.deadlines[change.timer] = self.now_ms + change.after_ms
         self.check()
 
+    def know_all(self) -> None:
+        """As if the coordinator were the one that has seen the whole of this epoch."""
+        self.state = replace(self.known, may_lack_partitions=False)
+
     def loaded(self) -> Transaction | None:
         """What the last row tells, as after compaction."""
         loaded = TransactionCodec().load([*self.rows, *self.later][-1:], now_ms=self.now_ms)
@@ -344,6 +349,7 @@ def bench_in(state: TransactionState, *, cause: AbortCause = AbortCause.CLIENT, 
     else:
         _abort(bench, cause)
     bench.crash()  # calls that waited are made again or not
+    bench.know_all()
     bench.wait(0)
     if not state.is_decided:
         bench.finish()
@@ -358,6 +364,7 @@ def bench_at_the_last_epoch(state: TransactionState = TransactionState.EMPTY) ->
     bench.rows.append(row)
     bench.records.append(decode_record(row))
     bench.crash()
+    bench.know_all()
     if state is not TransactionState.EMPTY:
         bench.add(ORDERS)
     if state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT):

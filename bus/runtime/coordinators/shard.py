@@ -40,9 +40,10 @@ _TURN_S_MAX = 0.01
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
-# Records that may be logged later wait so long for a batch to go with. The next transaction of the same producer, which
-# brings one, takes a few milliseconds to come; what reads the log itself sees the end of the last one so much later.
-_LOG_LATER_S = 0.05
+# Records that may be logged later wait so long for a batch to go with. The next decision of the same producer, which
+# brings one, takes some milliseconds to come; what reads the log itself sees the end of the last transaction so much
+# later.
+_LOG_LATER_S = 0.2
 
 _SHUTTING_DOWN = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 

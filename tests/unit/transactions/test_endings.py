@@ -343,9 +343,9 @@ def test_vote_that_nobody_asked_for_decides_nothing() -> None:
     assert TransactionBench().answer(Voted(ID, 1, NO_VOTE, {ORDERS: 4})) == Noted()
 
 
-@pytest.mark.parametrize("named", [{}, {ORDERS.name: 9, AUDIT.name: 9}])
-def test_vote_of_before_the_coordinator_was_loaded_again_decides_nothing(named: dict[TopicPartition, int]) -> None:
+def test_vote_of_before_the_coordinator_was_loaded_again_decides_nothing() -> None:
     """It counted when the client had been acknowledged less."""
+    named = {ORDERS.name: 9, AUDIT.name: 9}
     bench = bench_in(ONGOING)
     bench.commit(last_sequences=named)
     late = Voted(ID, bench.known.number, bench.last_vote.vote_id, {ORDERS: 4})
@@ -356,6 +356,85 @@ def test_vote_of_before_the_coordinator_was_loaded_again_decides_nothing(named: 
     assert bench.known.state is ONGOING
     bench.vote(9)
     assert bench.known.partitions == {ORDERS: 9, AUDIT: 9}
+
+
+# ---------------------------------------------------------------- what a coordinator before may have known
+
+NAMED = {ORDERS.name: 4}
+
+
+@pytest.mark.parametrize("named", [{}, NAMED], ids=["names-nothing", "names-its-partition"])
+def test_commit_of_a_transaction_that_was_not_logged_is_aborted(named: dict[TopicPartition, int]) -> None:
+    """The instance may go on: the transaction is not lost on it that it has to send all again."""
+    bench = bench_in(EMPTY, epoch=3)
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    assert outcome(bench.commit(of=ProducerIdentity(7, 3), last_sequences=named)) == ABORTABLE
+    assert (bench.known.state, bench.known.abort_cause) == (PREPARE_ABORT, AbortCause.VOTE)
+    bench.finish()
+    assert outcome(bench.commit(of=ProducerIdentity(7, 3), last_sequences=named)) == ABORTABLE
+    assert bench.abort(of=ProducerIdentity(7, 3)) == TransactionEnded(7, 4)
+
+
+def test_commit_that_names_a_partition_that_was_not_logged_is_aborted() -> None:
+    bench = bench_in(EMPTY)
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.add(AUDIT)
+    request = bench.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4, AUDIT.name: 4}))
+    bench.vote()
+    assert outcome(bench.answers[request]) == ABORTABLE
+
+
+def test_commit_that_names_no_partition_is_aborted_where_one_may_be_lacking() -> None:
+    bench = bench_in(EMPTY)
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.add(AUDIT)
+    assert outcome(bench.commit()) == ABORTABLE
+
+
+def test_partition_whose_leader_asks_again_is_committed_though_it_was_not_logged_at_first() -> None:
+    bench = bench_in(EMPTY)
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.add(ORDERS)
+    bench.commit(last_sequences=NAMED)
+    bench.vote()
+    assert bench.known.state is PREPARE_COMMIT
+
+
+def test_nothing_is_lacking_any_more_once_the_epoch_has_risen() -> None:
+    bench = bench_in(EMPTY)
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.init()
+    bench.add(ORDERS)
+    bench.commit()
+    bench.vote()
+    assert bench.known.state is PREPARE_COMMIT
+
+
+def test_the_epoch_after_an_end_that_was_not_logged_may_lack_partitions_too() -> None:
+    bench = bench_in(ONGOING)
+    bench.commit(last_sequences=NAMED)
+    bench.vote()
+    bench.finish()
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.wait(0)
+    bench.finish()
+    bench.add(AUDIT)
+    assert outcome(bench.commit()) == ABORTABLE
+
+
+def test_a_group_is_logged_before_it_takes_part() -> None:
+    bench = bench_in(EMPTY)
+    bench.add(ORDERS)
+    bench.add_offsets(DESK)
+    bench.crash(before_all_is_logged=True)
+    assert (bench.known.state, bench.known.groups) == (ONGOING, (DESK,))
+    assert bench.known.partitions.keys() == {ORDERS}
 
 
 # ---------------------------------------------------------------- carried out

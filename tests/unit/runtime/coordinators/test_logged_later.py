@@ -1,5 +1,5 @@
-"""What a shard does before its record is committed, since a load without the record finds it out again: the end of a
-transaction, whose decision is in the log."""
+"""What a shard does before its record is committed, since a load without the record finds it out again, or knows that
+it may be lacking: the end of a transaction, whose decision is in the log, and that a partition takes part."""
 
 from __future__ import annotations
 
@@ -123,15 +123,15 @@ def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long_wait")
-def test_the_end_goes_into_the_log_with_the_next_transaction() -> None:
+def test_the_end_goes_into_the_log_with_the_next_decision() -> None:
     async def scenario(bench: ShardBench) -> None:
         await bench.begin(0)
         assert await bench.commit(0) == TransactionEnded(7, 1, ROWS)
         assert bench.state is TransactionState.COMPLETE_COMMIT
-        assert bench.commits() == [1, 1, 1], "initialised, begun, decided"
+        assert bench.commits() == [1, 2], "initialised; begun and decided"
         await bench.begin(1)
-        assert bench.commits() == [1, 1, 1, 2]
         assert await bench.commit(1) == TransactionEnded(7, 2, ROWS)
+        assert bench.commits() == [1, 2, 3], "ended, begun and decided"
 
     run(scenario)
 
@@ -141,6 +141,7 @@ def test_the_end_goes_into_the_log_by_itself_if_nothing_else_does(monkeypatch: p
 
     async def scenario(bench: ShardBench) -> None:
         await bench.begin(0)
+        await wait_until(lambda: bench.commits() == [1, 1])
         await bench.commit(0)
         await wait_until(lambda: bench.commits() == [1, 1, 1, 1])
         assert (await bench.reopened()).state is TransactionState.COMPLETE_COMMIT
@@ -172,12 +173,12 @@ def test_a_commit_that_fails_takes_the_end_along() -> None:
         await bench.begin(0)
         await bench.commit(0)
         bench.table.script = [StorageFault("broken")]
-        assert isinstance(await bench.ask(AddPartitions(ID, 7, 1, (ORDERS,))), Refused)
+        assert isinstance(await bench.ask(InitProducerId(ID, TIMEOUT_MS)), Refused)
         await wait_until(lambda: not bench.shard.is_loading)
         assert bench.state is TransactionState.PREPARE_COMMIT
         await bench.carry_out()
-        await bench.begin(1)
-        assert bench.commits() == [1, 1, 1, 2]
+        assert await bench.ask(InitProducerId(ID, TIMEOUT_MS)) == ProducerInitialized(7, 2)
+        assert bench.commits() == [1, 2, 2]
 
     run(scenario)
 
@@ -188,7 +189,7 @@ def test_a_shard_that_closes_logs_what_has_happened() -> None:
         await bench.begin(0)
         await bench.commit(0)
         bench.shard.close()
-        await wait_until(lambda: bench.commits() == [1, 1, 1, 1])
+        await wait_until(lambda: bench.commits() == [1, 2, 1])
 
     run(scenario)
 
@@ -201,9 +202,23 @@ def test_an_end_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPat
         await bench.begin(0)
         await bench.commit(0)
         monkeypatch.setattr(TransactionCodec, "decode", staticmethod(_refuse_ends))
-        await bench.begin(1)
-        assert bench.commits() == [1, 1, 1, 1]
-        assert bench.state is TransactionState.ONGOING
+        assert await bench.ask(InitProducerId(ID, TIMEOUT_MS)) == ProducerInitialized(7, 2)
+        assert bench.commits() == [1, 2, 1]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_the_next_coordinator_commits_nothing_without_a_partition_that_was_not_logged() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        following = await bench.reopened()
+        refused = await following.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4}))
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.TRANSACTION_ABORTABLE
+        await following.carry_out()
+        assert await following.ask(EndTransaction(ID, 7, 0, False)) == TransactionEnded(7, 1)
+        await following.close()
 
     run(scenario)
 
