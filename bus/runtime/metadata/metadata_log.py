@@ -220,20 +220,30 @@ class MetadataLog:
 
     async def check_leading(self) -> None:
         """Step down if another broker was elected meanwhile. Raises `StorageFault` if that cannot be told."""
-        await self.tasks.finish(self._check_leading(), "check")
+        fault = await self.tasks.finish(self._find_fault_of_lead(), "check")
+        if fault is not None:
+            raise fault
 
-    async def _check_leading(self) -> None:
+    async def _find_fault_of_lead(self) -> StorageFault | None:
+        """A value, since the caller may have gone: then the next one finds out."""
+        try:
+            return await self._check_leading()
+        except StorageFault as fault:
+            return fault
+
+    async def _check_leading(self) -> StorageFault | None:
         async with self._leader.slot:
             if not self.is_leading:
-                return
+                return None
             began = self._now()
             if self._leader.is_reload_due or not await self._calls.control(self._log.is_at_end):
                 await self._reload()
             if not self.is_leading:
-                return
+                return None
             if self._leader.is_reload_due:
-                raise StorageFault("the cluster metadata could not be read again after a fault")
+                return StorageFault("the cluster metadata could not be read again after a fault")
             self._confirmed = began
+            return None
 
     def check_is_last(self) -> None:
         """In a thread. Raises `StorageFault` if the log may have more than this broker knows: another one may be the

@@ -211,6 +211,27 @@ def test_broker_whose_election_fails_behind_the_fence_decides_nothing() -> None:
     run(scenario)
 
 
+def test_look_that_fails_when_its_caller_has_gone_is_no_failure_of_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.metadata.elect(lambda _: Step("elected"), instead_of=None)
+        bench.log.is_at_end = _fail_look  # type: ignore[method-assign]
+        looking = asyncio.ensure_future(bench.metadata.check_leading())
+        await asyncio.sleep(0)
+        looking.cancel()
+        await asyncio.wait([looking])
+        with pytest.raises(StorageFault, match="no disk"):
+            await bench.metadata.check_leading()
+        assert not [record for record in caplog.records if "failed" in record.getMessage()]
+
+    run(scenario)
+
+
+def _fail_look() -> bool:
+    raise StorageFault("no disk")
+
+
 def test_log_that_could_not_be_read_after_a_fault_is_read_at_the_next_look() -> None:
     async def scenario(bench: Bench) -> None:
         assert await bench.metadata.elect(lambda _: Step("elected"), instead_of=None) == "elected"
