@@ -54,6 +54,7 @@ class Answered:
     answer: Answer
     asked_at: float  # when the client sent it
     arrived_at: float  # at the broker
+    applied_offset: int = 0  # of the metadata, when it arrived: the broker acts on no less
 
 
 class Server:
@@ -119,12 +120,13 @@ class Server:
         handler = self._find(method)
         if handler is None:
             return None
-        arrived_at = self._world.now
+        arrived_at, applied = self._world.now, self._life.applied_offset
 
         def tell(answer: Answer) -> None:
             if not self._life.is_over:
                 asked = _METHODS[method].input_type._concrete_class.FromString(raw)
-                self._world.tell("on_answered", Answered(self._life, method, asked, answer, asked_at, arrived_at))
+                answered = Answered(self._life, method, asked, answer, asked_at, arrived_at, applied)
+                self._world.tell("on_answered", answered)
             reply(answer)
 
         return self._begin(self._serve(method, handler, raw, tell), method)

@@ -115,6 +115,11 @@ class BrokerLife:
             new_uuid=lambda: str(uuid.uuid4()),
         )
 
+    @property
+    def applied_offset(self) -> int:
+        """Up to which it has applied the metadata; 0 while it starts."""
+        return self.core.cluster.metadata.applied_offset if self.is_serving else 0
+
     def run(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self.context.run(asyncio.get_running_loop().create_task, coroutine, name=f"{self.name}/{name}")
 

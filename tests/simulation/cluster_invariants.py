@@ -323,9 +323,9 @@ class ControllersSucceedEachOther(Invariant):
         life, asked = answered.life, answered.request
         elected = self.world.journal.state.controller
         if elected is not None and elected.incarnation == life.incarnation:
-            registered = [
-                state.brokers.get(asked.broker_id) for state in self.world.journal.states_since(answered.arrived_at)
-            ]
+            # A registration that is in the log holds for the controller once its commit has ended there.
+            states = self.world.journal.states_behind(answered.applied_offset)
+            registered = [state.brokers.get(asked.broker_id) for state in states]
             assert any(
                 known is not None and known.life == (asked.incarnation_id, asked.broker_epoch) for known in registered
             ), (

@@ -81,6 +81,14 @@ class MetadataJournal:
         since = [change for change in self.changes if change.at >= time]
         return [since[0].before, *(change.after for change in since)] if since else [self.state]
 
+    def states_behind(self, offset: int) -> list[ClusterState]:
+        """The state after the records below `offset`, and all that followed."""
+        states, end = [EMPTY_CLUSTER], 0
+        for change in self.changes:
+            end += len(change.records)
+            states = [change.after] if end <= offset else [*states, change.after]
+        return states
+
     def take(self, version: Version) -> Change | None:
         """What that version changes, if it is one of the metadata and has records."""
         if version.folder != METADATA_FOLDER:

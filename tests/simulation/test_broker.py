@@ -19,12 +19,13 @@ from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
-from bus.cluster_metadata.cluster_records import ControllerElected
+from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
 from bus.cluster_metadata.hosting import Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
 from bus.consumer_groups.records import OffsetCommitted
 from bus.errors import Refused, StorageFault
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CLUSTER_METADATA_TOPIC, ProducerStamp
 from bus.partition_log import appends
 from bus.partition_log.producers import InOrder
@@ -45,7 +46,7 @@ from bus.storage_delta.log.actions import Signature
 from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_invariants import Invariant
-from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, create_topic
+from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, ask, create_topic
 from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change
 
@@ -321,6 +322,40 @@ async def elect_again(world: BrokerWorld) -> None:
 
 def test_epoch_of_an_election_that_was_lost_with_the_power_is_free_again() -> None:
     simulate(0, lambda seed: BrokerWorld(seed, NO_FAULTS), elect_again)
+
+
+class _SlowsRegistrations(Invariant):
+    """The controller hears late that the registration of broker 2's second life is in the log."""
+
+    def on_metadata(self, change: Change) -> None:
+        lives = [record for record in change.records if isinstance(record, BrokerStarted) and record.broker_id == 2]
+        before = change.before.brokers.get(2)
+        if lives and before is not None:
+            self.world.call_delay = lambda: 2.0  # type: ignore[method-assign]
+            heartbeat = pb.BrokerHeartbeatRequest(
+                broker_id=2, broker_epoch=before.broker_epoch, incarnation_id=before.incarnation
+            )
+            self.world.spawn(self._say(heartbeat))
+
+    async def _say(self, heartbeat: Any) -> None:
+        """Once more what the first life has said."""
+        await asyncio.sleep(0.1)
+        controller = self.world.journal.state.controller
+        assert controller is not None
+        await ask(self.world, "late", "BrokerHeartbeat", heartbeat, broker=self.world.brokers[controller.broker_id])
+        del self.world.call_delay
+
+
+async def register_slowly(world: BrokerWorld) -> None:
+    world.start()
+    await world.wait_until_whole(10.0)
+    world.invariants.append(_SlowsRegistrations(world))
+    world.brokers[2].crash()
+    await world.settle()
+
+
+def test_heartbeat_of_the_life_that_the_controller_knows_is_taken_while_another_one_registers() -> None:
+    simulate(0, new_calm_cluster, register_slowly)
 
 
 async def use_names(world: BrokerWorld) -> None:
