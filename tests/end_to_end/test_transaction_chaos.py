@@ -1,13 +1,17 @@
 """Transactions in three brokers whose processes and links fail as a seed chooses, with producers that die: in every
 version of every table a transaction is there as a whole, or not at all.
 
-BUS_CHAOS_SEEDS says how many seeds are played, BUS_CHAOS_SEED the first one, BUS_CHAOS_FAULTS how many faults each has.
+BUS_CHAOS_SEEDS says how many seeds are played, BUS_CHAOS_SEED the first one, BUS_CHAOS_FAULTS how many faults each has,
+BUS_CHAOS_KINDS which ones, as in "kill kill halt".
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
@@ -16,6 +20,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
+from pyarrow import parquet
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
 from bus.cli.main import cli
@@ -39,7 +44,7 @@ class Writer(Program):
     def __init__(self, addresses: list[str], name: str, seed: int) -> None:
         super().__init__()
         self._addresses = addresses
-        self._name = name
+        self.name = name
         self._chance = random.Random(f"{seed}-{name}")
         self._producer: Producer | None = None
         self._number = 0
@@ -52,7 +57,7 @@ class Writer(Program):
         if producer is None:
             producer = Producer(
                 self._addresses,
-                transactional_id=self._name,
+                transactional_id=self.name,
                 transaction_timeout_ms=TIMEOUT_MS,
                 max_block_ms=120_000,
                 linger_ms=0,
@@ -60,7 +65,7 @@ class Writer(Program):
             producer.init_transactions()
             self._producer = producer
         self._number += 1
-        name = f"{self._name}/{self._number}"
+        name = f"{self.name}/{self._number}"
         count = self._chance.randint(1, 6)
         self.sent[name] = Counter(self._chance.randrange(len(ACCOUNTS)) for _ in range(count))
         try:
@@ -103,13 +108,52 @@ class Writer(Program):
             self._producer.close(timeout=10)
 
 
+class KilledWriter(Program):
+    """Processes of one transactional id, each killed in the middle of what it does."""
+
+    def __init__(self, addresses: list[str], name: str, seed: int, journal: Path) -> None:
+        super().__init__()
+        self._arguments = [str(journal), ",".join(addresses), name]
+        self.name = name
+        self._seed = seed
+        self._journal = journal
+        self._chance = random.Random(f"{seed}-{name}")
+        self.killed = 0
+
+    def step(self) -> None:
+        arguments = [*self._arguments, f"{self.name}/{self.killed}", str(self._seed), str(len(ACCOUNTS))]
+        command = [sys.executable, "-m", "tests.support.transactional_writer", *arguments]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            self._is_over.wait(self._chance.uniform(1.0, 6.0))
+            process.kill()
+        self.killed += 1
+
+    def check_rows(self, found: dict[str, Counter[int]]) -> None:
+        """As `check_writers`, by what the processes have noted."""
+        sent: dict[str, Counter[int]] = {}
+        told: dict[str, str] = {}
+        for line in self._journal.read_text().splitlines():
+            what, name, counts = json.loads(line)
+            if what == "sent":
+                sent[name] = Counter({int(partition): count for partition, count in counts.items()})
+            else:
+                told[name] = what
+        for name, counts in sent.items():
+            if told.get(name) == "committed":
+                assert found[name] == counts, f"{name} was committed"
+            elif told.get(name) == "aborted":
+                assert not found[name], f"{name} was aborted"
+            else:
+                assert found[name] in (counts, Counter()), f"{name} is there in part"
+
+
 class Copier(Program):
     """Copies each record of `accounts` once: what it reads and what it writes are one transaction."""
 
     def __init__(self, addresses: list[str], name: str, seed: int) -> None:
         super().__init__()
         self._addresses = addresses
-        self._name = name
+        self.name = name
         self._chance = random.Random(f"{seed}-{name}")
         self._stack = ExitStack()
         self._consumer: Consumer | None = None
@@ -138,7 +182,7 @@ class Copier(Program):
     def _start(self) -> None:
         self._producer = Producer(
             self._addresses,
-            transactional_id=self._name,
+            transactional_id=self.name,
             transaction_timeout_ms=TIMEOUT_MS,
             max_block_ms=120_000,
             linger_ms=0,
@@ -170,6 +214,7 @@ class VersionReader(Program):
         super().__init__()
         self._root = root
         self._next: dict[TopicPartition, int] = defaultdict(int)
+        self._values: dict[str, Counter[str]] = {}  # by data file
         self.seen: dict[TopicPartition, Counter[str]] = {one: Counter() for one in ACCOUNTS}
         self.versions = 0
 
@@ -178,17 +223,24 @@ class VersionReader(Program):
             table = DeltaTable(str(self._root / partition_folder(one)))
             for version in range(self._next[one], table.version() + 1):
                 table.load_as_version(version)
-                values = table.to_pyarrow_table(columns=["value"]).column("value").to_pylist()
-                found = Counter(value.decode() for value in values)
-                for value, count in found.items():
-                    wanted = int(value.rpartition(":")[2])
-                    assert count == wanted, f"version {version} of {one}: {count} rows of {value}, expected {wanted}"
-                for value, count in self.seen[one].items():
-                    assert found[value] == count, f"version {version} of {one}: the rows of {value} are gone"
-                self.seen[one] = found
+                self._check(f"version {version} of {one}", one, table.file_uris())
                 self.versions += 1
             self._next[one] = table.version() + 1
         time.sleep(0.2)
+
+    def _check(self, version: str, one: TopicPartition, files: list[str]) -> None:
+        found: Counter[str] = Counter()
+        for file in files:
+            if file not in self._values:  # a data file never changes, so each is read once
+                values = parquet.read_table(file, columns=["value"]).column("value").to_pylist()
+                self._values[file] = Counter(value.decode() for value in values)
+            found.update(self._values[file])
+        for value, count in found.items():
+            wanted = int(value.rpartition(":")[2])
+            assert count == wanted, f"{version}: {count} rows of {value}, expected {wanted}"
+        for value, count in self.seen[one].items():
+            assert found[value] == count, f"{version}: the rows of {value} are gone"
+        self.seen[one] = found
 
 
 @pytest.mark.timeout(180 + 20 * FAULTS)
@@ -196,20 +248,21 @@ class VersionReader(Program):
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(seed: int, tmp_path: Path) -> None:
     faults = choose_faults(random.Random(seed), FAULTS)
     with ChaoticCluster(tmp_path) as cluster, told_if_it_fails(cluster):
-        writers = run_programs(cluster, faults, seed)
+        writers = run_programs(cluster, faults, seed, tmp_path / "journal")
         assert cluster.stop() == [0] * BROKERS
         verified = CliRunner().invoke(cli, ["log", "verify", "--all"], env={"BUS_ROOT": str(cluster.root)})
         assert verified.exit_code == 0, verified.output
     assert any(writer.committed for writer in writers)
 
 
-def run_programs(cluster: ChaoticCluster, faults: list[Fault], seed: int) -> list[Writer]:
+def run_programs(cluster: ChaoticCluster, faults: list[Fault], seed: int, journal: Path) -> list[Writer]:
     with Admin(cluster.addresses) as admin:
         admin.create_topics([NewTopic("accounts", len(ACCOUNTS)), NewTopic("copies", len(COPIES))])
     writers = [Writer(cluster.addresses, f"writer-{number}", seed) for number in range(2)]
+    killed = KilledWriter(cluster.addresses, "killed-writer", seed, journal)
     copiers = [Copier(cluster.addresses, f"copier-{number}", seed) for number in range(2)]
     reader = VersionReader(cluster.root)
-    programs: list[Program] = [*writers, *copiers, reader]
+    programs: list[Program] = [*writers, killed, *copiers, reader]
     with ExitStack() as stack:
         for program in programs:
             stack.enter_context(program)
@@ -217,22 +270,23 @@ def run_programs(cluster: ChaoticCluster, faults: list[Fault], seed: int) -> lis
         for writer in writers:
             writer.end()
             writer.close()
-        cluster.tell("the writers have ended")
-        settle_transactions(cluster.addresses, writers)
+        killed.end()
+        cluster.tell(f"the writers have ended, one was killed {killed.killed} times")
+        settle_transactions(cluster.addresses, [*(writer.name for writer in writers), killed.name])
         rows = wait_for_copies(cluster.root, programs)
         for program in (*copiers, reader):
             program.end()
         for copier in copiers:
             copier.close()
-    check_writers(writers, rows)
+    check_writers(writers, killed, rows)
     assert reader.versions > len(ACCOUNTS)
     return writers
 
 
-def settle_transactions(addresses: list[str], writers: list[Writer]) -> None:
+def settle_transactions(addresses: list[str], names: list[str]) -> None:
     """A new instance ends what was left open."""
-    for writer in writers:
-        with Producer(addresses, transactional_id=writer._name, max_block_ms=120_000) as producer:
+    for name in names:
+        with Producer(addresses, transactional_id=name, max_block_ms=120_000) as producer:
             producer.init_transactions()
 
 
@@ -258,12 +312,13 @@ def wait_for_copies(root: Path, programs: list[Program]) -> dict[TopicPartition,
         time.sleep(0.2)
 
 
-def check_writers(writers: list[Writer], rows: dict[TopicPartition, list[str]]) -> None:
+def check_writers(writers: list[Writer], killed: KilledWriter, rows: dict[TopicPartition, list[str]]) -> None:
     """What was committed is there, what was aborted is not, and of every other transaction all or nothing is there."""
     found: dict[str, Counter[int]] = defaultdict(Counter)
     for one, values in rows.items():
         for value in values:
             found[value.rpartition(":")[0]][one.partition] += 1
+    killed.check_rows(found)
     for writer in writers:
         for name, sent in writer.sent.items():
             if name in writer.committed:
@@ -272,5 +327,5 @@ def check_writers(writers: list[Writer], rows: dict[TopicPartition, list[str]]) 
                 assert not found[name], f"{name} was aborted"
             else:
                 assert found[name] in (sent, Counter()), f"{name} is there in part"
-        numbers = [int(name.rpartition("/")[2]) for name in found if name.startswith(f"{writer._name}/")]
+        numbers = [int(name.rpartition("/")[2]) for name in found if name.startswith(f"{writer.name}/")]
         assert len(numbers) == len(set(numbers))

@@ -62,7 +62,7 @@ def choose_faults(chance: random.Random, count: int) -> list[Fault]:
         "delay": lambda: chance.uniform(1.0, 4.0),
         "break": lambda: 0.0,
     }
-    kinds = ("kill", "kill", "halt", "halt", "silence", "cut", "delay", "break")
+    kinds = tuple(os.environ.get("BUS_CHAOS_KINDS", "kill kill halt halt silence cut delay break").split())
     faults = []
     for _ in range(count):
         kind = chance.choice(kinds)
