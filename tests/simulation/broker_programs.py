@@ -485,7 +485,7 @@ class Consumer(Program):
                 share.error_message,
                 share.high_watermark,
                 share.log_start_offset,
-                [found for found in _records_of(share) if found[0] >= offset],
+                [found for found in records_of(share) if found[0] >= offset],
                 self.name if self.rack else None,
             )
             world.tell("on_fetched", told)
@@ -503,7 +503,7 @@ class Consumer(Program):
                 self.positions[number] = max([*ends, *(offset + 1 for offset, _, _ in told.records)])
 
 
-def _records_of(share: Any) -> list[tuple[int, bytes | None, bytes | None]]:
+def records_of(share: Any) -> list[tuple[int, bytes | None, bytes | None]]:
     found = [
         (
             record.offset,

@@ -13,6 +13,7 @@ from bus.consumer_groups import decisions as group_decisions
 from bus.errors import ErrorCode, Refused
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
 from bus.transactions import additions, decisions, endings
@@ -108,6 +109,18 @@ def broken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransactionParticipants, "_step_partition", apply_always)
 
 
+def broken_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit leaves a partition out."""
+    apply = PartitionTransactions.apply
+
+    async def forget(self: PartitionTransactions, key: Any, *about: Any) -> Any:
+        if self._name.partition == 1:
+            return TransactionWritten(self._writer.state.version, -1)
+        return await apply(self, key, *about)
+
+    monkeypatch.setattr(PartitionTransactions, "apply", forget)
+
+
 def broken_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vote deletes what it has counted."""
     vote = PartitionTransactions.vote
@@ -138,6 +151,7 @@ def broken_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         (broken_stability, "OffsetsFollowDecisions"),
         (broken_settling, "OffsetsFollowDecisions"),
         (broken_rows, "RowsFollowDecisions"),
+        (broken_commit, "RowsFollowDecisions"),
         (broken_staging, "StagedIsKept"),
         (broken_errors, "ErrorsAreOfTheTable"),
     ],

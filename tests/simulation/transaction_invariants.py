@@ -66,7 +66,7 @@ class TransactionsAreWhole(Invariant):
 
         attempts = [attempt for program in transactors_of(self.world) for attempt in program.attempts]
         places = {place for attempt in attempts for place in attempt.sent if self._is_there(place)}
-        found = {place: self._read(place) for place in places}
+        found = {place: self.read(place) for place in places}
         for attempt in attempts:
             if not attempt.is_stopped:
                 self._check(attempt, found)
@@ -88,7 +88,7 @@ class TransactionsAreWhole(Invariant):
                 continue
             assert attempt.offset is not None
             who = attempt.producer_id, attempt.producer_epoch
-            has_rows = any(self._read(place).get(who) for place in attempt.sent if self._is_there(place))
+            has_rows = any(self.read(place).get(who) for place in attempt.sent if self._is_there(place))
             is_committed = attempt.outcome is Outcome.COMMITTED or has_rows
             if not is_committed and any(
                 count for place, count in attempt.acknowledged.items() if self._is_there(place)
@@ -103,7 +103,7 @@ class TransactionsAreWhole(Invariant):
         """Of a topic that was deleted nothing is left to be judged."""
         return place.topic_id in self.world.live_topics
 
-    def _read(self, place: Place) -> Rows:
+    def read(self, place: Place) -> Rows:
         folder, store = f"topics/{place.topic}/{place.partition}", self.world.disk.files
         rows: Rows = defaultdict(list)
         versions = self._versions[folder]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bus.client.producer.transactions import Call, Verdict, judge
 from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOffsetsPending
 from bus.errors import BusError, ErrorCode
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -405,47 +406,61 @@ def _is_offset(entry: Entry) -> bool:
     return isinstance(entry.record, OffsetCommitted)
 
 
-# What a client may be answered, by call; anything else would have to be explained to its user. Kafka's table, with what
-# a topic may refuse of a batch.
-_CODES: Mapping[str, Collection[ErrorCode]] = {
-    "InitProducerId": (ErrorCode.PRODUCER_FENCED,),
+# What a client may be answered, by call, and what its library makes of it: Kafka's table (TransactionManager). Every
+# error that may pass is for another try, but for Produce, which the sender repeats itself.
+_VERDICTS: Mapping[str, tuple[Call, Mapping[ErrorCode, Verdict]]] = {
+    "InitProducerId": (Call.INITIALIZE, {ErrorCode.PRODUCER_FENCED: Verdict.FATAL}),
     "ProduceOnce": (
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        Call.PRODUCE,
+        {
+            ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.ABORTABLE,
+            ErrorCode.INVALID_TXN_STATE: Verdict.ABORTABLE,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.ABORTABLE,
+            ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORTABLE,
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.ABORTABLE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.ABORTABLE,
+        },
     ),
     "TxnOffsetCommit": (
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
+        Call.COMMIT_OFFSETS,
+        {
+            ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
+            ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
+            ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORTABLE,
+            ErrorCode.UNKNOWN_MEMBER_ID: Verdict.ABORTABLE,
+            ErrorCode.ILLEGAL_GENERATION: Verdict.ABORTABLE,
+            ErrorCode.FENCED_INSTANCE_ID: Verdict.ABORTABLE,
+            ErrorCode.REBALANCE_IN_PROGRESS: Verdict.ABORTABLE,
+        },
     ),
     "EndTxn": (
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTION_ABORTABLE,
+        Call.COMMIT,
+        {
+            ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
+            ErrorCode.INVALID_TXN_STATE: Verdict.FATAL,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.ABORTABLE,
+            ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORTABLE,
+        },
     ),
 }
 
 
 class ErrorsAreOfTheTable(Invariant):
-    """A client of transactions is answered with what the SDK has an answer to (Kafka's TransactionManager), and with
-    PRODUCER_FENCED only if another instance came, or this one has gone on."""
+    """A client of transactions is answered with what its library knows an answer to, and the library goes on as Kafka's
+    does: another try, the transaction aborted, or the producer closed."""
 
     def on_answered(self, answered: Answered) -> None:
-        expected, asked = _CODES.get(answered.method), answered.request
-        if expected is None or isinstance(answered.answer, BusError) or not asked.transactional_id:
+        known, asked = _VERDICTS.get(answered.method), answered.request
+        if known is None or isinstance(answered.answer, BusError) or not asked.transactional_id:
             return
-        parts = getattr(answered.answer, "partitions", (answered.answer,))
-        for part in parts:
-            code = ErrorCode(part.error_code)
-            is_expected = code in (ErrorCode.NONE, *expected) or BusError(code, "").retriable
-            assert is_expected, f"{answered.life.name} answers {answered.method} {asked} with {part}"
+        call, verdicts = known
+        for part in getattr(answered.answer, "partitions", (answered.answer,)):
+            error = BusError(ErrorCode(part.error_code), part.error_message)
+            if error.code is ErrorCode.NONE:
+                continue
+            passes = Verdict.ABORTABLE if call is Call.PRODUCE else Verdict.RETRY
+            expected = verdicts.get(error.code, passes if error.retriable else None)
+            assert judge(call, error) is expected, (
+                f"{answered.life.name} answers {answered.method} {asked} with {part}, expected {expected}"
+            )

@@ -75,6 +75,7 @@ class Transactor(Program):
         self._number = 0
         self.attempts: list[Attempt] = []
         self.always_names_ends = False
+        self.only_whole = False  # what was not acknowledged as a whole it aborts
         # Whether the transaction of that producer id and epoch may stay as it is for ever.
         self.may_stop: Callable[[tuple[int, int]], bool] = lambda identity: False
 
@@ -135,15 +136,9 @@ class Transactor(Program):
         world = self.world
         attempt = Attempt(self.transactional_id, *self._identity)
         self.attempts.append(attempt)
-        is_whole = True
-        for _ in range(world.random.randrange(1, 5)):
-            topic = world.random.choice(self._topics)
-            number = world.random.randrange(len(topic.partitions))
-            is_whole = await self._send(attempt, topic, number) and is_whole
-            if not is_whole and world.random.randrange(2):
-                break
-        if is_whole and world.random.randrange(2):
-            is_whole = await self._send_offset(attempt)
+        is_whole = await self._fill(attempt)
+        if not is_whole and self.only_whole:
+            end = "abort"
         if end == "leave":
             self._identity = None if world.random.randrange(2) else self._identity
             if self._identity is not None:
@@ -153,7 +148,26 @@ class Transactor(Program):
             await self._end(attempt, is_commit=end == "commit")
         return attempt
 
-    async def _send(self, attempt: Attempt, topic: TopicInfo, number: int) -> bool:
+    async def _fill(self, attempt: Attempt) -> bool:
+        """Whether all of it was acknowledged."""
+        world = self.world
+        is_whole = True
+        for _ in range(world.random.randrange(1, 5)):
+            topic = world.random.choice(self._topics)
+            number = world.random.randrange(len(topic.partitions))
+            is_whole = await self._send(attempt, topic, number, self._new_values()) and is_whole
+            if not is_whole and world.random.randrange(2):
+                break
+        if is_whole and world.random.randrange(2):
+            is_whole = await self._send_offset(attempt)
+        return is_whole
+
+    def _new_values(self) -> list[bytes]:
+        """Those of no other record."""
+        first, self._number = self._number + 1, self._number + self.world.random.randrange(1, 4)
+        return [b"%s%s:%d" % (VALUE_PREFIX, self.name.encode(), number) for number in range(first, self._number + 1)]
+
+    async def _send(self, attempt: Attempt, topic: TopicInfo, number: int, values: list[bytes]) -> bool:
         """Whether it was acknowledged. A batch that fails is sent again, as it was; what comes behind it is not."""
         world = self.world
         place = Place(topic.name, topic.topic_id, number)
@@ -165,10 +179,6 @@ class Transactor(Program):
         sent = attempt.sent.setdefault(place, [])
         if len(sent) > attempt.acknowledged.get(place, 0):
             return False
-        values = []
-        for _ in range(world.random.randrange(1, 4)):
-            self._number += 1
-            values.append(b"%s%s:%d" % (VALUE_PREFIX, self.name.encode(), self._number))
         base = len(sent)
         sent += values
         data = pb.PartitionProduceData(
@@ -198,7 +208,6 @@ class Transactor(Program):
 
     async def _send_offset(self, attempt: Attempt) -> bool:
         """Whether it was acknowledged. Offsets grow with every transaction of the instance."""
-        world = self.world
         self._number += 1
         attempt.offset = self._number
         topic = self._topics[0]
@@ -211,15 +220,18 @@ class Transactor(Program):
             generation=-1,
             partitions=partitions,
         )
-        for _ in range(world.random.randrange(1, 6)):
-            broker = await find_group(world, self.name, group_of(self.transactional_id))
+        return await self._commit_offsets(attempt, request)
+
+    async def _commit_offsets(self, attempt: Attempt, request: Any) -> bool:
+        for _ in range(self.world.random.randrange(1, 6)):
+            broker = await find_group(self.world, self.name, request.group_id)
             answer = await self._call("TxnOffsetCommit", request, broker)
             if not isinstance(answer, BusError):
                 code = ErrorCode(answer.partitions[0].error_code)
                 if code is ErrorCode.NONE:
                     attempt.is_offset_acknowledged = True
                     return True
-                if code in _TRANSACTION_ENDS:
+                if code in _TRANSACTION_ENDS or not error_of(code, "").retriable:
                     return False
             await asyncio.sleep(0.1)
         return False
