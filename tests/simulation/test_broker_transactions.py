@@ -27,6 +27,7 @@ from bus.transactions import decisions
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
 from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
+from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import TransactionsAreWhole, judge_transactions
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 Scenario = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
+OPEN = (["Ongoing"], ["PrepareCommit"], ["PrepareAbort"])  # the last state of a transaction that has not ended
 
 
 def some_seeds() -> range:
@@ -145,6 +147,9 @@ async def crash_and_wait(world: BrokerWorld) -> None:
     await asyncio.sleep(60.0)
     left = [world.disk.files.list(f"topics/t/{partition}/_staged").folders for partition in (0, 1)]
     assert not any(left), f"NothingStagedIsLeft: {left}"
+    journal = journal_of(world)
+    pending = [(group_id, who) for group_id, who in journal.pending if journal.states_of(who)[-1:] not in OPEN]
+    assert not pending, f"NothingStagedIsLeft: offsets are pending of {pending}"
 
 
 def test_nothing_staged_outlives_its_transaction_for_long() -> None:
@@ -155,6 +160,16 @@ def test_nothing_staged_outlives_its_transaction_for_long() -> None:
 def test_staged_batches_that_stay_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_sweeper.StagedSweeper, "start", lambda self: None)
     fails_in(new_world, "NothingStagedIsLeft", crash_and_wait)
+
+
+def test_offsets_that_stay_pending_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = TransactionParticipants._step_group
+
+    async def forget(self: TransactionParticipants, kind: StepKind, request: StepRequest, group: Any) -> Any:
+        return Stepped() if kind is StepKind.DROP else await step(self, kind, request, group)
+
+    monkeypatch.setattr(TransactionParticipants, "_step_group", forget)
+    fails_in(new_world, "offsets are pending", crash_and_wait)
 
 
 def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
