@@ -9,7 +9,6 @@ and does no work per file.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,6 @@ from bus.ports import (
     Committed,
     Conflicted,
     Dropped,
-    FenceLost,
     FoundOffset,
     LogFile,
     LogState,
@@ -45,7 +43,6 @@ from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.producer_spans import id_max_of
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import (
     encode_abort,
     encode_append,
@@ -53,13 +50,11 @@ from bus.storage_delta.log.actions import (
     encode_removal,
     encode_swap,
 )
-from bus.storage_delta.log.listing import LOG_FOLDER, list_data_files
-from bus.storage_delta.log.reading import load_removed, load_txns
+from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import make_writable, recover, remove_leftovers, set_torn_aside
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
-from bus.storage_delta.log.table_state import Removal
 from bus.storage_delta.log.txns import (
     Txn,
     decode_producers,
@@ -69,8 +64,8 @@ from bus.storage_delta.log.txns import (
     transaction_txns,
 )
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
+from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
-from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
 from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
@@ -123,18 +118,22 @@ class DeltaPartitionTable:
         self._log = LogWriter(
             store, folder, self._under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
         )
-        self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
         self._forgotten_id_max = self._told_forgotten_id_max = -1  # as memory knows it; as the log says
         self._idle_since_ms = 0  # producers that were idle since then are forgotten
         self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, self._under_way)
         self._rolling = Rolling(store, folder, self._reader.data, self._schema, self._under_way)
-        self._removed: dict[str, Removal] = {}  # data files that went in versions after the newest checkpoint
-        self._old_versions = OldVersions(store, folder, topic_id=topic_id)
-        self._cleaning = threading.Lock()  # checkpoints and deletions, one at a time
+        self._cleanup = Cleanup(
+            store,
+            folder,
+            self._reader,
+            self._log,
+            self._under_way,
+            topic_id=topic_id,
+            clock=self._clock,
+            is_led=lambda: self._led_epoch is not None,
+            commit_fence=self._commit_fence,
+        )
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
-        self._checkpoint_tried_version = -1
-        self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
-        self._checkpoint_version = -1
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
         self._transactions: dict[str, Txn] = {}  # the same: by transactional id
         self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
@@ -382,14 +381,13 @@ class DeltaPartitionTable:
     def _take(self, snapshot: Snapshot) -> None:
         """As its leader."""
         self._following.forget()
-        self._checkpoint_version = snapshot.checkpoint_version
+        self._cleanup.take(snapshot)
         self._producers = decode_producers(snapshot.txns)
         self._transactions, self._expired_ids = dict(transaction_txns(snapshot.txns)), {}
         self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
             [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]
         )
-        self._removed = dict(snapshot.removed)
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
         return self._reader.read(offset, end_offset=end_offset, max_bytes=max_bytes)
@@ -415,9 +413,7 @@ class DeltaPartitionTable:
         rows = self._reader.find_last_sequence(producer_id)
         told = self._producers.get(producer_id)
         if told is None:  # forgotten by memory, not by the log
-            with self._cleaning:
-                txns = load_txns(self._store, self._folder, self._checkpoint_version, self.state.version)
-            told = decode_producers(txns).get(producer_id)
+            told = decode_producers(self._cleanup.load_txns()).get(producer_id)
         return later_progress(rows, told)
 
     def find_rows(self, transaction: AppliedTransaction) -> int | None:
@@ -498,9 +494,7 @@ class DeltaPartitionTable:
         reloads = self._log.reloads
         try:
             with self._reader.reading() as view:
-                # In this order: a checkpoint that is written meanwhile names what memory then forgets.
-                removed = set(self._removed)
-                removed.update(load_removed(self._store, self._folder, self._checkpoint_version))
+                removed = self._cleanup.find_removed()
                 checked = check_swap(
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )
@@ -548,7 +542,7 @@ class DeltaPartitionTable:
             new_paths=[file.path for file in new_files],
         )
         if isinstance(outcome, Committed):
-            self._note_removed(removes, outcome.version, now_ms)
+            self._cleanup.note_removed(removes, outcome.version, now_ms)
             self._reader.view = view.swapped(
                 new_files,
                 first=first,
@@ -576,69 +570,9 @@ class DeltaPartitionTable:
         )
         outcome = self._log.commit(view.state.version + 1, data, signature, high_watermark=view.state.high_watermark)
         if isinstance(outcome, Committed):
-            self._note_removed(removes, outcome.version, now_ms)
+            self._cleanup.note_removed(removes, outcome.version, now_ms)
             self._reader.view = view.started_at(offset, removed_count=len(removes), leader_epoch=leader_epoch)
         return outcome
-
-    def _note_removed(self, paths: Sequence[str], version: int, now_ms: int) -> None:
-        """Before the view loses them, so that every data file is live or removed at every moment."""
-        self._removed.update(dict.fromkeys(paths, Removal(version, now_ms)))
-
-    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
-        with self._cleaning:
-            if self._led_epoch is None or self._log.must_reload:
-                return Dropped()
-            self._log.check_last_once()
-            return self._old_versions.drop(
-                Limits(committed_before_ms, count_max, removed_before_ms),
-                last_version=self.state.version,
-                checkpoint_version=self._checkpoint_version,
-                is_last=self.is_last,
-                find_needed=lambda: {*self._removed, *self._reader.paths_in_use(), *self._live_paths()},
-            )
-
-    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        return any(removal.removed_ms < committed_before_ms for removal in list(self._removed.values()))
-
-    def find_orphans(self) -> frozenset[str]:
-        with self._cleaning:
-            return self._find_orphans()
-
-    def _find_orphans(self) -> frozenset[str]:
-        if self._led_epoch is None or self._log.is_in_doubt:
-            return frozenset()
-        # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
-        listed = list_data_files(self._store, self._folder)
-        begun = self._log.commits_begun
-        found = {name for name in listed if name not in self._under_way}
-        found -= self._live_paths()
-        found -= self._removed.keys()
-        found -= load_removed(self._store, self._folder, self._checkpoint_version).keys()
-        self._listed = {name: min(self._listed.get(name, begun), begun) for name in found}
-        return frozenset(found)
-
-    def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """No other leader can commit what is deleted here. A file that was there before a version of ours was begun is
-        meant for that version's number or a lower one: so once ours is committed, the file is in the log, which memory
-        then says, or it never will be. A swap is not committed after its leader has read the log again."""
-        with self._cleaning:
-            still = orphans & self._find_orphans() if orphans else orphans
-            if not still:
-                return 0
-            if any(self._listed[name] >= self._log.last_committed for name in still):
-                self._commit_orphans_fence()
-            if not self.is_last():
-                return 0
-            for name in sorted(still):
-                self._store.delete(f"{self._folder}/{name}")
-            return len(still)
-
-    def _commit_orphans_fence(self) -> None:
-        """Raises `FenceLost`."""
-        epoch = max(self._log.leader_epoch, self.state.leader_epoch)
-        outcome = self._commit_fence(epoch, self._clock.now_ms())
-        if not isinstance(outcome, Committed):
-            raise FenceLost(f"{self._folder}: no fence was committed, so no orphan was deleted: {outcome}", outcome)
 
     def _commit_fence(self, leader_epoch: int, now_ms: int) -> CommitOutcome:
         view = self._reader.view
@@ -650,48 +584,25 @@ class DeltaPartitionTable:
             self._reader.view = view.fenced(leader_epoch)
         return outcome
 
-    def _live_paths(self) -> set[str]:
-        return {file.path for file in self._reader.view.live_files}
+    # ------------------------------------------------------------------ cleanup
+
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
+        return self._cleanup.drop_old_versions(
+            committed_before_ms=committed_before_ms, count_max=count_max, removed_before_ms=removed_before_ms
+        )
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        return self._cleanup.is_checkpoint_needed_to_drop(committed_before_ms=committed_before_ms)
+
+    def find_orphans(self) -> frozenset[str]:
+        return self._cleanup.find_orphans()
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        return self._cleanup.delete_orphans(orphans)
 
     @property
     def is_checkpoint_due(self) -> bool:
-        state = self.state
-        if self._store.table_url(self._folder) is None:
-            return False
-        commits = state.version - max(0, self._checkpoint_version, self._checkpoint_tried_version)
-        return checkpoints.is_due(
-            commits=commits,
-            file_count=state.file_count,
-            elapsed_ms=self._clock.monotonic_ms() - self._checkpoint_ended_ms,
-            last_duration_ms=self._checkpoint_duration_ms,
-        )
+        return self._cleanup.is_checkpoint_due
 
     def write_checkpoint(self) -> None:
-        with self._cleaning:
-            if self._led_epoch is None:
-                raise StorageFault(f"{self._folder}: expected to lead the log that is checkpointed, found it followed")
-            view = self._reader.view
-            version = view.state.version
-            # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
-            self._checkpoint_tried_version = version
-            if self._log.is_followed(version):
-                return  # another leader writes them now; where `version` is gone, writing says so
-            started_ms = self._clock.monotonic_ms()
-            try:
-                checkpoints.write_checkpoint(
-                    self._store,
-                    self._folder,
-                    version=version,
-                    base_version=self._checkpoint_version,
-                    paths=[file.path for file in view.live_files],
-                    idle_since_ms=self._idle_since_ms,
-                    check_commit=self._log.check_commit,
-                )
-            finally:
-                self._checkpoint_ended_ms = self._clock.monotonic_ms()
-                self._checkpoint_duration_ms = self._checkpoint_ended_ms - started_ms
-            self._checkpoint_version = version
-            self._old_versions.note_true(version)
-            for path, removal in list(self._removed.items()):
-                if removal.version <= version:
-                    del self._removed[path]
+        self._cleanup.write_checkpoint(idle_since_ms=self._idle_since_ms)

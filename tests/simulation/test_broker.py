@@ -43,6 +43,7 @@ from bus.runtime.partitions.partition_host import PartitionHost
 from bus.storage_delta import table
 from bus.storage_delta.log import writer
 from bus.storage_delta.log.actions import Signature
+from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_invariants import Invariant
@@ -443,14 +444,14 @@ def broken_durability(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removed files go before the versions that have them."""
-    drop = table.DeltaPartitionTable.drop_old_versions
+    drop = Cleanup.drop_old_versions
 
-    def drop_too_much(self: table.DeltaPartitionTable, **options: Any) -> Any:
+    def drop_too_much(self: Cleanup, **options: Any) -> Any:
         for path in list(self._removed):
             self._store.delete(f"{self._folder}/{path}")
         return drop(self, **options)
 
-    monkeypatch.setattr(table.DeltaPartitionTable, "drop_old_versions", drop_too_much)
+    monkeypatch.setattr(Cleanup, "drop_old_versions", drop_too_much)
 
 
 def broken_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
