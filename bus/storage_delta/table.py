@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import pyarrow as pa
 
@@ -56,12 +55,10 @@ from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.txns import (
-    Txn,
     decode_producers,
     decode_transactions,
     encode_proofs,
     forgotten_id_max_of,
-    transaction_txns,
 )
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.cleanup import Cleanup
@@ -73,12 +70,11 @@ from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.transaction_proofs import TransactionProofs
 from bus.system_clock import SystemClock
 
 # So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
 _FENCE_TRIES_MAX = 100
-# One version takes so many transactional ids back: a line each.
-_TAKEN_BACK_MAX = 1_000
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -135,8 +131,7 @@ class DeltaPartitionTable:
         )
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
-        self._transactions: dict[str, Txn] = {}  # the same: by transactional id
-        self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
+        self._proofs = TransactionProofs(folder)  # the same
         self._staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
 
     @property
@@ -152,11 +147,9 @@ class DeltaPartitionTable:
         return self._staged
 
     def transaction_of(self, transactional_id: str) -> int:
-        is_led = self._led_epoch is not None
-        if not is_led:
+        if self._led_epoch is None:
             return decode_transactions(self._following.txns).get(transactional_id, -1)
-        known = self._transactions.get(transactional_id)
-        return -1 if known is None else known.version
+        return self._proofs.version_of(transactional_id)
 
     # ------------------------------------------------------------------ following and leading
 
@@ -256,7 +249,7 @@ class DeltaPartitionTable:
     ) -> CommitOutcome:
         state = self.state
         self._check_leads(leader_epoch)
-        self._check_transactions(transactions)
+        self._proofs.check(transactions)
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
@@ -273,7 +266,7 @@ class DeltaPartitionTable:
             signature=signature,
             forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
             transactions=transactions,
-            expired_ids=(expired_ids := self._expired_but_for(transactions)),
+            expired_ids=(expired_ids := self._proofs.next_taken_back(transactions)),
         )
         outcome = self._log.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
@@ -283,7 +276,7 @@ class DeltaPartitionTable:
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
             ended = {each.transactional_id: each.applied_version for each in transactions}
-            self._note_ended(ended, expired_ids, now_ms)
+            self._proofs.note_ended(ended, expired_ids, now_ms)
         return outcome
 
     def _write_rows(
@@ -318,49 +311,22 @@ class DeltaPartitionTable:
 
     def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self._check_leads(leader_epoch)
-        self._check_transactions([transaction])
+        self._proofs.check([transaction])
         view, signature = self._reader.view, self._log.sign(leader_epoch, now_ms)
         version, high_watermark = view.state.version + 1, view.state.high_watermark
-        expired_ids = self._expired_but_for([transaction])
+        expired_ids = self._proofs.next_taken_back([transaction])
         data = encode_abort(transaction, high_watermark=high_watermark, signature=signature, expired_ids=expired_ids)
         outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
         if isinstance(outcome, Committed):
             self._reader.view = view.fenced(leader_epoch)
-            self._note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
+            self._proofs.note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
         return outcome
 
-    def _check_transactions(self, transactions: Sequence[AppliedTransaction]) -> None:
-        """Raises AssertionError for one that has ended here, and for two of one id: a version says one thing of it."""
-        ids = [each.transactional_id for each in transactions]
-        assert len(set(ids)) == len(ids), f"{self._folder}: expected one transaction of each id, found {ids}"
-        for each in transactions:
-            ended = self.transaction_of(each.transactional_id)
-            assert ended < each.aborted_version, (
-                f"{self._folder}: expected a transaction of {each.transactional_id} behind {ended}, found {each.number}"
-            )
-
     def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        return {
-            transactional_id: txn.version
-            for transactional_id, txn in self._transactions.items()
-            if txn.updated_ms < updated_before_ms and transactional_id not in self._expired_ids
-        }
+        return self._proofs.find_old(updated_before_ms=updated_before_ms)
 
     def forget_transactions(self, ended: Mapping[str, int]) -> None:
-        is_as_it_was = (each for each, version in ended.items() if self.transaction_of(each) == version)
-        self._expired_ids.update(dict.fromkeys(is_as_it_was))
-
-    def _expired_but_for(self, transactions: Sequence[AppliedTransaction]) -> Sequence[str]:
-        """Those that are taken back beside `transactions`, which may be of ids that have come again."""
-        come_again = {each.transactional_id for each in transactions}
-        return list(islice((each for each in self._expired_ids if each not in come_again), _TAKEN_BACK_MAX))
-
-    def _note_ended(self, ended: Mapping[str, int], expired_ids: Sequence[str], now_ms: int) -> None:
-        self._transactions.update({each: Txn(version, now_ms) for each, version in ended.items()})
-        for transactional_id in expired_ids:
-            self._transactions.pop(transactional_id, None)
-        for transactional_id in (*ended, *expired_ids):
-            self._expired_ids.pop(transactional_id, None)
+        self._proofs.forget(ended)
 
     def reload(self) -> LogState:
         if self._led_epoch is None:
@@ -383,7 +349,7 @@ class DeltaPartitionTable:
         self._following.forget()
         self._cleanup.take(snapshot)
         self._producers = decode_producers(snapshot.txns)
-        self._transactions, self._expired_ids = dict(transaction_txns(snapshot.txns)), {}
+        self._proofs = TransactionProofs(self._folder, snapshot.txns)
         self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
             [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]

@@ -10,7 +10,7 @@ import pytest
 
 from bus.model import TopicPartition
 from bus.ports import AppliedTransaction, Committed
-from bus.storage_delta import table
+from bus.storage_delta import transaction_proofs
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
@@ -218,7 +218,7 @@ def test_ids_are_old_by_their_last_transaction_until_they_are_being_forgotten(su
 
 
 def test_a_version_takes_a_bounded_number_of_ids_back(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_TAKEN_BACK_MAX", 2)
+    monkeypatch.setattr(transaction_proofs, "_TAKEN_BACK_MAX", 2)
     for number, transactional_id in enumerate(("a", "b", "c")):
         subject.apply(transactional_id, 0, epoch=number)
     subject.table.forget_transactions({"a": 1, "b": 1, "c": 1})
