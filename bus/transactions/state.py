@@ -160,8 +160,9 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingInit:
-    """A call that wants the next epoch, and waits for the end of the transaction before. `timeout_ms` None: as it is.
-    `expected` None: a new instance. `new_producer_id`, never given before: for when the epochs are used up."""
+    """A call that wants the next epoch, and waits for the end of the transaction before it. `timeout_ms` None: it stays
+    as it is. `expected` None: the call is of a new instance. `new_producer_id` was never given before; it is taken if
+    the epochs are used up."""
 
     request_id: int
     timeout_ms: int | None

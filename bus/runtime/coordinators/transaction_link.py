@@ -71,8 +71,8 @@ class CoordinatorLink:
         self._is_closed = True
 
     def partition_of(self, transactional_id: str) -> int | Refused:
-        """Of `__transaction_state`; refused for an id that no producer can have been initialised with, as far as this
-        broker has heard: COORDINATOR_NOT_AVAILABLE, since whoever asks here takes it for no coordinator."""
+        """Of `__transaction_state`. COORDINATOR_NOT_AVAILABLE if this broker knows of no such topic: NOT_COORDINATOR
+        would tell the client that this broker, which it asks as a leader, is the wrong one."""
         number = self._coordinator.partition_of(transactional_id)
         if isinstance(number, Refused) and number.code is ErrorCode.NOT_COORDINATOR:
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, number.message)

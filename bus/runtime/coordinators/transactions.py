@@ -18,7 +18,6 @@ from dataclasses import replace
 from bus.cluster_metadata.cluster import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
-from bus.java_hash import java_abs, java_hash
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
@@ -35,6 +34,7 @@ from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Tra
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.loading import TransactionCodec
+from bus.transactions.placement import coordinator_partition
 from bus.transactions.records import LoggedRecord
 from bus.transactions.request_bounds import check_transactional_id
 from bus.transactions.requests import (
@@ -300,5 +300,5 @@ def _not_here(transactional_id: str) -> Refused:
 
 @functools.lru_cache(maxsize=65_536)
 def _partition_of(transactional_id: str, count: int) -> int:
-    """Kafka's choice; remembered, since the hash is computed letter by letter for every batch."""
-    return java_abs(java_hash(transactional_id)) % count
+    """Remembered: the hash is computed letter by letter, and every batch asks for it."""
+    return coordinator_partition(transactional_id, count)
