@@ -9,13 +9,12 @@ and does no work per file.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import Refused, StorageDamaged, StorageFault
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     OFFSET_MAX,
@@ -62,10 +61,8 @@ from bus.storage_delta.log.txns import (
 )
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.cleanup import Cleanup
-from bus.storage_delta.maintenance.key_compaction import KeyCompaction
-from bus.storage_delta.maintenance.rolling import Rolling
-from bus.storage_delta.maintenance.swap_checks import check_swap
-from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
+from bus.storage_delta.maintenance.rewrites import Rewrites
+from bus.storage_delta.maintenance.swaps import PreparedSwap
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
@@ -116,8 +113,6 @@ class DeltaPartitionTable:
         )
         self._forgotten_id_max = self._told_forgotten_id_max = -1  # as memory knows it; as the log says
         self._idle_since_ms = 0  # producers that were idle since then are forgotten
-        self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, self._under_way)
-        self._rolling = Rolling(store, folder, self._reader.data, self._schema, self._under_way)
         self._cleanup = Cleanup(
             store,
             folder,
@@ -129,7 +124,15 @@ class DeltaPartitionTable:
             is_led=lambda: self._led_epoch is not None,
             commit_fence=self._commit_fence,
         )
-        self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
+        self._rewrites = Rewrites(
+            store,
+            folder,
+            self._schema,
+            self._reader,
+            self._log,
+            self._under_way,
+            find_removed=self._cleanup.find_removed,
+        )
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
         self._proofs = TransactionProofs(folder)  # the same
         self._staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
@@ -392,18 +395,11 @@ class DeltaPartitionTable:
 
     @property
     def key_compaction_backlog(self) -> int:
-        return len(self._unseen_files())
+        return len(self._rewrites.find_compaction_backlog())
 
     @property
     def key_compaction_backlog_bytes(self) -> int:
-        return sum(file.size_bytes for file in self._unseen_files())
-
-    def _unseen_files(self) -> Sequence[LiveFile]:
-        view = self._reader.view
-        seen_to = max(view.compacted_to, self._nothing_to_gain_to)
-        count = view.state.file_count
-        first = bisect_left(view.files, seen_to, hi=count, key=lambda file: file.base_offset)
-        return view.files[first:count]
+        return sum(file.size_bytes for file in self._rewrites.find_compaction_backlog())
 
     @property
     def files(self) -> Sequence[LiveFile]:
@@ -416,15 +412,9 @@ class DeltaPartitionTable:
     def prepare_key_compaction(
         self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
     ) -> PreparedFiles | None:
-        reloads = self._log.reloads
-        with self._reader.reading() as view:
-            files = [file for file in view.live_files if file.next_offset <= end_offset]
-            prepared = self._compaction.prepare(
-                files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
-            )
-        if prepared is None and files:
-            self._nothing_to_gain_to = files[-1].next_offset
-        return None if prepared is None else since_reload(prepared, reloads)
+        return self._rewrites.prepare_key_compaction(
+            now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, end_offset=end_offset, pace=pace
+        )
 
     def prepare_roll(
         self,
@@ -435,46 +425,12 @@ class DeltaPartitionTable:
         tombstone_retention_ms: int,
         pace: Pace = no_pace,
     ) -> PreparedFiles:
-        reloads = self._log.reloads
-        with self._reader.reading() as view:
-            first = view.find_run([file.path for file in files])
-            if first is None:
-                raise StorageFault(f"{self._folder}: the files to be rolled have changed since they were chosen")
-            prepared = self._rolling.prepare(
-                view.live_files[first : first + len(files)],
-                compression=compression,
-                now_ms=now_ms,
-                tombstone_retention_ms=tombstone_retention_ms,
-                pace=pace,
-            )
-        return since_reload(prepared, reloads)
+        return self._rewrites.prepare_roll(
+            files, compression=compression, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
+        )
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        busy = next((name for name in adds if name in self._under_way), None)
-        if busy is not None:
-            return Refused(ErrorCode.INVALID_REQUEST, f"{busy}: expected a file of no other swap, found it in one")
-        # From now until the swap they are no orphans, however long it takes to read them.
-        for name in adds:
-            self._under_way.add(name)
-        checked: PreparedSwap | Refused | None = None
-        reloads = self._log.reloads
-        try:
-            with self._reader.reading() as view:
-                removed = self._cleanup.find_removed()
-                checked = check_swap(
-                    self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
-                )
-                if isinstance(checked, PreparedSwap):
-                    # Their writer need not have synced them, nor their names.
-                    self._store.sync(self._folder, adds)
-                    checked = since_reload(checked, reloads, is_adopted=True)
-        except BaseException:
-            checked = None
-            raise
-        finally:
-            if not isinstance(checked, PreparedSwap):
-                self._under_way.settle(adds)
-        return checked
+        return self._rewrites.check_swap(removes, adds, kind)
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self._check_leads(leader_epoch)

@@ -1,0 +1,124 @@
+"""What a leader prepares to take the place of live data files: files rolled into larger ones, files compacted by key,
+and files that a job wrote.
+
+Guards one promise: what is prepared is never taken for an orphan before it is swapped in or given up, and is told from
+what was prepared before the log was read again. Prepares beside appends and reads, and commits nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.ports import OFFSET_MAX, LogFile, Pace, PreparedFiles, SwapKind, no_pace
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
+from bus.storage_delta.maintenance.key_compaction import KeyCompaction
+from bus.storage_delta.maintenance.rolling import Rolling
+from bus.storage_delta.maintenance.swap_checks import check_swap
+from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
+from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.stores.store import ObjectStore
+
+
+class Rewrites:
+    """Of one table. `find_removed` names the data files that some version removed and that are not deleted yet."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        schema: pa.Schema,
+        reader: PartitionReader,
+        log: LogWriter,
+        under_way: FilesUnderWay,
+        *,
+        find_removed: Callable[[], set[str]],
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._schema = schema
+        self._reader = reader
+        self._log = log
+        self._under_way = under_way
+        self._find_removed = find_removed
+        self._compaction = KeyCompaction(store, folder, reader.data, schema, under_way)
+        self._rolling = Rolling(store, folder, reader.data, schema, under_way)
+        self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
+
+    def find_compaction_backlog(self) -> Sequence[LiveFile]:
+        """The live files that no compaction by key has seen."""
+        view = self._reader.view
+        seen_to = max(view.compacted_to, self._nothing_to_gain_to)
+        count = view.state.file_count
+        first = bisect_left(view.files, seen_to, hi=count, key=lambda file: file.base_offset)
+        return view.files[first:count]
+
+    def prepare_key_compaction(
+        self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
+    ) -> PreparedFiles | None:
+        """See `TableMaintenance.prepare_key_compaction`."""
+        reloads = self._log.reloads
+        with self._reader.reading() as view:
+            files = [file for file in view.live_files if file.next_offset <= end_offset]
+            prepared = self._compaction.prepare(
+                files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
+            )
+        if prepared is None and files:
+            self._nothing_to_gain_to = files[-1].next_offset
+        return None if prepared is None else since_reload(prepared, reloads)
+
+    def prepare_roll(
+        self,
+        files: Sequence[LogFile],
+        *,
+        compression: str,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        pace: Pace = no_pace,
+    ) -> PreparedFiles:
+        """See `TableMaintenance.prepare_roll`."""
+        reloads = self._log.reloads
+        with self._reader.reading() as view:
+            first = view.find_run([file.path for file in files])
+            if first is None:
+                raise StorageFault(f"{self._folder}: the files to be rolled have changed since they were chosen")
+            prepared = self._rolling.prepare(
+                view.live_files[first : first + len(files)],
+                compression=compression,
+                now_ms=now_ms,
+                tombstone_retention_ms=tombstone_retention_ms,
+                pace=pace,
+            )
+        return since_reload(prepared, reloads)
+
+    def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
+        """See `TableMaintenance.check_swap`."""
+        busy = next((name for name in adds if name in self._under_way), None)
+        if busy is not None:
+            return Refused(ErrorCode.INVALID_REQUEST, f"{busy}: expected a file of no other swap, found it in one")
+        # From now until the swap they are no orphans, however long it takes to read them.
+        for name in adds:
+            self._under_way.add(name)
+        checked: PreparedSwap | Refused | None = None
+        reloads = self._log.reloads
+        try:
+            with self._reader.reading() as view:
+                removed = self._find_removed()
+                checked = check_swap(
+                    self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
+                )
+                if isinstance(checked, PreparedSwap):
+                    # Their writer need not have synced them, nor their names.
+                    self._store.sync(self._folder, adds)
+                    checked = since_reload(checked, reloads, is_adopted=True)
+        except BaseException:
+            checked = None
+            raise
+        finally:
+            if not isinstance(checked, PreparedSwap):
+                self._under_way.settle(adds)
+        return checked
