@@ -129,6 +129,14 @@ class AppliedTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionRows:
+    """Where the rows of a transaction are: all in this version, from this offset on, densely."""
+
+    version: int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerMatch:
     """A batch of an idempotent producer beside the table: what the table has of it, and what it has not.
 
@@ -340,9 +348,10 @@ class TransactionIndex(Protocol):
         transaction of a smaller number has ended."""
         ...
 
-    def find_rows(self, transaction: AppliedTransaction) -> int | None:
-        """The offset of the transaction's first row, also where that was compacted away; None if none of its rows is
-        left, or ever was here. Reads no file whose statistics exclude its producer and epoch. Raises `StorageFault`."""
+    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
+        """The version that has the proof of the transaction, and its first offset. Where the log does not tell any
+        more, the last version, and the offset by the rows that are left; None if there are none. Reads no file whose
+        statistics exclude the producer and epoch. Raises `StorageFault`."""
         ...
 
     def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:

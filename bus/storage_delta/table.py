@@ -32,6 +32,7 @@ from bus.ports import (
     ProducerMatch,
     ProducerProgress,
     SwapKind,
+    TransactionRows,
     Unknown,
     no_pace,
 )
@@ -48,6 +49,7 @@ from bus.storage_delta.log.actions import (
     encode_removal,
     encode_swap,
 )
+from bus.storage_delta.log.history import find_transaction
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import make_writable, recover, remove_leftovers, set_torn_aside
 from bus.storage_delta.log.replaced_versions import commit_again
@@ -385,8 +387,13 @@ class DeltaPartitionTable:
             told = decode_producers(self._cleanup.load_txns()).get(producer_id)
         return later_progress(rows, told)
 
-    def find_rows(self, transaction: AppliedTransaction) -> int | None:
-        return self._reader.find_first_offset(transaction.producer_id, transaction.producer_epoch)
+    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
+        version = self.state.version
+        found = find_transaction(self._store, self._folder, transaction, last_version=version)
+        if found is not None:
+            return found
+        offset = self._reader.find_first_offset(transaction.producer_id, transaction.producer_epoch)
+        return None if offset is None else TransactionRows(version, offset)
 
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)

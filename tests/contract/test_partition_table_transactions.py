@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.model import TopicPartition
-from bus.ports import AppliedTransaction, Committed
+from bus.ports import AppliedTransaction, Committed, TransactionRows
 from bus.storage_delta import transaction_proofs
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
@@ -236,12 +236,35 @@ def proof(epoch: int, number: int = 3) -> AppliedTransaction:
     return AppliedTransaction("orders", number, PRODUCER, epoch)
 
 
-def test_rows_are_found_by_producer_and_epoch(subject: Subject) -> None:
+def test_the_version_that_has_the_rows_of_a_transaction_is_found(subject: Subject) -> None:
+    def find(transactional_id: str, number: int) -> TransactionRows | None:
+        return subject.table.find_rows(AppliedTransaction(transactional_id, number, PRODUCER, number))
+
+    subject.append()
+    first = subject.apply("orders", 20)
+    subject.append()
+    second = subject.apply("orders", 21)
+    other = subject.apply("other", 5)
+    subject.abort("orders", 22)
+    subject.append()
+    for _ in range(2):
+        assert find("orders", 20) == TransactionRows(first, 1)
+        assert find("orders", 21) == TransactionRows(second, 4)
+        assert find("other", 5) == TransactionRows(other, 6)
+        assert [find("orders", number) for number in (19, 22, 23)] == [None] * 3
+        subject.reopen()
+
+
+def test_rows_whose_version_is_dropped_are_found_by_producer_and_epoch(subject: Subject) -> None:
     subject.append()
     first = subject.table.state.high_watermark
     subject.apply("orders", 3)
     subject.apply("orders", 4)
-    subject.reopen()
-    assert subject.table.find_rows(proof(3)) == first
-    assert subject.table.find_rows(proof(4, 4)) == first + 2
+    subject.append()
+    subject.table.write_checkpoint()
+    for gone in range(subject.table.state.version):
+        subject.store.delete(f"{FOLDER}/{LOG_FOLDER}/{version_name(gone)}")
+    last = subject.table.state.version
+    assert subject.table.find_rows(proof(3)) == TransactionRows(last, first)
+    assert subject.table.find_rows(proof(4, 4)) == TransactionRows(last, first + 2)
     assert subject.table.find_rows(proof(5, 5)) is None

@@ -29,6 +29,7 @@ from bus.ports import (
     Staged,
     StagingKey,
     SwapKind,
+    TransactionRows,
     Unknown,
     no_pace,
 )
@@ -171,6 +172,7 @@ class FakeTable:
         self.swap_refusal: Refused | None = None
         self.transactions: dict[str, int] = {}
         self.transactions_ms = 0
+        self.transaction_rows: dict[AppliedTransaction, TransactionRows] = {}
         self.staged = FakeStaged()
         self.live: list[FakeFile] = []
         self.compacted_to = 0
@@ -199,6 +201,8 @@ class FakeTable:
         def commit() -> Committed:
             committed = self.commit(list(batches), producers, now_ms)
             self.transactions |= {each.transactional_id: each.applied_version for each in transactions}
+            rows = TransactionRows(committed.version, batches[0].base_offset)
+            self.transaction_rows |= dict.fromkeys(transactions, rows)
             return committed
 
         for each in transactions:
@@ -367,11 +371,13 @@ class FakeTable:
         rest = replace(batch, record_count=len(missing), columns={"sequence": missing})
         return ProducerMatch(offsets, rest, has_holes)
 
-    def find_rows(self, transaction: AppliedTransaction) -> int | None:
+    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
         self._ask("find_rows")
+        if transaction in self.transaction_rows:
+            return self.transaction_rows[transaction]
         identity = transaction.producer_id, transaction.producer_epoch
         rows = (row for row in self.rows if (row.producer_id, row.producer_epoch) == identity)
-        return next((row.offset - row.sequence for row in rows), None)
+        return next((TransactionRows(self._state.version, row.offset - row.sequence) for row in rows), None)
 
     def high_watermark_at(self, version: int) -> int | None:
         """As if nobody but `commit` had moved it."""

@@ -50,7 +50,7 @@ class ProducerResumed:
 @dataclass(frozen=True, slots=True)
 class TransactionWritten:
     """The rows of a transaction are in the log, from `base_offset` on, densely, in one version. `version` holds them.
-    `base_offset` -1: an earlier leader wrote them, and none of them is left."""
+    `base_offset` -1: an earlier leader wrote them, in this version or before, and none of them is left."""
 
     version: int
     base_offset: int

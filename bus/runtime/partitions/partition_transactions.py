@@ -20,7 +20,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -273,17 +273,18 @@ class PartitionTransactions:
         self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
         written = self._recall(applied, written)
         if written.base_offset < 0:
-            written = replace(written, base_offset=await self._find_rows(applied))
+            written = await self._find_rows(applied, written)
         return self._remember(applied, written)
 
-    async def _find_rows(self, applied: AppliedTransaction) -> int:
-        """An earlier leader wrote them. -1: none of them is left, or they cannot be looked for now."""
+    async def _find_rows(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
+        """What an earlier leader answered, or would have: the answer names a cut of all partitions. `written` if no row
+        is left, or they cannot be looked for now."""
         try:
             found = await self._calls.read(functools.partial(self._table.find_rows, applied))
         except StorageFault as fault:
             _log.warning("%s: the rows of %s cannot be looked for: %s", self._name, applied, fault)
-            return -1
-        return -1 if found is None else found
+            return written
+        return written if found is None else TransactionWritten(found.version, found.base_offset)
 
     async def _write(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
         batches: Sequence[RecordBatch] = ()

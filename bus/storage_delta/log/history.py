@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
+from bus.ports import AppliedTransaction, TransactionRows
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import REPAIR, Commit, MalformedCommit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
@@ -23,9 +24,13 @@ from bus.storage_delta.log.listing import (
     partition_folder,
     version_name,
 )
-from bus.storage_delta.log.reading import describe_by_statistics, read_commit
+from bus.storage_delta.log.reading import describe_by_statistics, find_commit, read_commit
 from bus.storage_delta.log.table_state import adopt
+from bus.storage_delta.log.txns import transaction_app
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+
+# So many versions are read for the rows of one transaction. Who asks has lost an answer a moment ago.
+_LOOKED_BACK_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,24 @@ def read_history(store: ObjectStore, partition: TopicPartition) -> Iterator[Vers
     folder = partition_folder(partition)
     listing = list_log(store, folder)
     yield from _summaries(store, folder, list(listing.versions), _files_before(store, folder, listing))
+
+
+def find_transaction(
+    store: ObjectStore, folder: str, transaction: AppliedTransaction, *, last_version: int
+) -> TransactionRows | None:
+    """The version that has the proof of the transaction, and its first offset; None if that is too many versions back.
+    The rows of a transaction are a version by themselves, so they begin with its file. Raises `StorageDamaged`."""
+    app_id = transaction_app(transaction.transactional_id)
+    for version in range(last_version, max(-1, last_version - _LOOKED_BACK_MAX), -1):
+        commit = find_commit(store, f"{folder}/{LOG_FOLDER}", version)
+        if commit is None:
+            return None  # dropped, as all before it
+        proof = commit.txns.get(app_id)
+        if proof is not None and proof.version <= transaction.applied_version:
+            files = [add.live for add in commit.adds if add.live is not None]
+            is_it = proof.version == transaction.applied_version and len(files) == 1
+            return TransactionRows(version, files[0].base_offset) if is_it else None
+    return None
 
 
 def _files_before(store: ObjectStore, folder: str, listing: LogListing) -> dict[str, LiveFile]:
