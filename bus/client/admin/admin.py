@@ -6,18 +6,19 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from bus.client.admin import offset_targets as targets
+from bus.client.admin.broker_calls import BrokerCalls
 from bus.client.admin.cluster import ClusterAdmin
+from bus.client.admin.configs import ConfigAdmin
 from bus.client.admin.coordinator_calls import CoordinatorCalls
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.first_offsets import partitions_to_start, starting_point
 from bus.client.admin.groups import GroupAdmin
 from bus.client.admin.logs import LogAdmin
+from bus.client.admin.topics import TopicAdmin
 from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
 from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
@@ -37,12 +38,8 @@ from bus.client.arguments import (
     wrong_value,
 )
 from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, parse_config
-from bus.client.connection.cluster import Cluster, error_of
-from bus.client.connection.connections import NotConnected
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
-from bus.client.connection.portions import CHANGES_MAX, portions
-from bus.client.connection.retrying import monotonic_ms
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import (
     ClusterDescription,
     CommittedOffset,
@@ -56,7 +53,6 @@ from bus.client.values import (
     MaintainedLog,
     NewTopic,
     OffsetAndMetadata,
-    PartitionDescription,
     PartitionReassignment,
     ProducerState,
     TopicDescription,
@@ -70,16 +66,6 @@ from bus.json_views import JsonView
 from bus.model import TopicPartition
 from bus.tables.point_in_time import Bound
 
-ResultT = TypeVar("ResultT")
-
-_RESOURCE_TYPES = {"topic": pb.RESOURCE_TYPE_TOPIC, "broker": pb.RESOURCE_TYPE_BROKER}
-_OPERATIONS = {
-    "set": pb.ALTER_OPERATION_SET,
-    "delete": pb.ALTER_OPERATION_DELETE,
-    "append": pb.ALTER_OPERATION_APPEND,
-    "subtract": pb.ALTER_OPERATION_SUBTRACT,
-}
-
 
 class Admin:
     """Every method blocks until the broker's answer and raises `BusError`.
@@ -91,12 +77,15 @@ class Admin:
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(AdminConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
+        self._calls = calls = BrokerCalls(self._cluster, self._config)
+        self._topics = TopicAdmin(self._cluster, calls)
+        self._configs = ConfigAdmin(calls)
+        self._logs = LogAdmin(self._cluster, self._config)
+        self._views = ViewAdmin(calls.on_controller, calls.ask)
+        self._brokers = ClusterAdmin(calls.on_controller, calls.ask)
         self._groups = GroupAdmin(self._cluster, self._coordinators(pb.COORDINATOR_TYPE_GROUP))
         coordinators = self._coordinators(pb.COORDINATOR_TYPE_TRANSACTION)
         self._transactions = TransactionAdmin(self._cluster, coordinators)
-        self._logs = LogAdmin(self._cluster, self._config)
-        self._views = ViewAdmin(self._on_controller, self._ask)
-        self._brokers = ClusterAdmin(self._on_controller, self._ask)
 
     def _coordinators(self, key_type: pb.CoordinatorType) -> CoordinatorCalls:
         timeout_ms, retries = self._config.default_api_timeout_ms, self._config.retries
@@ -107,61 +96,30 @@ class Admin:
     def create_topics(self, topics: Sequence[NewTopic], validate_only: bool = False) -> dict[str, str]:
         """Create them, or only check that they could be; the topic ids by name."""
         is_trial = check_flag("validate_only", validate_only)
-        wanted = [
-            pb.NewTopic(
-                name=topic.name,
-                partitions=-1 if topic.partitions is None else topic.partitions,
-                configs=check_configs("configs", topic.configs),
-                replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
-                replica_assignment=[pb.ReplicaList(broker_ids=ids) for ids in topic.replica_assignment],
-            )
-            for topic in check_items("topics", topics, _check_new_topic, "NewTopic")
-        ]
-        results = self._change(
-            "CreateTopics",
-            [
-                pb.CreateTopicsRequest(topics=portion, validate_only=is_trial)
-                for portion in portions(
-                    wanted, CHANGES_MAX, lambda topic: 1 + len(topic.configs) + len(topic.replica_assignment)
-                )
-            ],
-        )
-        return {result.name: result.topic_id for result in results}
+        wanted = check_items("topics", topics, _check_new_topic, "NewTopic")
+        with_configs = [(topic, check_configs("configs", topic.configs)) for topic in wanted]
+        return self._topics.create(with_configs, validate_only=is_trial)
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete them with all their records. The files go in the background."""
-        wanted = check_texts("names", names)
-        self._change("DeleteTopics", [pb.DeleteTopicsRequest(topics=some) for some in portions(wanted, CHANGES_MAX)])
-        self._cluster.forget(wanted)
+        self._topics.delete(check_texts("names", names))
 
     def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
         """Grow topics to new totals. Keys are spread again: a key's later records may go to another partition."""
         is_trial = check_flag("validate_only", validate_only)
         totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
-        wanted = [pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()]
-        self._change(
-            "CreatePartitions",
-            [
-                pb.CreatePartitionsRequest(topics=portion, validate_only=is_trial)
-                for portion in portions(wanted, CHANGES_MAX)
-            ],
-        )
-        self._cluster.forget(totals)
+        self._topics.create_partitions(totals, validate_only=is_trial)
 
     def list_topics(self, include_internal: bool = False) -> list[str]:
         """Names, sorted."""
-        is_whole = check_flag("include_internal", include_internal)
-        response = self._describe()
-        return sorted(topic.name for topic in response.topics if is_whole or not topic.is_internal)
+        return self._topics.list(include_internal=check_flag("include_internal", include_internal))
 
     def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """These topics, or all, by name. Raises UNKNOWN_TOPIC_OR_PARTITION for a name that is no topic."""
         wanted = [] if names is None else check_texts("names", names)
         if names is not None and not wanted:
             return {}
-        response = self._describe(wanted)
-        raise_failures([(topic.name, topic.error_code, topic.error_message) for topic in response.topics])
-        return {topic.name: _topic_description(topic) for topic in response.topics}
+        return self._topics.describe(wanted)
 
     # ------------------------------------------------------------ configs
 
@@ -169,10 +127,7 @@ class Admin:
         self, name: str = "", kind: str = "topic", keys: Sequence[str] = ()
     ) -> list[ConfigDescription]:
         """The configs of a topic, or with `kind` "broker" of a broker (`name` empty: the one that answers)."""
-        request = pb.DescribeConfigsRequest(resources=[_resource(name, kind)], keys=check_texts("keys", keys))
-        response = self._ask("DescribeConfigs", request)
-        raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
-        return [_config_description(entry) for result in response.resources for entry in result.entries]
+        return self._configs.describe(name, kind, check_texts("keys", keys))
 
     def alter_configs(
         self,
@@ -187,18 +142,15 @@ class Admin:
     ) -> None:
         """Incremental: set `changes`, give `delete` back to their defaults, `append` to and `subtract` from lists;
         what is not named keeps its value. All of it is done, or nothing."""
-        operations = [
-            *(_operation("set", key, value) for key, value in check_configs("changes", changes or {}).items()),
-            *(_operation("delete", key, "") for key in check_texts("delete", delete)),
-            *(_operation("append", key, value) for key, value in check_configs("append", append or {}).items()),
-            *(_operation("subtract", key, value) for key, value in check_configs("subtract", subtract or {}).items()),
-        ]
-        request = pb.AlterConfigsRequest(
-            resources=[pb.AlterConfigsResource(resource=_resource(name, kind), operations=operations)],
+        self._configs.alter(
+            name,
+            kind,
+            changes=check_configs("changes", changes or {}),
+            delete=check_texts("delete", delete),
+            append=check_configs("append", append or {}),
+            subtract=check_configs("subtract", subtract or {}),
             validate_only=check_flag("validate_only", validate_only),
         )
-        response = self._on_controller("AlterConfigs", request)
-        raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
 
     # ------------------------------------------------------------ logs
 
@@ -289,7 +241,7 @@ class Admin:
         """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
         -2 earliest, -3 the record with the largest timestamp; or `AtVersion`: the high watermark at that version."""
         wanted = offsets_by_partition("wanted", wanted, _check_question)
-        return list_offsets(self._cluster, wanted, deadline_ms=self._deadline_ms())
+        return list_offsets(self._cluster, wanted, deadline_ms=self._calls.deadline_ms())
 
     # ------------------------------------------------------------ the cluster
 
@@ -339,17 +291,9 @@ class Admin:
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """All groups, or those in one of `states`, sorted by id."""
         wanted = check_texts("states", states)
-        deadline_ms = self._deadline_ms()
-
-        def ask() -> list[GroupListing]:
-            """Of the brokers that there are by then: groups of one that is gone are found at another one."""
-            found: dict[str, GroupListing] = {}
-            for broker in self._cluster.describe(deadline_ms=deadline_ms).brokers:
-                listed = self._groups.list_on(f"{broker.host}:{broker.port}", wanted, deadline_ms)
-                found.update({group.group_id: group for group in listed})
-            return [found[group_id] for group_id in sorted(found)]
-
-        return self._retrying(ask, deadline_ms)
+        found = self._calls.ask_each(lambda broker, deadline_ms: self._groups.list_on(broker, wanted, deadline_ms))
+        by_id = {group.group_id: group for group in found}
+        return [by_id[group_id] for group_id in sorted(by_id)]
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """By id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
@@ -435,11 +379,13 @@ class Admin:
 
         Raises INVALID_REQUEST if the group exists; if two callers create it at the same time, the later offsets count.
         """
-        target = _starting_point(start, offsets_of, timestamp_ms, at_version)
+        target = starting_point(start, offsets_of, timestamp_ms, at_version)
         if topics is not None:
             topics = check_items("topics", topics, _check_topic_or_partition, "text or TopicPartition")
         self._check_no_group(check_text("group_id", group_id))
-        partitions = self._partitions_to_start(topics, offsets_of)
+        partitions = partitions_to_start(
+            topics, offsets_of, list_group_offsets=self.list_group_offsets, describe_topics=self.describe_topics
+        )
         planned = targets.plan_offsets(self, group_id, partitions, target)
         if not planned:
             raise BusError(ErrorCode.INVALID_REQUEST, f"group {group_id!r}: expected at least one offset, found none")
@@ -458,18 +404,6 @@ class Admin:
             ErrorCode.INVALID_REQUEST, f"group {group_id!r} exists, its state is {state}; its offsets can be altered"
         )
 
-    def _partitions_to_start(
-        self, topics: Iterable[str | TopicPartition] | None, offsets_of: str | None
-    ) -> list[TopicPartition]:
-        if topics is None and offsets_of is None:
-            raise BusError(ErrorCode.INVALID_REQUEST, "expected topics, found none")
-        if topics is None:
-            return sorted(self.list_group_offsets(offsets_of or ""))
-        named = list(topics)
-        described = self.describe_topics([one for one in named if isinstance(one, str)])
-        found = {TopicPartition(name, one.partition) for name in described for one in described[name].partitions}
-        return sorted(found | {one for one in named if isinstance(one, TopicPartition)})
-
     # ------------------------------------------------------------ transactions
 
     def list_transactions(
@@ -481,20 +415,17 @@ class Admin:
         wanted_states = check_texts("states", states)
         wanted_ids = check_items("producer_ids", producer_ids, _check_producer_id, "integers")
         check_integer("duration_ms", duration_ms, 0, INT_64_MAX)
-        return self._list_transactions(wanted_states, wanted_ids, duration_ms, self._deadline_ms())
+        return self._list_transactions(wanted_states, wanted_ids, duration_ms)
 
     def _list_transactions(
-        self, states: Sequence[str], producer_ids: Sequence[int], duration_ms: int, deadline_ms: float
+        self, states: Sequence[str], producer_ids: Sequence[int], duration_ms: int, deadline_ms: float | None = None
     ) -> list[TransactionListing]:
-        def ask() -> list[TransactionListing]:
-            """Of the brokers that there are by then: ids of one that is gone are found at another one."""
-            found: dict[str, TransactionListing] = {}
-            for broker in self._cluster.describe(deadline_ms=deadline_ms).brokers:
-                listed = self._transactions.list_on(broker, states, producer_ids, duration_ms, deadline_ms)
-                found.update({one.transactional_id: one for one in listed})
-            return [found[name] for name in sorted(found)]
-
-        return self._retrying(ask, deadline_ms)
+        found = self._calls.ask_each(
+            lambda broker, until_ms: self._transactions.list_on(broker, states, producer_ids, duration_ms, until_ms),
+            deadline_ms,
+        )
+        by_id = {one.transactional_id: one for one in found}
+        return [by_id[name] for name in sorted(by_id)]
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """By id, in the order of `transactional_ids`. Raises TRANSACTIONAL_ID_NOT_FOUND for an id that was never
@@ -506,7 +437,7 @@ class Admin:
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
         """Who has records in each of these partitions, and whose are staged beside it, sorted by producer id."""
         named = check_topic_partitions("partitions", partitions)
-        return self._transactions.describe_producers(named, self._deadline_ms())
+        return self._transactions.describe_producers(named, self._calls.deadline_ms())
 
     def abort_transaction(
         self, transactional_id: str, *, producer_id: int | None = None, producer_epoch: int | None = None
@@ -557,7 +488,7 @@ class Admin:
                 if not topic.is_internal
                 for one in topic.partitions
             ]
-        deadline_ms = self._deadline_ms()
+        deadline_ms = self._calls.deadline_ms()
         return self._transactions.find_hanging(
             partitions,
             describe_groups=self._describe_all_groups,
@@ -581,88 +512,6 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # ------------------------------------------------------------ calls
-
-    def _change(self, method: str, requests: Iterable[Any]) -> list[Any]:
-        results = [result for request in requests for result in self._on_controller(method, request).topics]
-        raise_failures([(result.name, result.error_code, result.error_message) for result in results])
-        return results
-
-    def _deadline_ms(self) -> float:
-        return monotonic_ms() + self._config.default_api_timeout_ms
-
-    def _retrying(self, ask: Callable[[], ResultT], deadline_ms: float) -> ResultT:
-        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._config.retries)
-
-    def _describe(self, names: Sequence[str] = (), deadline_ms: float | None = None) -> Any:
-        deadline_ms = self._deadline_ms() if deadline_ms is None else deadline_ms
-        return self._retrying(lambda: self._cluster.describe(names, deadline_ms=deadline_ms), deadline_ms)
-
-    def _ask(self, method: str, request: Any) -> Any:
-        """Any broker, as often as it takes: the question changes nothing."""
-        deadline_ms = self._deadline_ms()
-        return self._retrying(
-            lambda: self._cluster.call(method, request, deadline_ms=deadline_ms, is_reading=True), deadline_ms
-        )
-
-    def _on_controller(self, method: str, request: Any) -> Any:
-        """At the controller, and once: after an unknown outcome the second answer would not be the first one's. Only
-        what was never sent is sent again: so the controller has to answer a question first."""
-        deadline_ms = self._deadline_ms()
-        patience_ms = itertools.accumulate(itertools.repeat(2), operator.mul, initial=SILENT_AFTER_MS)
-
-        def ask() -> Any:
-            self._describe(deadline_ms=deadline_ms)
-            address = self._cluster.controller_address
-            if address is not None:
-                left_ms = max(0.0, deadline_ms - monotonic_ms())
-                self._cluster.knock(address, min(next(patience_ms), left_ms))
-            return self._cluster.call(method, request, address=address, deadline_ms=deadline_ms, is_repeatable=False)
-
-        return self._cluster.retry(
-            ask,
-            deadline_ms=deadline_ms,
-            retries=self._config.retries,
-            may_retry=lambda error: isinstance(error, NotConnected) and self._cluster.may_retry(error),
-        )
-
-
-def _starting_point(
-    start: str | None, offsets_of: str | None, timestamp_ms: int | None, at_version: Bound | None
-) -> targets.OffsetTarget:
-    places: dict[str, targets.OffsetTarget] = {"earliest": targets.ToEarliest(), "latest": targets.ToLatest()}
-    if start is not None and (not isinstance(start, str) or start not in places):
-        raise BusError(ErrorCode.INVALID_REQUEST, f"expected a start of earliest or latest, found {start!r}")
-    if timestamp_ms is not None:
-        check_integer("timestamp_ms", timestamp_ms, -INT_64_MAX, INT_64_MAX)
-    given = [
-        target
-        for target in (
-            None if start is None else places[start],
-            None if offsets_of is None else targets.ToGroup(offsets_of),
-            None if timestamp_ms is None else targets.ToTimestamp(timestamp_ms),
-            None if at_version is None else targets.ToVersion(at_version),
-        )
-        if target is not None
-    ]
-    if len(given) != 1:
-        raise BusError(
-            ErrorCode.INVALID_REQUEST,
-            f"expected one of start, offsets_of, timestamp_ms and at_version, found {len(given)}",
-        )
-    return given[0]
-
-
-def _resource(name: str, kind: str) -> pb.ConfigResource:
-    if not isinstance(kind, str) or kind not in _RESOURCE_TYPES:
-        raise BusError(ErrorCode.INVALID_REQUEST, f"expected a resource kind topic or broker, found {kind!r}")
-    check_text("name", name)
-    return pb.ConfigResource(type=_RESOURCE_TYPES[kind], name=name)
-
-
-def _operation(operation: str, name: str, value: str) -> pb.AlterConfigOp:
-    return pb.AlterConfigOp(name=name, operation=_OPERATIONS[operation], value=value)
 
 
 def _check_new_topic(name: str, value: Any) -> NewTopic:
@@ -693,37 +542,3 @@ def _check_question(name: str, value: Any) -> OffsetQuestion:
         check_integer(f"the version of {name}", value.version, 0, INT_64_MAX)
         return value
     return check_integer(name, value, -INT_64_MAX, INT_64_MAX)  # a time before 1970 is one, too
-
-
-def _topic_description(topic: pb.TopicMetadata) -> TopicDescription:
-    partitions = [
-        PartitionDescription(
-            partition=partition.partition,
-            leader_id=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-            error=str(error_of(partition.error_code, partition.error_message)) if partition.error_code else None,
-            replicas=tuple(partition.replica_ids),
-            isr=tuple(partition.isr_ids),
-            is_offline=partition.is_offline,
-        )
-        for partition in topic.partitions
-    ]
-    return TopicDescription(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=tuple(sorted(partitions, key=lambda partition: partition.partition)),
-    )
-
-
-def _config_description(entry: pb.ConfigEntry) -> ConfigDescription:
-    return ConfigDescription(
-        name=entry.name,
-        value=entry.value,
-        default_value=entry.default_value,
-        is_default=entry.is_default,
-        is_read_only=entry.is_read_only,
-        type=entry.type,
-        valid_values=entry.valid_values,
-        documentation=entry.documentation,
-    )

@@ -49,9 +49,10 @@ class GroupAdmin:
         self._cluster = cluster
         self._calls = calls
 
-    def list_on(self, address: str, states: Sequence[str], deadline_ms: float) -> list[GroupListing]:
-        """Those that the broker at `address` coordinates."""
+    def list_on(self, broker: pb.Broker, states: Sequence[str], deadline_ms: float) -> list[GroupListing]:
+        """Those that this broker coordinates."""
         request = pb.ListGroupsRequest(states=states)
+        address = f"{broker.host}:{broker.port}"
         response = self._cluster.call("ListGroups", request, address=address, deadline_ms=deadline_ms)
         if response.error_code:
             raise error_of(response.error_code, response.error_message)

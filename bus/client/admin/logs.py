@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
+from bus.client.admin.broker_calls import CallTimes
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.list_offsets import leader_of
@@ -29,15 +30,6 @@ ACTIONS = {
 }
 Results = Generator[MaintainedLog, None, None]
 SWAP_KINDS = {"same_rows": pb.SWAP_KIND_SAME_ROWS, "last_of_keys": pb.SWAP_KIND_LAST_OF_KEYS}
-
-
-class CallTimes(Protocol):
-    """The settings of a client that say how long it tries."""
-
-    @property
-    def retries(self) -> int: ...
-    @property
-    def default_api_timeout_ms(self) -> int: ...
 
 
 class LogAdmin:
