@@ -20,7 +20,7 @@ from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
 from bus.runtime.partitions.partition_queue import TransactionWritten
-from bus.runtime.partitions.partition_transactions import PartitionTransactions
+from bus.runtime.partitions.partition_transactions import Idle, PartitionTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.transactions import decisions
@@ -175,15 +175,15 @@ def test_offsets_that_stay_pending_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It deletes what is staged of transactions that are open; those that were acknowledged cannot be committed."""
 
-    async def find_old(self: staged_sweeper.StagedSweeper, partition: Any) -> list[StagingKey]:
+    async def find_old(self: staged_sweeper.StagedSweeper, partition: Any) -> list[tuple[StagingKey, Idle]]:
         with contextlib.suppress(StorageFault):
-            return [key for key, _ in await partition.transactions.list_staged()]
+            return [(key, Idle(None, None)) for key, _ in await partition.transactions.list_staged()]
         return []
 
     async def find_none(self: Any, number: int, traces: Traces) -> Traces:
         return Traces()
 
-    async def discard(self: PartitionTransactions, key: StagingKey) -> bool:
+    async def discard(self: PartitionTransactions, key: StagingKey, idle: Idle) -> bool:
         self._table.staged.drop(key)
         return True
 

@@ -21,6 +21,7 @@ from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.ports import StagingKey
 from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_transactions import Idle
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
@@ -87,19 +88,19 @@ class StagedSweeper:
 
     async def sweep(self) -> int:
         """How many transactions' batches were deleted. What cannot be told now is left to the next time."""
-        found: dict[int, list[tuple[Partition, StagingKey]]] = {}
+        found: dict[int, list[tuple[Partition, StagingKey, Idle]]] = {}
         for partition in self._partitions():
-            for key in await self._find_old(partition):
-                found.setdefault(key.coordinator_partition, []).append((partition, key))
+            for key, idle in await self._find_old(partition):
+                found.setdefault(key.coordinator_partition, []).append((partition, key, idle))
         count = 0
         for number, staged in found.items():
-            rows = frozenset(_rows_of(key) for _, key in staged)
+            rows = frozenset(_rows_of(key) for _, key, _ in staged)
             needed = await self._coordinators.find_needed(number, Traces(rows=rows))
             if isinstance(needed, Refused):
                 continue
-            for partition, key in staged:
+            for partition, key, idle in staged:
                 if _rows_of(key) not in needed.rows:
-                    count += await self._discard(partition, key)
+                    count += await self._discard(partition, key, idle)
         return count
 
     async def forget_expired(self) -> int:
@@ -134,7 +135,7 @@ class StagedSweeper:
                 unknown += sorted(some - known.transactional_ids)
         return unknown
 
-    async def _find_old(self, partition: Partition) -> list[StagingKey]:
+    async def _find_old(self, partition: Partition) -> list[tuple[StagingKey, Idle]]:
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
         try:
@@ -143,11 +144,12 @@ class StagedSweeper:
             _log.warning("%s: what is staged cannot be listed for now: %s", partition.name, fault)
             return []
         old_ms = self._now_ms() - self._age_min_ms
-        return [key for key, found in staged if found.newest_ms < old_ms and not partition.transactions.knows(key)]
+        seen = ((key, partition.transactions.look_at(key)) for key, found in staged if found.newest_ms < old_ms)
+        return [(key, idle) for key, idle in seen if idle is not None]
 
-    async def _discard(self, partition: Partition, key: StagingKey) -> bool:
+    async def _discard(self, partition: Partition, key: StagingKey, idle: Idle) -> bool:
         try:
-            is_done = await partition.transactions.discard(key)
+            is_done = await partition.transactions.discard(key, idle)
         except StorageFault as fault:
             _log.warning("%s: what is left of %s cannot be deleted for now: %s", partition.name, key, fault)
             return False

@@ -76,6 +76,14 @@ class _Open:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """A transaction, known here or not, of which no batch is under way."""
+
+    transaction: _Open | None
+    staged: StagedState | None
+
+
 class PartitionTransactions:
     """`waiting_bytes_max` bounds the batches that wait to be staged, `staged_bytes_max` what is staged of one
     transaction."""
@@ -319,12 +327,23 @@ class PartitionTransactions:
             return self._refuse(str(fault))
         return None
 
-    async def discard(self, key: StagingKey) -> bool:
-        """Delete what is staged of a transaction that is not open, as its coordinator says. False if batches of it have
-        come meanwhile. Raises `StorageFault`."""
-        if self._writer.stopped is not None or key in self._open:
+    def look_at(self, key: StagingKey) -> Idle | None:
+        """What is known of a transaction before its coordinator is asked about it; None while a batch of it is under
+        way."""
+        known = self._open.get(key)
+        if known is None:
+            return Idle(None, None)
+        return Idle(known, known.staged) if known.task is None else None
+
+    async def discard(self, key: StagingKey, idle: Idle) -> bool:
+        """Forget and delete what is staged of a transaction that is not open, as its coordinator says. False if batches
+        of it have come since `look_at`. Raises `StorageFault`."""
+        now = self.look_at(key)
+        if self._writer.stopped is not None or now is None:
             return False
-        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+        if now.transaction is not idle.transaction or now.staged != idle.staged:
+            return False
+        await self._drop(key)
         return True
 
     async def _drop_quietly(self, key: StagingKey) -> None:
@@ -354,9 +373,6 @@ class PartitionTransactions:
     def staged(self) -> dict[StagingKey, StagedState]:
         """Of the transactions that this leader knows to be open."""
         return {key: known.staged for key, known in self._open.items() if known.staged is not None}
-
-    def knows(self, key: StagingKey) -> bool:
-        return key in self._open
 
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
         """All that lies beside the table. Raises `StorageFault`."""

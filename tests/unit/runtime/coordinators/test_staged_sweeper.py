@@ -107,6 +107,26 @@ def test_what_is_under_way_here_is_not_even_asked_about() -> None:
     run(scenario)
 
 
+def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_it() -> None:
+    """A coordinator that was given up, or that died before its log had the partition, tells nobody of the end."""
+
+    async def scenario(bench: Bench) -> None:
+        async def add() -> Refused | None:
+            return None
+
+        transactions, coordinators = bench.partition.transactions, Coordinators()
+        batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
+        await transactions.stage(batch, OLD, "payments", add)
+        coordinators.open = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
+        assert await sweeper(bench, coordinators).sweep() == 0
+        assert transactions.staged.keys() == {OLD}
+        coordinators.open.clear()
+        assert await sweeper(bench, coordinators).sweep() == 1
+        assert (bench.table.staged.batches, transactions.staged) == ({}, {})
+
+    run(scenario)
+
+
 def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
     async def scenario(bench: Bench) -> None:
         async def add() -> Refused | None:

@@ -400,7 +400,6 @@ def test_what_is_open_is_known_with_what_is_staged() -> None:
         transactions = bench.partition.transactions
         await stage(bench, Coordinator(), 0, 2)
         assert transactions.staged == {KEY: StagedState(1, 100)}
-        assert (transactions.knows(KEY), transactions.knows(OTHER)) == (True, False)
         assert [key for key, _ in await transactions.list_staged()] == [KEY]
 
     run(scenario)
