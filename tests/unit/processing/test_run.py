@@ -14,9 +14,11 @@ import pytest
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
-from bus.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings
+from bus.processing import Acknowledgement, Output, ProcessingRun, RecordFailed, RunSummary, parse_settings
+from bus.processing.transactions import OutputTransactions
 from bus.processing.work import Work
 from tests.support.processing import FakeConsumer, partition, record
+from tests.support.processing_transactions import FakeMember, FakeProducer
 
 P0, P1 = partition(0), partition(1)
 
@@ -466,3 +468,90 @@ def test_a_handler_that_does_not_fit_is_refused(handler: Any, ack: str, expected
     with pytest.raises(BusError, match=expected):
         run(consumer, handler, ack=ack)
     assert not consumer.is_closed
+
+
+# ---------------------------------------------------------------- with a transactional id
+
+
+def run_in_transactions(
+    consumer: FakeConsumer, producer: FakeProducer, handler: Callable[..., Any], **options: Any
+) -> RunSummary:
+    """Until the script of the consumer is over."""
+    stop = threading.Event()
+    settings = parse_settings({"workers": 4, "transactional_id": "billing-0", **options})
+    consumer.script.append(lambda: stop.set())
+    transactions = OutputTransactions(producer, FakeMember(), settings)
+    box = DeadLetterBox()
+    return ProcessingRun(consumer, consumer, handler, settings, box.send, stop, transactions=transactions).run()
+
+
+def repeat(record: ConsumerRecord, output: Output) -> None:
+    output.send("doubles", b"%d" % record.offset)
+
+
+def test_what_was_open_before_is_ended_before_the_first_poll_and_all_is_committed_by_transactions() -> None:
+    producer = FakeProducer()
+    consumer = FakeConsumer([lambda: producer.calls.append("poll"), [record(0), record(1)]])
+    _, note = handles_all(consumer, 2)
+
+    def handler(record: ConsumerRecord, output: Output) -> None:
+        repeat(record, output)
+        note(record)
+
+    summary = run_in_transactions(consumer, producer, handler)
+    assert producer.calls[:2] == ["init", "poll"]
+    assert (producer.committed, producer.offsets[-1]) == ([b"0", b"1"], {P0: 2})
+    assert consumer.commits == []
+    assert (summary.handled, summary.committed) == (2, {P0: 2})
+
+
+def test_output_of_revoked_partitions_is_committed_before_they_are_given_up() -> None:
+    producer = FakeProducer()
+    consumer = FakeConsumer([[record(0), record(0, 1)]])
+    handled, handler = handles_all(consumer, 2)
+
+    def handle(record: ConsumerRecord, output: Output) -> None:
+        repeat(record, output)
+        handler(record)
+
+    consumer.script += [lambda: consumer.revoke(P0), lambda: producer.calls.append("given up")]
+    run_in_transactions(consumer, producer, handle, ack="time", ack_time_ms=3_600_000)
+    assert producer.calls.index("commit") < producer.calls.index("given up")
+    assert producer.offsets == [{P0: 1}, {P1: 1}]
+    assert len(handled) == 2
+
+
+def test_transaction_that_was_aborted_is_written_again_without_a_handler() -> None:
+    producer = FakeProducer(commit=[ErrorCode.TRANSACTION_ABORTABLE])
+    consumer = FakeConsumer([[record(0), record(1)]])
+    consumer.script.append(waiting_for(consumer, lambda: bool(producer.committed)))
+    summary = run_in_transactions(consumer, producer, repeat)
+    assert producer.calls.count("abort") == 1
+    assert producer.committed == [b"0", b"1"]
+    assert summary.handled == 2
+
+
+def test_run_that_is_fenced_ends_with_the_error() -> None:
+    producer = FakeProducer(offsets=[ErrorCode.PRODUCER_FENCED], abort=[ErrorCode.PRODUCER_FENCED])
+    consumer = FakeConsumer([[record(0)]])
+    consumer.script.append(never(consumer))
+    with pytest.raises(BusError) as raised:
+        run_in_transactions(consumer, producer, repeat)
+    assert raised.value.code is ErrorCode.PRODUCER_FENCED
+    assert consumer.is_closed
+
+
+def test_run_that_is_stopped_while_an_earlier_instance_is_ended_ends_in_order() -> None:
+    consumer = FakeConsumer()
+    stop = threading.Event()
+    stop.set()
+    settings = parse_settings({"transactional_id": "billing-0"})
+    transactions = OutputTransactions(FakeProducer(init=[ErrorCode.REQUEST_TIMED_OUT]), FakeMember(), settings)
+    box = DeadLetterBox()
+    summary = ProcessingRun(consumer, consumer, repeat, settings, box.send, stop, transactions=transactions).run()
+    assert summary.ended_by == "stop"
+
+
+def test_handler_with_a_transactional_id_takes_an_output() -> None:
+    with pytest.raises(BusError, match=r"expected a handler of \(record, output\) with a transactional_id"):
+        run_in_transactions(FakeConsumer(), FakeProducer(), lambda record: None)

@@ -2,108 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from bus.client.interceptors import ProducerRecord
-from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
-from bus.model import TopicPartition
 from bus.processing import parse_settings
 from bus.processing.commits import OffsetTracker
 from bus.processing.output import Outcome, Output, WaitingOutcomes
 from bus.processing.transactions import OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import Work
 from tests.support.processing import partition, record
+from tests.support.processing_transactions import FakeMember, FakeProducer
 
 E = ErrorCode
 P0, P1 = partition(0), partition(1)
-STAMP = GroupMetadata("billing", 4, "member")
 
 
 def outcome(offset: int, number: int = 0, *, values: Sequence[bytes] = (b"out",)) -> Outcome:
     work = Work(record(offset, number), partition(number), "lane", 1, OffsetTracker())
     return Outcome(work, ([ProducerRecord("doubles", value) for value in values],))
-
-
-class Future:
-    def __init__(self, error: BusError | None) -> None:
-        self._error = error
-
-    def result(self, timeout: float | None = None) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-class FakeProducer:
-    """`fails`: the name of a call -> the errors of the next ones, None for none. `refused`: values that no topic takes;
-    like the real one it tells at the future, and at the commit."""
-
-    def __init__(self, refused: Sequence[bytes] = (), **fails: Sequence[ErrorCode | None]) -> None:
-        self.calls: list[str] = []
-        self.committed: list[bytes] = []
-        self._fails = {name: list(codes) for name, codes in fails.items()}
-        self._refused = refused
-        self._sent: list[bytes] = []
-        self._error: BusError | None = None
-
-    def _do(self, name: str) -> None:
-        self.calls.append(name)
-        code = self._fails[name].pop(0) if self._fails.get(name) else None
-        if code is not None:
-            raise BusError(code, name)
-
-    def init_transactions(self) -> None:
-        self._do("init")
-
-    def begin_transaction(self) -> None:
-        self._sent, self._error = [], None
-        self._do("begin")
-
-    def send(self, topic: str, value: Any, *others: Any) -> Future:
-        self._do("send")
-        self._sent.append(value)
-        if value in self._refused:
-            self._error = BusError(E.MESSAGE_TOO_LARGE, "too large")
-            return Future(self._error)
-        return Future(None)
-
-    def flush(self) -> None: ...
-
-    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group_metadata: GroupMetadata) -> None:
-        assert group_metadata == STAMP
-        self._do("offsets")
-
-    def commit_transaction(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._do("commit")
-        self.committed += self._sent
-
-    def abort_transaction(self) -> None:
-        self._do("abort")
-
-    def partitions_for(self, topic: str) -> list[int]:
-        self._do("partitions")
-        return [0, 1]
-
-    def close(self) -> None: ...
-
-
-class FakeMember:
-    def __init__(self, error: BusError | None = None) -> None:
-        self.error = error
-        self.refused: list[ErrorCode] = []
-
-    def transaction_stamp(self, partitions: Sequence[TopicPartition]) -> GroupMetadata:
-        if self.error is not None:
-            raise self.error
-        return STAMP
-
-    def note_stamp_refused(self, error: BusError, stamp: GroupMetadata) -> None:
-        self.refused.append(error.code)
 
 
 def of(producer: FakeProducer, member: FakeMember | None = None, **options: Any) -> OutputTransactions:
