@@ -100,6 +100,8 @@ def describe_failure(error: Exception) -> str | None:
 
 def _describe_bus_error(error: BusError) -> str:
     message = f"{error.name}: {error.message}"
+    if type(error).__name__ == "UnusableConnection":
+        return message  # a broker is there
     if error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE) and "bus serve" not in message:
         return f"{message}; is a broker running? start one with: bus serve, or a cluster with: bus cluster up"
     if "expected an existing topic" in message:

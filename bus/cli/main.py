@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -92,6 +93,8 @@ class _NoPandas:
 
 
 def main() -> None:
+    # What gRPC's core has to say of a connection that fails comes as an error, too.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     prepare_streams()
     sys.meta_path.insert(0, _NoPandas)
     cli(prog_name="bus")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bus.cli.output import LISTING_FORMATS
+from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS, security_defaults
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -29,16 +31,88 @@ def open_admin(address: str, **configs: Any) -> Admin:
     return Admin(address, **configs)
 
 
-def address_option() -> _Decorator[Any]:
-    return click.option(
-        "--address",
-        "-a",
-        envvar="BUS_ADDRESS",
-        default=ADDRESS_DEFAULT,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="Broker to ask; several with commas between.",
-    )
+def address_option(*, has_properties: bool = False) -> _Decorator[Any]:
+    """The address of a broker, and how to reach it. `has_properties`: the command has `property_option` itself."""
+
+    def decorate(command: Any) -> Any:
+        command = _COMMAND_CONFIG(command)
+        return _ADDRESS(command if has_properties else _CONNECTION_PROPERTY(command))
+
+    return decorate
+
+
+def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """For all clients of this command. Raises `click.BadParameter`."""
+    if path is None:
+        return
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"expected a file with settings, found: {error}") from None
+    texts = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "!"))]
+    others = _use_for_connections(ctx, parse_pairs(texts, "--command-config"))
+    if others:
+        raise click.BadParameter(_not_of_connections(others))
+
+
+def _take_connection_properties(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> None:
+    others = _take_properties(ctx, texts)
+    if others:
+        raise click.BadParameter(_not_of_connections(others))
+
+
+def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]:
+    """Those that are about more than connections."""
+    pairs = parse_pairs(texts, "--property")
+    for name in pairs:
+        if name.replace(".", "_") in SECRET_SETTINGS:
+            click.echo(
+                f"warning: {name} on the command line is seen by all who list processes; give --command-config FILE",
+                err=True,
+            )
+    return _use_for_connections(ctx, pairs)
+
+
+def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str]) -> dict[str, str]:
+    """Whatever of them is about connections is for all clients of this command; the rest is returned."""
+    named = {name: name.replace(".", "_") for name in pairs}
+    ours = {named[name]: value.strip() for name, value in pairs.items() if named[name] in SECURITY_SETTINGS}
+    if ours:
+        ctx.with_resource(security_defaults(ours))
+    return {name: value for name, value in pairs.items() if named[name] not in SECURITY_SETTINGS}
+
+
+def _not_of_connections(names: Iterable[str]) -> str:
+    known = ", ".join(name.replace("_", ".") for name in SECURITY_SETTINGS)
+    return f"expected settings of the connection, {known}, found {', '.join(names)}"
+
+
+_COMMAND_CONFIG = click.option(
+    "--command-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    expose_value=False,
+    callback=_take_command_config,
+    help="Properties of the connection, one a line: security.protocol=SSL, ssl.ca.location=ca.pem.",
+)
+_CONNECTION_PROPERTY = click.option(
+    "--property",
+    "-X",
+    multiple=True,
+    metavar="NAME=VALUE",
+    expose_value=False,
+    callback=_take_connection_properties,
+    help="A property of the connection: security.protocol=SSL; repeatable.",
+)
+_ADDRESS: _Decorator[Any] = click.option(
+    "--address",
+    "-a",
+    envvar="BUS_ADDRESS",
+    default=ADDRESS_DEFAULT,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Broker to ask; several with commas between.",
+)
 
 
 def root_option(text: str = "Root of the bus whose tables are read.") -> _Decorator[Any]:
@@ -113,6 +187,7 @@ def property_option() -> _Decorator[Any]:
         "properties",
         multiple=True,
         metavar="NAME=VALUE",
+        callback=lambda ctx, _, texts: tuple(f"{name}={value}" for name, value in _take_properties(ctx, texts).items()),
         help="Any setting of the producer, by Kafka's name: linger.ms=20; repeatable.",
     )
 

@@ -81,7 +81,7 @@ def _ensure_topic(address: str, topic: str, partitions: int | None) -> None:
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", help="all: committed to the Delta table.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", help="On the wire.")
 @property_option()
-@address_option()
+@address_option(has_properties=True)
 def produce(
     topic: str,
     records: int,

@@ -70,7 +70,7 @@ _BATCHES_IN_FLIGHT_MAX = 64
 @click.option("--compression", "-z", type=click.Choice(COMPRESSIONS), default="none", help="On the wire.")
 @property_option()
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
-@address_option()
+@address_option(has_properties=True)
 def produce(
     topic: str,
     files: tuple[str, ...],

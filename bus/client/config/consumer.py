@@ -8,7 +8,17 @@ from typing import Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config import values
-from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
+from bus.client.config.security import protocol
+from bus.client.config.values import (
+    ANY_MILLISECONDS,
+    SOME_MILLISECONDS,
+    checked_by,
+    choice,
+    conflict,
+    integer,
+    secret,
+    setting,
+)
 
 _ISOLATION_LEVELS = {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"}
 
@@ -53,6 +63,13 @@ class ConsumerConfig:
     metrics_sample_window_ms: int = setting(30_000, SOME_MILLISECONDS)
     metrics_num_samples: int = setting(2, integer(1))
     metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
+    security_protocol: str = setting("PLAINTEXT", protocol)
+    ssl_ca_location: str = setting("", values.text)
+    ssl_truststore_location: str = setting("", values.text)
+    ssl_certificate_location: str = setting("", values.text)
+    ssl_key_location: str = setting("", values.text)
+    ssl_keystore_location: str = setting("", values.text)
+    ssl_key_password: str = secret("", values.text)
 
 
 def reconcile(config: ConsumerConfig, given: Collection[str]) -> ConsumerConfig:

@@ -19,7 +19,16 @@ from bus.client.config import producer as producer_config
 from bus.client.config import values
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, Check, conflict, integer, setting
+from bus.client.config.security import SECRET_SETTINGS, check_security, protocol, with_defaults
+from bus.client.config.values import (
+    ANY_MILLISECONDS,
+    SOME_MILLISECONDS,
+    Check,
+    conflict,
+    integer,
+    secret,
+    setting,
+)
 from bus.errors import BusError, ErrorCode
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
@@ -36,6 +45,13 @@ class AdminConfig:
     reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
     metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
     default_api_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
+    security_protocol: str = setting("PLAINTEXT", protocol)
+    ssl_ca_location: str = setting("", values.text)
+    ssl_truststore_location: str = setting("", values.text)
+    ssl_certificate_location: str = setting("", values.text)
+    ssl_key_location: str = setting("", values.text)
+    ssl_keystore_location: str = setting("", values.text)
+    ssl_key_password: str = secret("", values.text)
 
 
 ClientConfig = AdminConfig | ProducerConfig | ConsumerConfig
@@ -49,7 +65,8 @@ ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
-_NO_SECURITY = "connections are neither encrypted nor authenticated in this version"
+_NO_SASL = "there is no SASL yet: a client shows who it is by a certificate (ssl_certificate_location)"
+_PEM = "keys and certificates are PEM files: ssl_ca_location, ssl_certificate_location, ssl_key_location"
 
 _FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
 
@@ -80,25 +97,29 @@ _NOT_SUPPORTED = {
     "connections_max_idle_ms": _GRPC_SOCKETS,
     "socket_connection_setup_timeout_ms": f"{_GRPC_SOCKETS}; bound a call with request_timeout_ms",
     "socket_connection_setup_timeout_max_ms": f"{_GRPC_SOCKETS}; bound a call with request_timeout_ms",
-    "security_protocol": _NO_SECURITY,
-    "security_providers": _NO_SECURITY,
+    "security_providers": "TLS is gRPC's own",
+    "ssl_endpoint_identification_algorithm": "the host in a certificate is always checked",
+    "enable_ssl_certificate_verification": "certificates are always verified",
+    "ssl_cipher_suites": "set the environment's GRPC_SSL_CIPHER_SUITES",
     "config_providers": "give the values themselves",
 }
-_NOT_SUPPORTED_PREFIXES = {"sasl_": _NO_SECURITY, "ssl_": _NO_SECURITY}
+_NOT_SUPPORTED_PREFIXES = {"sasl_": _NO_SASL, "ssl_": _PEM}
 
 
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
     """The settings of `kind`, `given` over the defaults. Raises `BusError` INVALID_CONFIG."""
     checks: dict[str, Check] = {setting.name: setting.metadata["check"] for setting in fields(kind)}
     checked: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in with_defaults(given).items():
         if name not in checks:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
             checked[name] = checks[name](value)
         except ValueError as expected:
-            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {value!r}") from None
+            found = "another value" if name in SECRET_SETTINGS else repr(value)
+            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {found}") from None
     config: Any = _reconcile_backoffs(kind(**checked), checked)
+    check_security(config, checked)
     if isinstance(config, ProducerConfig):
         config = producer_config.reconcile(config, checked)
     elif isinstance(config, ConsumerConfig):

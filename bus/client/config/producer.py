@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bus.client.config import values
-from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
+from bus.client.config.security import protocol
+from bus.client.config.values import (
+    ANY_MILLISECONDS,
+    SOME_MILLISECONDS,
+    checked_by,
+    choice,
+    conflict,
+    integer,
+    secret,
+    setting,
+)
 
 _ACKS = {"all": -1, "-1": -1, -1: -1, "1": 1, 1: 1, "0": 0, 0: 0}
 _COMPRESSIONS = {name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}
@@ -46,6 +56,13 @@ class ProducerConfig:
     reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
     reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
     metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
+    security_protocol: str = setting("PLAINTEXT", protocol)
+    ssl_ca_location: str = setting("", values.text)
+    ssl_truststore_location: str = setting("", values.text)
+    ssl_certificate_location: str = setting("", values.text)
+    ssl_key_location: str = setting("", values.text)
+    ssl_keystore_location: str = setting("", values.text)
+    ssl_key_password: str = secret("", values.text)
     partitioner: Any = field(default=None, metadata=checked_by(values.partitioner))
     partitioner_ignore_keys: bool = setting(False, values.boolean)
     partitioner_adaptive_partitioning_enable: bool = setting(True, values.boolean)

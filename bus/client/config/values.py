@@ -47,6 +47,11 @@ def setting(default: Any, check: Check) -> Any:
     return field(default=default, metadata=checked_by(check))
 
 
+def secret(default: Any, check: Check) -> Any:
+    """A field that a `repr` leaves out."""
+    return field(default=default, repr=False, metadata=checked_by(check))
+
+
 def checked_by(check: Check) -> Mapping[str, Check]:
     return {"check": check}
 

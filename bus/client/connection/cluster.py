@@ -16,8 +16,16 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from bus.client.config.security import SecuritySettings, security_of
 from bus.client.connection.broker_watch import BrokerWatch
-from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
+from bus.client.connection.connections import (
+    SERVICE,
+    Connection,
+    Connections,
+    NotConnected,
+    UnusableConnection,
+    closed_client,
+)
 from bus.client.connection.first_answer import first_answer
 from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.portions import portions
@@ -33,7 +41,7 @@ _ATTEMPT_MS_MIN = 500
 ResultT = TypeVar("ResultT")
 
 
-class ConnectionConfig(Protocol):
+class ConnectionConfig(SecuritySettings, Protocol):
     """The settings that all clients share."""
 
     @property
@@ -107,7 +115,7 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._config = config
         self._lock = threading.Lock()
-        self._connections = Connections(config)
+        self._connections = Connections(config, security_of(config))
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced)
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
@@ -133,7 +141,8 @@ class Cluster:
         """Whether the same may succeed later. A broker's word that a topic does not exist is final here, and so is that
         it cannot read its records."""
         is_final = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
-        is_lost = not self.was_reached and not self.is_patient
+        is_hopeless = not self.is_patient or isinstance(error, UnusableConnection)
+        is_lost = not self.was_reached and is_hopeless
         return error.retriable and not is_final and not is_lost and not self._closed.is_set()
 
     def retry(

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from bus.client.config.security import Security
+from bus.client.connection.tls import ChannelSecurity
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -60,8 +62,14 @@ class Connection:
         return call
 
 
+class UnusableConnection(NotConnected):
+    """Nor will there be one, unless somebody changes the settings or the certificates."""
+
+
 class Connections:
-    def __init__(self, times: ReconnectTimes) -> None:
+    def __init__(self, times: ReconnectTimes, security: Security) -> None:
+        """Raises `BusError` INVALID_CONFIG for certificates that cannot be used."""
+        self._security = ChannelSecurity(security)
         self._options = _channel_options(times)
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
@@ -87,7 +95,7 @@ class Connections:
                 raise closed_client()
             found = self._connections.get(address)
             if found is None:
-                found = Connection(address, grpc.insecure_channel(address, options=self._options))
+                found = Connection(address, self._security.open_channel(address, self._options))
                 self._connections[address] = found
             return found
 
@@ -95,10 +103,19 @@ class Connections:
         """What a failed call means for a user. A connection that never came about is given up."""
         if connection.given_up is not None:
             return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {connection.given_up}")
-        error = translate_rpc_error(failure, address=connection.address, what=what)
+        error = self._translate(failure, connection.address, what)
         if isinstance(error, NotConnected):
             self._give_up(connection)
         return error
+
+    def _translate(self, failure: grpc.RpcError, address: str, what: str) -> BusError:
+        error = translate_rpc_error(failure, address=address, what=what)
+        if not isinstance(error, NotConnected):
+            return error
+        reason = self._security.explain(address, failure.details() or "")
+        if reason is None:
+            return error
+        return UnusableConnection(error.code, f"the broker at {address} cannot be reached: {reason}")
 
     def give_up(self, address: str, reason: str) -> None:
         """All that is under way there fails with NETWORK_EXCEPTION; what comes later has another connection."""
@@ -136,6 +153,8 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
     match status:
         case grpc.StatusCode.UNAVAILABLE:
             return _unreachable(address, details)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{what} at {address}: {details}")
         case grpc.StatusCode.CANCELLED:
             return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what} at {address} was cancelled: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:

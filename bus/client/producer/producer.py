@@ -21,6 +21,7 @@ import pyarrow as pa
 from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.connections import UnusableConnection
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.interceptors import InterceptorChain, ProducerRecord, close_all
 from bus.client.producer import exit_hooks
@@ -468,7 +469,8 @@ class Producer:
         try:
             return self._cluster.wait_topic(topic, deadline_ms=deadline_ms, may_create=True)
         except BusError as error:
-            if not error.retriable or not self._cluster.is_patient:
+            is_final = not error.retriable or isinstance(error, UnusableConnection)
+            if is_final or not self._cluster.is_patient:
                 raise
             raise BusError(
                 ErrorCode.REQUEST_TIMED_OUT,

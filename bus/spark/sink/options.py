@@ -171,7 +171,7 @@ def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConf
         setting = name.removeprefix("kafka.").replace(".", "_")
         if not name.startswith("kafka.") or name in _SPELLINGS:
             continue
-        if setting in _CHECKED or (setting == "security_protocol" and text.strip().upper() == "PLAINTEXT"):
+        if setting in _CHECKED:
             continue
         settings[setting] = _typed(name, text, setting)
     try:

@@ -49,7 +49,7 @@ class Location:
 
     address: str | None = None  # of one broker or several, separated by commas
     root: str | None = None  # a path or URL
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the client, by their Python names
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the client, by their Python names
 
     def __str__(self) -> str:
         return self.root or self.address or "nowhere"
@@ -298,8 +298,6 @@ class _Options:
             nearest = difflib.get_close_matches(name, _SPELLINGS, n=1)
             hint = f"; did you mean {_SPELLINGS[nearest[0]]}?" if nearest else ""
             raise OptionError(f"{name}: expected an option of the bus source, found an unknown one{hint}")
-        if setting == "security.protocol" and self._texts[name].upper() == "PLAINTEXT":
-            return
         if setting not in _CLIENT_SETTINGS:
             raise OptionError(f"{name}: {_why_not(setting)}; leave it out")
 

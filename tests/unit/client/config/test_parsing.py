@@ -118,8 +118,8 @@ def test_transactions_need_an_identity_of_their_own_and_idempotence(configs: dic
         ("partitioner_class", "as partitioner"),
         ("interceptor_classes", "as interceptors"),
         ("metric_reporters", "metrics()"),
-        ("sasl_mechanism", "authenticated"),
-        ("ssl_keystore_location", "encrypted"),
+        ("sasl_mechanism", "there is no SASL yet"),
+        ("ssl_keystore_password", "PEM files"),
     ],
 )
 def test_config_of_kafka_without_a_meaning_here_is_refused_with_the_reason(name: str, reason: str) -> None:

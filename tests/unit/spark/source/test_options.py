@@ -227,8 +227,13 @@ def test_what_cannot_be_meant_is_refused_by_its_name(
         ("kafka.enable.auto.commit", "true", "kafka.enable.auto.commit: the query commits its progress"),
         ("kafka.interceptor.classes", "x", "kafka.interceptor.classes: "),
         ("kafka.interceptors", "x", "kafka.interceptors: .*leave it out"),
-        ("kafka.security.protocol", "SASL_SSL", "kafka.security.protocol: .*leave it out"),
-        ("kafka.ssl.truststore.location", "x", "kafka.ssl.truststore.location: .*leave it out"),
+        (
+            "kafka.security.protocol",
+            "SASL_SSL",
+            "kafka.security.protocol: expected PLAINTEXT or SSL .*, found",
+        ),
+        ("kafka.ssl.truststore.location", "x", "ssl_truststore_location: expected security_protocol=SSL beside it"),
+        ("kafka.ssl.truststore.password", "x", "ssl_truststore_password: keys .* are PEM files.*; leave it out"),
         ("kafka.receive.buffer.bytes", "65536", "kafka.receive.buffer.bytes: .*leave it out"),
         ("kafka.fetch.min.bytes", "-1", "kafka.fetch.min.bytes: expected .*found '-1'"),
         ("kafka.fetch.min.bytes", "many", "kafka.fetch.min.bytes: expected .*found 'many'"),
@@ -263,11 +268,18 @@ def test_settings_that_jobs_of_kafka_have_are_taken(name: str, text: str, value:
 
 @pytest.mark.parametrize(
     "name",
-    ["session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id", "security.protocol"],
+    ["session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id"],
 )
 def test_settings_without_meaning_here_are_taken_and_have_no_effect(name: str) -> None:
-    value = "PLAINTEXT" if name == "security.protocol" else "60000"
-    assert parsed({f"kafka.{name}": value}, is_stream=True).location.settings == {}
+    assert parsed({f"kafka.{name}": "60000"}, is_stream=True).location.settings == {}
+
+
+def test_settings_of_tls_are_the_client_s_and_a_password_is_shown_nowhere() -> None:
+    texts = {"security.protocol": "ssl", "ssl.keystore.location": "own.pem", "ssl.key.password": "hush"}
+    options = parsed({f"kafka.{name}": text for name, text in texts.items()}, is_stream=True)
+    assert options.location.settings["ssl_key_password"] == "hush"
+    assert options.location.settings["security_protocol"] == "SSL"
+    assert "hush" not in repr(options)
 
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])

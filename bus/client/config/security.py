@@ -1,0 +1,116 @@
+"""How a client reaches its brokers: in the clear, or by TLS, with or without a certificate of its own.
+
+The names are Kafka's and librdkafka's. Settings that a program does not give are those of `security_defaults`, or of
+the environment: BUS_SECURITY_PROTOCOL, BUS_SSL_CA_LOCATION and so on. Guards one promise: settings that contradict each
+other, or would do nothing, are refused before any connection is made, and no password is in an error or a `repr`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from bus.client.config.values import conflict
+from bus.model import PLAINTEXT, SSL, KeyFiles
+
+SECURITY_SETTINGS = (
+    "security_protocol",
+    "ssl_ca_location",
+    "ssl_truststore_location",
+    "ssl_certificate_location",
+    "ssl_key_location",
+    "ssl_keystore_location",
+    "ssl_key_password",
+)
+SECRET_SETTINGS = frozenset({"ssl_key_password"})
+
+_defaults: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """`files` have an effect with the protocol SSL only."""
+
+    protocol: str = PLAINTEXT
+    files: KeyFiles = field(default_factory=KeyFiles)
+
+
+class SecuritySettings(Protocol):
+    @property
+    def security_protocol(self) -> str: ...
+    @property
+    def ssl_ca_location(self) -> str: ...
+    @property
+    def ssl_truststore_location(self) -> str: ...
+    @property
+    def ssl_certificate_location(self) -> str: ...
+    @property
+    def ssl_key_location(self) -> str: ...
+    @property
+    def ssl_keystore_location(self) -> str: ...
+    @property
+    def ssl_key_password(self) -> str: ...
+
+
+@contextmanager
+def security_defaults(settings: Mapping[str, str]) -> Iterator[None]:
+    """For all clients of the process that are made meanwhile and name no such setting themselves."""
+    before = dict(_defaults)
+    _defaults.update(settings)
+    try:
+        yield
+    finally:
+        _defaults.clear()
+        _defaults.update(before)
+
+
+def with_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A program that names one of these settings names them all."""
+    if any(name in given for name in SECURITY_SETTINGS):
+        return given
+    found = _defaults or {
+        name: os.environ[variable] for name in SECURITY_SETTINGS if (variable := f"BUS_{name.upper()}") in os.environ
+    }
+    return {**given, **found} if found else given
+
+
+def protocol(value: Any) -> str:
+    if isinstance(value, str) and value.upper() in (PLAINTEXT, SSL):
+        return value.upper()
+    raise ValueError(f"{PLAINTEXT} or {SSL} (there is no SASL yet)")
+
+
+def check_security(config: SecuritySettings, given: Collection[str]) -> None:
+    """Raises `BusError` INVALID_CONFIG."""
+    if config.security_protocol != SSL:
+        useless = [name for name in SECURITY_SETTINGS[1:] if name in given and getattr(config, name)]
+        if useless:
+            raise conflict(f"{useless[0]}: expected security_protocol=SSL beside it, found {config.security_protocol}")
+        return
+    trusted, truststore = config.ssl_ca_location, config.ssl_truststore_location
+    if trusted and truststore and trusted != truststore:
+        raise conflict("expected ssl_ca_location or ssl_truststore_location, which mean the same, found two files")
+    if config.ssl_keystore_location and (config.ssl_certificate_location or config.ssl_key_location):
+        raise conflict(
+            "expected either ssl_keystore_location, with key and certificate, or ssl_certificate_location and "
+            "ssl_key_location, found both"
+        )
+    if bool(config.ssl_certificate_location) != bool(config.ssl_key_location):
+        raise conflict("expected ssl_certificate_location and ssl_key_location together, found one of the two")
+
+
+def security_of(config: SecuritySettings) -> Security:
+    if config.security_protocol != SSL:
+        return Security()
+    trusted = config.ssl_ca_location or config.ssl_truststore_location
+    certificate = config.ssl_certificate_location or config.ssl_keystore_location
+    key = config.ssl_key_location or config.ssl_keystore_location
+    return Security(SSL, KeyFiles(_path(certificate), _path(key), _path(trusted), config.ssl_key_password or None))
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None

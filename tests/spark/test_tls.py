@@ -1,0 +1,47 @@
+"""Spark writes and reads by TLS, with Kafka's names; a plan has no password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bus import Admin, NewTopic
+from bus.config.broker import BrokerConfig
+from tests.support.broker_thread import running_broker
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PASSWORD = "hush-hush"
+
+
+def test_spark_writes_and_reads_by_tls(spark: SparkSession, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    own = authority.issue("spark", password=PASSWORD)
+    config = BrokerConfig(
+        listeners=("SSL://127.0.0.1:0",),
+        ssl_keystore_location=str(authority.issue("broker").both),
+        ssl_truststore_location=str(authority.path),
+        ssl_client_auth="required",
+    )
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(authority.path),
+        "ssl.keystore.location": str(own.both),
+        "ssl.key.password": PASSWORD,
+    }
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    with running_broker(tmp_path / "root", config=config) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address, **{name.replace(".", "_"): value for name, value in settings.items()}) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        frame = spark.range(10).selectExpr("cast(id as string) as value")
+        target = frame.write.format("bus").option("bus.bootstrap.servers", address).option("topic", "t")
+        target.options(**options).mode("append").save()
+        source = spark.read.format("bus").option("bus.bootstrap.servers", address).option("subscribe", "t")
+        read = source.options(**options).load()
+        found = read.selectExpr("cast(value as string) as value").collect()
+        assert {row.value for row in found} == {str(number) for number in range(10)}
+        plan = read._jdf.queryExecution().toString()
+        assert PASSWORD not in plan

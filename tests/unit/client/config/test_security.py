@@ -1,0 +1,80 @@
+"""How a client reaches its brokers: both spellings, what is refused, where settings come from that are not given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.security import SECURITY_SETTINGS, Security, security_defaults, security_of
+from bus.errors import BusError, ErrorCode
+from bus.model import KeyFiles
+
+CA, CERTIFICATE, KEY = Path("ca.pem"), Path("own.crt"), Path("own.key")
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECURITY_SETTINGS:
+        monkeypatch.delenv(f"BUS_{name.upper()}", raising=False)
+
+
+@pytest.mark.parametrize("kind", [AdminConfig, ConsumerConfig, ProducerConfig])
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        ({}, KeyFiles()),
+        ({"ssl_ca_location": "ca.pem"}, KeyFiles(trusted=CA)),
+        ({"ssl_truststore_location": "ca.pem", "ssl_ca_location": "ca.pem"}, KeyFiles(trusted=CA)),
+        ({"ssl_certificate_location": "own.crt", "ssl_key_location": "own.key"}, KeyFiles(CERTIFICATE, KEY)),
+        ({"ssl_keystore_location": "own.key", "ssl_key_password": "hush"}, KeyFiles(KEY, KEY, password="hush")),
+    ],
+)
+def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: KeyFiles) -> None:
+    config = parse_config(kind, {"security_protocol": "ssl", **given})
+    assert security_of(config) == Security("SSL", files)
+    assert "hush" not in repr(config)
+    assert "hush" not in repr(security_of(config))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"security_protocol": "SASL_SSL"}, "expected PLAINTEXT or SSL .there is no SASL yet., found 'SASL_SSL'"),
+        ({"ssl_ca_location": "ca.pem"}, "ssl_ca_location: expected security_protocol=SSL beside it, found PLAINTEXT"),
+        (
+            {"security_protocol": "SSL", "ssl_ca_location": "a", "ssl_truststore_location": "b"},
+            "which mean the same, found two files",
+        ),
+        ({"security_protocol": "SSL", "ssl_key_location": "k"}, "together, found one of the two"),
+        (
+            {"security_protocol": "SSL", "ssl_key_location": "k", "ssl_keystore_location": "b"},
+            "expected either ssl_keystore_location, .*found both",
+        ),
+        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism: there is no SASL yet"),
+        ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM files"),
+        ({"ssl_endpoint_identification_algorithm": ""}, "the host in a certificate is always checked"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BusError, match=said) as refused:
+        parse_config(ProducerConfig, given)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_wrong_password_is_not_shown() -> None:
+    secret: Any = b"hush"
+    with pytest.raises(BusError, match="ssl_key_password: expected a text, found another value"):
+        parse_config(AdminConfig, {"security_protocol": "SSL", "ssl_key_password": secret})
+
+
+def test_what_is_not_given_comes_from_the_defaults_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_SECURITY_PROTOCOL", "SSL")
+    monkeypatch.setenv("BUS_SSL_CA_LOCATION", "ca.pem")
+    assert security_of(parse_config(AdminConfig, {})) == Security("SSL", KeyFiles(trusted=CA))
+    with security_defaults({"security_protocol": "SSL"}):
+        assert security_of(parse_config(AdminConfig, {})) == Security("SSL")
+    # A program that says how to connect is not mixed with what the environment says.
+    assert security_of(parse_config(AdminConfig, {"security_protocol": "PLAINTEXT"})) == Security()
