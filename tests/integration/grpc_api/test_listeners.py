@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from bus import Consumer, Producer
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
+from bus.errors import JoinRefused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from tests.support.broker_thread import run_on, running_broker
@@ -112,3 +114,22 @@ def test_broker_without_the_listener_is_not_shown(tmp_path: Path) -> None:
         wait_for_both(first, old)
         assert [one.broker_id for one in ask(first, "CLIENTS", "Metadata", pb.MetadataRequest()).brokers] == [0]
         assert [one.broker_id for one in ask(old, "PLAINTEXT", "Metadata", pb.MetadataRequest()).brokers] == [1]
+
+
+# Written by a version that knew of no other listener than PLAINTEXT.
+EARLIER = Path(__file__).parents[2] / "golden" / "root_before_group_placement"
+
+
+def test_root_of_an_earlier_version_has_listeners_once_its_level_is_raised(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(EARLIER, tmp_path / "root"))
+    with (
+        pytest.raises(JoinRefused, match=r"listeners need bus.version 2, found [01]: start the broker with listen"),
+        running_broker(root, config=settings(0)),
+    ):
+        pass
+    with running_broker(root) as broker:
+        upgrade = pb.UpdateFeaturesRequest(feature="bus.version", level=2)
+        assert ask(broker, "PLAINTEXT", "UpdateFeatures", upgrade).error_code == pb.ERROR_CODE_NONE
+    with running_broker(root, config=settings(0)) as broker:
+        metadata = ask(broker, "CLIENTS", "Metadata", pb.MetadataRequest())
+        assert [one.port for one in metadata.brokers] == [broker.ports["CLIENTS"]]
