@@ -1,4 +1,4 @@
-"""Spark writes and reads by TLS, with Kafka's names; a plan has no password."""
+"""Spark writes and reads by TLS, with Kafka's names; neither the plan nor the checkpoint has the password."""
 
 from __future__ import annotations
 
@@ -45,3 +45,19 @@ def test_spark_writes_and_reads_by_tls(spark: SparkSession, tmp_path: Path) -> N
         assert {row.value for row in found} == {str(number) for number in range(10)}
         plan = read._jdf.queryExecution().toString()
         assert PASSWORD not in plan
+        stream = spark.readStream.format("bus").option("bus.bootstrap.servers", address).option("subscribe", "t")
+        checkpoint = tmp_path / "checkpoint"
+        query = (
+            stream.options(**options, startingOffsets="earliest")
+            .load()
+            .writeStream.format("memory")
+            .queryName("by_tls")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(100)
+        assert spark.table("by_tls").count() == 10
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        assert files
+        assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
