@@ -45,7 +45,8 @@ class TopicChanger(Program):
         state = world.journal.state
         world.live_topics.discard(state.topics[self._topic].topic_id if self._topic in state.topics else "")
         while True:
-            answer = await ask(world, self.name, "DeleteTopics", pb.DeleteTopicsRequest(topics=[self._topic]))
+            request = pb.DeleteTopicsRequest(topics=[self._topic])
+            answer = await ask(world, self.name, "DeleteTopics", request, is_repeatable=False)
             if not isinstance(answer, BusError):
                 code = ErrorCode(answer.topics[0].error_code)
                 if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):

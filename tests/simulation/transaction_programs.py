@@ -160,6 +160,8 @@ class Transactor(Program):
                 break
         if is_whole and world.random.randrange(2):
             is_whole = await self._send_offset(attempt)
+            if world.random.randrange(2):
+                await self._look_at_offset()
         return is_whole
 
     def _new_values(self) -> list[bytes]:
