@@ -163,13 +163,13 @@ class Interrupted(Transactor):
             return
         attempt = Attempt(self.transactional_id, *self._identity)
         self.attempts.append(attempt)
-        is_sent = await self._send(attempt, self._topics[0], 0)
+        is_sent = await self._send(attempt, self._topics[0], 0, self._new_values())
         life = self.world.broker.life
         if life is not None:
             life.crash(0.1)
         if is_sent:
             await asyncio.sleep(0.5)
-            await self._send(attempt, self._topics[0], 1)
+            await self._send(attempt, self._topics[0], 1, self._new_values())
         await self._end(attempt, is_commit=True)
 
 
