@@ -28,7 +28,7 @@ from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.machine import Loaded
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.ports import KeyedRow
 from bus.runtime.coordinators.groups import GroupShard, heartbeat
 from bus.runtime.coordinators.log import PreparedRecords
@@ -123,7 +123,7 @@ class Coordinator:
         match method:
             case "FindCoordinator":
                 host, port = self.address.split(":")
-                reply(calls.encode_coordinator(BrokerEndpoint(1, host, int(port))))
+                reply(calls.encode_coordinator(BrokerEndpoint(1, host, int(port)), PLAINTEXT))
                 return None
             case "JoinGroup":
                 join = calls.decode_join(message, _CALLER)

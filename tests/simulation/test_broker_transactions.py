@@ -288,7 +288,7 @@ def test_rows_of_an_aborted_transaction_are_seen(monkeypatch: pytest.MonkeyPatch
         return await step(self, kind, request, name, last_sequence)
 
     monkeypatch.setattr(TransactionParticipants, "_step_partition", apply_always)
-    fails_in(new_world, "was aborted, found")
+    fails_in(new_world, "RowsFollowDecisions|was aborted, found")
 
 
 def test_acknowledged_batch_that_is_not_durable_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,4 +342,4 @@ def test_offsets_that_do_not_move_with_the_rows_are_seen(monkeypatch: pytest.Mon
         return await step(self, StepKind.DROP if kind is StepKind.APPLY else kind, request, group)
 
     monkeypatch.setattr(TransactionParticipants, "_step_group", drop)
-    fails_in(new_world, "OffsetsMoveWithTheRows")
+    fails_in(new_world, "OffsetsFollowDecisions|OffsetsMoveWithTheRows")

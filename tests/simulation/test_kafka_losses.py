@@ -234,7 +234,7 @@ async def leave_the_last_replica_standing(world: BrokerWorld) -> None:
 
 
 def broken_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version is acknowledged before it is on the disk."""
+    """A version is acknowledged before it is on the disk. Whoever led finds that it is gone, and serves no more."""
     create = Disk.create
 
     def create_unsynced(self: Disk, key: str, data: Data, *, after: Written | None, is_confirmed: bool) -> Stamp:
@@ -248,7 +248,7 @@ SCENARIOS = [
     (truncate_to_the_high_watermark, broken_beginning, "AcknowledgedIsInTheTable"),
     (diverge_after_hard_failures, broken_doubt, "AcknowledgedIsInTheTable"),
     (fail_over_fast, broken_put_if_absent, "TablesAreSound"),
-    (leave_the_last_replica_standing, broken_flush, "AcknowledgedIsInTheTable"),
+    (leave_the_last_replica_standing, broken_flush, "EverythingEnds"),
 ]
 
 
