@@ -8,7 +8,7 @@ from typing import Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config import values
-from bus.client.config.security import protocol
+from bus.client.config.connection import ConnectionConfig
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
@@ -16,7 +16,6 @@ from bus.client.config.values import (
     choice,
     conflict,
     integer,
-    secret,
     setting,
 )
 
@@ -29,7 +28,7 @@ def _strategy(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerConfig:
+class ConsumerConfig(ConnectionConfig):
     """`partition_assignment_strategy` is as it was given, for `assignors_of`; `interceptors` are Kafka's
     interceptor.classes, as objects."""
 
@@ -54,22 +53,9 @@ class ConsumerConfig:
     fetch_max_bytes: int = setting(52_428_800, integer(1))
     max_partition_fetch_bytes: int = setting(1_048_576, integer(1))
     max_poll_records: int = setting(500, integer(1))
-    request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
     default_api_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
-    retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
-    retry_backoff_max_ms: int = setting(1_000, ANY_MILLISECONDS)
-    reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
-    reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
     metrics_sample_window_ms: int = setting(30_000, SOME_MILLISECONDS)
     metrics_num_samples: int = setting(2, integer(1))
-    metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
-    security_protocol: str = setting("PLAINTEXT", protocol)
-    ssl_ca_location: str = setting("", values.text)
-    ssl_truststore_location: str = setting("", values.text)
-    ssl_certificate_location: str = setting("", values.text)
-    ssl_key_location: str = setting("", values.text)
-    ssl_keystore_location: str = setting("", values.text)
-    ssl_key_password: str = secret("", values.text)
 
 
 def reconcile(config: ConsumerConfig, given: Collection[str]) -> ConsumerConfig:

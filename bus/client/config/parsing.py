@@ -17,16 +17,15 @@ from bus.client.arguments import WrongType
 from bus.client.config import consumer as consumer_config
 from bus.client.config import producer as producer_config
 from bus.client.config import values
+from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import SECRET_SETTINGS, check_security, protocol, with_defaults
+from bus.client.config.security import SECRET_SETTINGS, check_security, with_defaults
 from bus.client.config.values import (
-    ANY_MILLISECONDS,
     SOME_MILLISECONDS,
     Check,
     conflict,
     integer,
-    secret,
     setting,
 )
 from bus.errors import BusError, ErrorCode
@@ -35,23 +34,10 @@ __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses",
 
 
 @dataclass(frozen=True, slots=True)
-class AdminConfig:
+class AdminConfig(ConnectionConfig):
     client_id: str = setting("bus-admin", values.client_id)
-    request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
     retries: int = setting(2**31 - 1, integer(0))
-    retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
-    retry_backoff_max_ms: int = setting(1_000, ANY_MILLISECONDS)
-    reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
-    reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
-    metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
     default_api_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
-    security_protocol: str = setting("PLAINTEXT", protocol)
-    ssl_ca_location: str = setting("", values.text)
-    ssl_truststore_location: str = setting("", values.text)
-    ssl_certificate_location: str = setting("", values.text)
-    ssl_key_location: str = setting("", values.text)
-    ssl_keystore_location: str = setting("", values.text)
-    ssl_key_password: str = secret("", values.text)
 
 
 ClientConfig = AdminConfig | ProducerConfig | ConsumerConfig

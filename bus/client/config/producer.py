@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bus.client.config import values
-from bus.client.config.security import protocol
+from bus.client.config.connection import ConnectionConfig
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
@@ -15,7 +15,6 @@ from bus.client.config.values import (
     choice,
     conflict,
     integer,
-    secret,
     setting,
 )
 
@@ -28,7 +27,7 @@ _IDEMPOTENT_IN_FLIGHT_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerConfig:
+class ProducerConfig(ConnectionConfig):
     """`name`, the identity that outlives the process, is the bus's own; `partitioner` and `interceptors` are Kafka's
     partitioner.class and interceptor.classes, as objects."""
 
@@ -48,21 +47,8 @@ class ProducerConfig:
     compression_gzip_level: int = setting(-1, integer(1, 9, besides=-1))
     compression_lz4_level: int = setting(9, integer(1, 17))
     compression_zstd_level: int = setting(3, integer(-131_072, 22))
-    request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
     delivery_timeout_ms: int = setting(120_000, SOME_MILLISECONDS)
     retries: int = setting(2**31 - 1, integer(0))
-    retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
-    retry_backoff_max_ms: int = setting(1_000, ANY_MILLISECONDS)
-    reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
-    reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
-    metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
-    security_protocol: str = setting("PLAINTEXT", protocol)
-    ssl_ca_location: str = setting("", values.text)
-    ssl_truststore_location: str = setting("", values.text)
-    ssl_certificate_location: str = setting("", values.text)
-    ssl_key_location: str = setting("", values.text)
-    ssl_keystore_location: str = setting("", values.text)
-    ssl_key_password: str = secret("", values.text)
     partitioner: Any = field(default=None, metadata=checked_by(values.partitioner))
     partitioner_ignore_keys: bool = setting(False, values.boolean)
     partitioner_adaptive_partitioning_enable: bool = setting(True, values.boolean)

@@ -10,23 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from bus.client.config.values import conflict
+from bus.client.config.values import conflict, secret, setting, text
 from bus.model import PLAINTEXT, SSL, KeyFiles
-
-SECURITY_SETTINGS = (
-    "security_protocol",
-    "ssl_ca_location",
-    "ssl_truststore_location",
-    "ssl_certificate_location",
-    "ssl_key_location",
-    "ssl_keystore_location",
-    "ssl_key_password",
-)
-SECRET_SETTINGS = frozenset({"ssl_key_password"})
 
 _defaults: dict[str, str] = {}
 
@@ -39,21 +28,27 @@ class Security:
     files: KeyFiles = field(default_factory=KeyFiles)
 
 
-class SecuritySettings(Protocol):
-    @property
-    def security_protocol(self) -> str: ...
-    @property
-    def ssl_ca_location(self) -> str: ...
-    @property
-    def ssl_truststore_location(self) -> str: ...
-    @property
-    def ssl_certificate_location(self) -> str: ...
-    @property
-    def ssl_key_location(self) -> str: ...
-    @property
-    def ssl_keystore_location(self) -> str: ...
-    @property
-    def ssl_key_password(self) -> str: ...
+def protocol(value: Any) -> str:
+    if isinstance(value, str) and value.upper() in (PLAINTEXT, SSL):
+        return value.upper()
+    raise ValueError(f"{PLAINTEXT} or {SSL} (there is no SASL yet)")
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """The settings of every client that are about its connections."""
+
+    security_protocol: str = setting(PLAINTEXT, protocol)
+    ssl_ca_location: str = setting("", text)
+    ssl_truststore_location: str = setting("", text)
+    ssl_certificate_location: str = setting("", text)
+    ssl_key_location: str = setting("", text)
+    ssl_keystore_location: str = setting("", text)
+    ssl_key_password: str = secret("", text)
+
+
+SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
+SECRET_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
 
 
 @contextmanager
@@ -78,13 +73,7 @@ def with_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**given, **found} if found else given
 
 
-def protocol(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in (PLAINTEXT, SSL):
-        return value.upper()
-    raise ValueError(f"{PLAINTEXT} or {SSL} (there is no SASL yet)")
-
-
-def check_security(config: SecuritySettings, given: Collection[str]) -> None:
+def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     """Raises `BusError` INVALID_CONFIG."""
     if config.security_protocol != SSL:
         useless = [name for name in SECURITY_SETTINGS[1:] if name in given and getattr(config, name)]
@@ -103,7 +92,7 @@ def check_security(config: SecuritySettings, given: Collection[str]) -> None:
         raise conflict("expected ssl_certificate_location and ssl_key_location together, found one of the two")
 
 
-def security_of(config: SecuritySettings) -> Security:
+def security_of(config: SecurityConfig) -> Security:
     if config.security_protocol != SSL:
         return Security()
     trusted = config.ssl_ca_location or config.ssl_truststore_location

@@ -12,11 +12,12 @@ import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
-from bus.client.config.security import SecuritySettings, security_of
+from bus.client.config.connection import ConnectionConfig
+from bus.client.config.security import security_of
 from bus.client.connection.broker_watch import BrokerWatch
 from bus.client.connection.connections import (
     SERVICE,
@@ -39,25 +40,6 @@ RETRIES_MAX = 2**31 - 1
 _ATTEMPT_MS_MIN = 500
 
 ResultT = TypeVar("ResultT")
-
-
-class ConnectionConfig(SecuritySettings, Protocol):
-    """The settings that all clients share."""
-
-    @property
-    def client_id(self) -> str: ...
-    @property
-    def request_timeout_ms(self) -> int: ...
-    @property
-    def retry_backoff_ms(self) -> int: ...
-    @property
-    def retry_backoff_max_ms(self) -> int: ...
-    @property
-    def reconnect_backoff_ms(self) -> int: ...
-    @property
-    def reconnect_backoff_max_ms(self) -> int: ...
-    @property
-    def metadata_max_age_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
