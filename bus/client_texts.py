@@ -11,6 +11,8 @@ import re
 from bus.errors import ErrorCode, Refused
 
 REASON_LENGTH_MAX = 255  # Kafka's
+CLIENT_ID_HEADER = "client-id"  # of every call: the client's name for itself
+CLIENT_ID_BYTES_MAX = 255
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bus.model import PLAINTEXT
+
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
@@ -33,12 +35,15 @@ ANONYMOUS = "User:ANONYMOUS"  # of callers that nobody has asked who they are
 @dataclass(frozen=True, slots=True)
 class Caller:
     """`connection` tells callers apart where the broker's memory and threads are shared out. `host` is as Kafka prints
-    it, "/127.0.0.1". `request_id` is in all log lines about the request."""
+    it, "/127.0.0.1". `request_id` is in all log lines about the request. `listener` is the name of the one that the
+    call came by."""
 
     connection: Hashable
     host: str
     request_id: str
     principal: str = ANONYMOUS  # "User:<name>", by the certificate that was shown
+    client_id: str = ""  # as the client says; the program's name, and no proof of anything
+    listener: str = PLAINTEXT
 
 
 class Items(Protocol[ItemT_co]):

@@ -201,6 +201,9 @@ class Context:
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         self._on_end.append(callback)
 

@@ -69,6 +69,9 @@ class QuietContext:
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def abort(self, code: Any, details: str) -> None:
         raise AssertionError(f"{code}: {details}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
 from typing import Any
 
+from bus.client_texts import CLIENT_ID_BYTES_MAX
 from bus.errors import BusError, ErrorCode
 
 Check = Callable[[Any], Any]  # raises ValueError that says what was expected, and nothing of what was found
@@ -75,6 +76,8 @@ def client_id(value: Any) -> str:
     # It travels as a gRPC header, which carries printable ASCII only.
     if not isinstance(value, str) or not (value.isascii() and value.isprintable()):
         raise ValueError("printable ASCII text")
+    if len(value) > CLIENT_ID_BYTES_MAX:
+        raise ValueError(f"at most {CLIENT_ID_BYTES_MAX} characters")
     return value
 
 

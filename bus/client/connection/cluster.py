@@ -32,6 +32,7 @@ from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.portions import portions
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
+from bus.client_texts import CLIENT_ID_HEADER
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -108,7 +109,7 @@ class Cluster:
         self._closed = threading.Event()
         self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
-        self.headers = (("client-id", config.client_id),)
+        self.headers = ((CLIENT_ID_HEADER, config.client_id),)
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
 

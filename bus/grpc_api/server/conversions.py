@@ -10,7 +10,8 @@ from urllib.parse import unquote
 import grpc
 
 from bus.broker_api.partition_answers import CurrentLeader
-from bus.broker_api.requests import ANONYMOUS, Caller
+from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument
+from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
@@ -37,10 +38,25 @@ class Converted(Generic[MessageT, ValueT]):
         return map(self.convert, self.messages)
 
 
-def caller_of(context: grpc.aio.ServicerContext) -> Caller:
-    """For a handler, within its guard: the request keeps the id under which the guard logs it."""
+def caller_of(context: grpc.aio.ServicerContext, listener: str) -> Caller:
+    """For a handler, within its guard: the request keeps the id under which the guard logs it. Raises
+    `InvalidArgument` for a client id that no client may have."""
     peer = context.peer()
-    return Caller(peer, client_host(peer), request_id.get(), principal.get() or ANONYMOUS)
+    return Caller(
+        peer, client_host(peer), request_id.get(), principal.get() or ANONYMOUS, _client_id(context), listener
+    )
+
+
+def _client_id(context: grpc.aio.ServicerContext) -> str:
+    """The first one that the call says; empty if it says none."""
+    for name, value in context.invocation_metadata() or ():
+        if name == CLIENT_ID_HEADER:
+            text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+            refused = check_text(f"a header {CLIENT_ID_HEADER}", text, CLIENT_ID_BYTES_MAX)
+            if refused is not None:
+                raise InvalidArgument(refused.message)
+            return text
+    return ""
 
 
 def client_host(peer: str) -> str:

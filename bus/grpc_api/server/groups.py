@@ -48,7 +48,9 @@ class GroupHandler:
         return calls.encode_coordinator(await self._api.find_coordinator(request.key), self._listener)
 
     async def join(self, request: pb.JoinGroupRequest, context: grpc.aio.ServicerContext) -> pb.JoinGroupResponse:
-        command = await self._decode(request, functools.partial(calls.decode_join, request, caller_of(context)))
+        command = await self._decode(
+            request, functools.partial(calls.decode_join, request, caller_of(context, self._listener))
+        )
         answer = command if isinstance(command, Refused) else await self._api.call(command)
         return calls.encode_join(request, answer)
 

@@ -60,15 +60,16 @@ class ProduceHandler:
         self._memory = memory
         self._shares = shares
         self._unpacked_bytes_max = unpacked_bytes_max
+        self._listener = listener
         self._encode = functools.partial(_encode, listener=listener)
 
     async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
-        caller = caller_of(context)
+        caller = caller_of(context, self._listener)
         is_refused = not self._memory.has_room(caller.connection)
         return await self._answer(await self._take(received, caller, is_refused=is_refused))
 
     async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
-        caller = caller_of(context)
+        caller = caller_of(context, self._listener)
         window: Window[ProduceInFlight] = Window(self._memory, caller.connection)
         reader = self._streams.start(self._read(calls, window, caller), f"produce/{caller.request_id}")
         try:

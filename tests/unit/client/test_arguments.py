@@ -45,6 +45,7 @@ def admin() -> Iterator[Admin]:
         (("http://127.0.0.1:9094",), {}, "without scheme and path, found 'http://127.0.0.1:9094'"),
         ((NOWHERE,), {"lingerms": 1, "clientid": "c"}, "expected a known config, found"),
         ((NOWHERE,), {"client_id": None}, "client_id: expected printable ASCII text, found None"),
+        ((NOWHERE,), {"client_id": "x" * 256}, "client_id: expected at most 255 characters, found 'x"),
     ],
 )
 def test_client_says_how_it_is_made(client: Any, arguments: Any, configs: Any, found: str) -> None:
