@@ -168,7 +168,7 @@ _MEANT = {
 }
 _REASONS = {
     "--zookeeper": "there is no ZooKeeper: the cluster's metadata is a log in the root",
-    "--command-config": "there are no settings of the connection but --address",
+    "--command-config": "this command does not ask a broker",
     "--transactional-id": "an id is written without an option",
     "--topic": "a topic is written without an option",
 }
