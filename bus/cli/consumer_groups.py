@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ from bus.cli import group_rows as rows
 from bus.cli.failures import Failure
 from bus.cli.group_resets import reset_offsets, starting_points, target_of
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
+from bus.cli.options import address_option, complete_groups, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, write_listing
 from bus.cli.partition_arguments import existing, parse_scope, partitions_in
 from bus.errors import BusError, count_of
@@ -170,11 +169,11 @@ def _starting_point(target: OffsetTarget) -> dict[str, Any]:
     """
 )
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @address_option()
-def delete(names: tuple[str, ...], yes: bool, address: str) -> None:
+def delete(names: tuple[str, ...], is_sure: bool, address: str) -> None:
     """Delete groups with all their offsets. Asks first on a terminal; refused while a group has members."""
-    _confirm(f"delete {', '.join(names)} with all offsets?", yes)
+    confirm(f"delete {', '.join(names)} with all offsets?", is_sure=is_sure, otherwise="nothing was deleted")
     with open_admin(address) as admin:
         admin.delete_groups(names)
     for name in names:
@@ -192,13 +191,13 @@ def delete(names: tuple[str, ...], yes: bool, address: str) -> None:
 @click.option(
     "--topic", "topics", multiple=True, required=True, metavar="TOPIC[/0,1]", help="Which offsets; repeatable."
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @listing_format_option()
 @address_option()
-def delete_offsets(group: str, topics: tuple[str, ...], yes: bool, form: str | None, address: str) -> None:
+def delete_offsets(group: str, topics: tuple[str, ...], is_sure: bool, form: str | None, address: str) -> None:
     """Forget what GROUP has committed of a topic. Asks first on a terminal; refused where a member subscribes."""
     scope = parse_scope(topics)
-    _confirm(f"delete the offsets of {group} in {', '.join(topics)}?", yes)
+    confirm(f"delete the offsets of {group} in {', '.join(topics)}?", is_sure=is_sure, otherwise="nothing was deleted")
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin)
         statuses = {one: _delete_offset(admin, group, one) for one in partitions}
@@ -234,10 +233,10 @@ def _delete_offset(admin: Admin, group: str, partition: TopicPartition) -> BusEr
 @click.option("--member", "members", multiple=True, metavar="ID", help="A member by its id; repeatable.")
 @click.option("--instance", "instances", multiple=True, metavar="ID", help="A static member; repeatable.")
 @click.option("--all", "is_all", is_flag=True, help="Every member.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @address_option()
 def remove_members(
-    group: str, members: tuple[str, ...], instances: tuple[str, ...], is_all: bool, yes: bool, address: str
+    group: str, members: tuple[str, ...], instances: tuple[str, ...], is_all: bool, is_sure: bool, address: str
 ) -> None:
     """Put members out of GROUP, so that others take their partitions. One that lives joins again by itself.
 
@@ -250,11 +249,6 @@ def remove_members(
             members = tuple(one.member_id for one in admin.describe_groups([group])[group].members)
         count = count_of(len(members) + len(instances), "member")
         if members or instances:
-            _confirm(f"remove {count} of {group}?", yes, otherwise="no member was removed")
+            confirm(f"remove {count} of {group}?", is_sure=is_sure, otherwise="no member was removed")
             admin.remove_members(group, member_ids=members, group_instance_ids=instances)
     click.echo(f"removed {count} of {group}")
-
-
-def _confirm(question: str, yes: bool, *, otherwise: str = "nothing was deleted") -> None:
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Failure(otherwise)

@@ -7,7 +7,6 @@ stay; and a partition that refuses keeps no other from being done.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
+from bus.cli.options import address_option, complete_topics, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
 from bus.cli.positions import TimestampType
@@ -95,7 +94,7 @@ class _Deletion:
     help="Kafka's file of topics, partitions and offsets; offset -1: all.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show where the logs would start.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @listing_format_option()
 @address_option()
 def delete_records(
@@ -105,7 +104,7 @@ def delete_records(
     before: int | None,
     file: Path | None,
     dry_run: bool,
-    yes: bool,
+    is_sure: bool,
     form: str | None,
     address: str,
 ) -> None:
@@ -128,7 +127,7 @@ def delete_records(
         if dry_run:
             write_listing(_COLUMNS, [one.row() for one in plan], form)
         else:
-            _confirm(plan, is_sure=yes)
+            _confirm(plan, is_sure=is_sure)
             plan = _show(_execute(admin, plan), form)
     failed = [f"{one.partition}: {one.error}" for one in plan if one.error is not None]
     if failed:
@@ -204,11 +203,9 @@ def _plan_one(partition: TopicPartition, log_start: int, high_watermark: int, of
 
 def _confirm(plan: Iterable[_Deletion], *, is_sure: bool) -> None:
     ranges = {f"{one.partition} from offset {one.log_start}": one.offset_count for one in plan if one.offset_count}
-    if is_sure or not ranges or not sys.stdin.isatty():
-        return
-    shares = ", ".join(f"{count_of(count, 'record')} of {name}" for name, count in ranges.items())
-    if not click.confirm(f"delete {shares}?", err=True):
-        raise Failure("nothing was deleted")
+    if ranges:
+        shares = ", ".join(f"{count_of(count, 'record')} of {name}" for name, count in ranges.items())
+        confirm(f"delete {shares}?", is_sure=is_sure, otherwise="nothing was deleted")
 
 
 def _execute(admin: Admin, plan: Iterable[_Deletion]) -> Iterator[_Deletion]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bus.cli.failures import Failure
 from bus.cli.output import LISTING_FORMATS
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS, security_defaults
 
@@ -134,6 +136,16 @@ def listing_format_option() -> _Decorator[Any]:
         show_default=False,
         help="How to print.  [default: table on a terminal, json into a pipe]",
     )
+
+
+def yes_option() -> _Decorator[Any]:
+    return click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
+    """Ask on a terminal; a program that runs the command is not asked. Raises `Failure` with `otherwise` for a no."""
+    if not is_sure and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Failure(otherwise)
 
 
 def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> _Decorator[Any]:

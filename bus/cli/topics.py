@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from bus.cli.delete_records import delete_records
-from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, listing_format_option, open_admin, parse_pairs, topic_argument
+from bus.cli.options import (
+    address_option,
+    confirm,
+    listing_format_option,
+    open_admin,
+    parse_pairs,
+    topic_argument,
+    yes_option,
+)
 from bus.cli.output import Column, resolve_form, styled, write_heading, write_json, write_listing
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -390,14 +397,13 @@ def alter(
     """
 )
 @topic_argument(is_repeatable=True)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
 @address_option()
-def delete(topics: tuple[str, ...], yes: bool, if_exists: bool, address: str) -> None:
+def delete(topics: tuple[str, ...], is_sure: bool, if_exists: bool, address: str) -> None:
     """Delete topics with all their records. Asks first on a terminal."""
     names = ", ".join(topics)
-    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {names} with all records?", err=True):
-        raise Failure("nothing was deleted")
+    confirm(f"delete {names} with all records?", is_sure=is_sure, otherwise="nothing was deleted")
     with open_admin(address) as admin:
         for name in topics:
             try:

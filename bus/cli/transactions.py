@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, complete_transactional_ids, listing_format_option, open_admin
+from bus.cli.options import (
+    address_option,
+    complete_transactional_ids,
+    confirm,
+    listing_format_option,
+    open_admin,
+    yes_option,
+)
 from bus.cli.output import Column, write_listing
 from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import count_of
@@ -246,16 +251,18 @@ def _hanging_row(one: HangingTransaction, now_ms: int) -> tuple[Any, ...]:
 @click.argument("transactional_id", metavar="ID", shell_complete=complete_transactional_ids)
 @click.option("--producer-id", type=click.IntRange(0), metavar="ID", help="Only the transaction with this producer id.")
 @click.option("--producer-epoch", type=click.IntRange(0), metavar="N", help="And with this epoch.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @address_option()
-def abort(transactional_id: str, producer_id: int | None, producer_epoch: int | None, yes: bool, address: str) -> None:
+def abort(
+    transactional_id: str, producer_id: int | None, producer_epoch: int | None, is_sure: bool, address: str
+) -> None:
     """Abort the open transaction of ID. Asks first on a terminal; refused once a commit is decided.
 
     Its producer is told so with its next call, and may begin again.
     """
     if (producer_id is None) != (producer_epoch is None):
         raise click.UsageError("expected --producer-id and --producer-epoch, or neither")
-    _confirm(f"abort the transaction of {transactional_id}?", yes, otherwise="nothing was aborted")
+    confirm(f"abort the transaction of {transactional_id}?", is_sure=is_sure, otherwise="nothing was aborted")
     with open_admin(address) as admin:
         was = admin.abort_transaction(transactional_id, producer_id=producer_id, producer_epoch=producer_epoch)
     count = count_of(len(was.partitions), "partition")
@@ -270,21 +277,16 @@ def abort(transactional_id: str, producer_id: int | None, producer_epoch: int | 
     """
 )
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_transactional_ids)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@yes_option()
 @listing_format_option()
 @address_option()
-def fence(ids: tuple[str, ...], yes: bool, form: str | None, address: str) -> None:
+def fence(ids: tuple[str, ...], is_sure: bool, form: str | None, address: str) -> None:
     """Shut out the producers with these transactional ids, and abort what they have open. Asks first on a terminal.
 
     A producer that lives gets PRODUCER_FENCED and can only be closed; its next instance takes the id over. What is
     printed is the lowest identity that is not refused.
     """
-    _confirm(f"fence {', '.join(ids)}?", yes, otherwise="nothing was fenced")
+    confirm(f"fence {', '.join(ids)}?", is_sure=is_sure, otherwise="nothing was fenced")
     with open_admin(address) as admin:
         fenced = admin.fence_producers(ids)
     write_listing(_FENCED_COLUMNS, [(name, one.producer_id, one.producer_epoch) for name, one in fenced.items()], form)
-
-
-def _confirm(question: str, yes: bool, *, otherwise: str) -> None:
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Failure(otherwise)
