@@ -29,7 +29,7 @@ class TakesLong(Exception):
     """Raised by what tries to do a request's work on the event loop: it is more than should be done there in one go."""
 
 
-ANONYMOUS = "User:ANONYMOUS"  # of callers that nobody has asked who they are
+ANONYMOUS = "User:ANONYMOUS"  # of an unauthenticated caller, as Kafka names it
 
 
 @dataclass(frozen=True, slots=True)

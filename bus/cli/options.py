@@ -76,7 +76,7 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
 
 
 def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str]) -> dict[str, str]:
-    """Whatever of them is about connections is for all clients of this command; the rest is returned."""
+    """Make the connection settings among `pairs` those of all clients of this command; returns the other pairs."""
     named = {name: name.replace(".", "_") for name in pairs}
     ours = {named[name]: value.strip() for name, value in pairs.items() if named[name] in SECURITY_SETTINGS}
     if ours:

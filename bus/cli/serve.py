@@ -44,7 +44,9 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
 @click.option("--advertise", metavar="HOST:PORT", help="Address for clients that come another way.")
 @click.option(
-    "--insecure", is_flag=True, help="Serve other machines too although nobody is asked who they are: all may do all."
+    "--insecure",
+    is_flag=True,
+    help="Serve other machines without authentication: they may read, write and delete.",
 )
 @click.option("--broker-id", type=int, metavar="N", help="Number of this broker in its cluster.  [default: 0]")
 @click.option("--rack", metavar="RACK", help="Rack or zone of this broker.")

@@ -114,7 +114,7 @@ class BrokerConfig:
         "DEFAULT", "How the name of a client's certificate becomes its principal, by Kafka's rules."
     )
     allow_insecure_listeners: bool = boolean(
-        False, "Whether listeners that ask nobody who they are may be reached from other machines."
+        False, "Whether listeners without authentication may be reached from other machines."
     )
     broker_rack: str = string(
         "", "Rack or zone of this broker; replicas of a partition are spread over racks. Empty: none."

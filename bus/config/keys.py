@@ -103,7 +103,7 @@ class ConfigKey:
     documentation: str  # one line
     validator: Validator | None = None
     is_in_effect: bool = True
-    is_secret: bool = False  # its value is shown to nobody
+    is_secret: bool = False  # its value is left out of logs and answers
 
     @property
     def description(self) -> str:

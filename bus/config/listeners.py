@@ -124,15 +124,16 @@ def check_reachable(listeners: Sequence[Listener], *, is_short_form: bool, has_a
 
 
 def check_guarded(listeners: Sequence[Listener], *, needs_client_certificates: bool, is_insecure_allowed: bool) -> None:
-    """Whoever reaches a listener without authentication may read, write and delete all topics."""
+    """Raises `ConfigError` for a listener without authentication that other machines can reach: all of them could read,
+    write and delete all topics."""
     if is_insecure_allowed:
         return
     for listener in listeners:
         is_guarded = listener.protocol == SSL and needs_client_certificates
         if listener.is_beyond_loopback and not is_guarded:
             raise ConfigError(
-                f"listener {listener.name} at {listener.bind} can be reached from other machines and asks nobody who "
-                "they are: expected an address of this machine only (127.0.0.1), or the protocol SSL with "
+                f"listener {listener.name} at {listener.bind} can be reached from other machines without "
+                "authentication: expected an address of this machine only (127.0.0.1), or the protocol SSL with "
                 "ssl.client.auth=required, or --insecure "
                 "(allow.insecure.listeners=true) if everybody in that network may read, write and delete all topics"
             )

@@ -1,4 +1,4 @@
-"""What brokers say to each other about transactions: values, and the port to the other brokers."""
+"""Calls between brokers about transactions: their values, and the port that sends them."""
 
 from __future__ import annotations
 

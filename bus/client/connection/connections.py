@@ -63,7 +63,7 @@ class Connection:
 
 
 class UnusableConnection(NotConnected):
-    """Nor will there be one, unless somebody changes the settings or the certificates."""
+    """The settings or the certificates have to change before a connection can succeed: trying again is useless."""
 
 
 class Connections:

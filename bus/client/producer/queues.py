@@ -39,7 +39,7 @@ _STALE_METADATA = frozenset(
     }
 )
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-# Of a transaction: whatever is sent of it meets the same.
+# In a transaction: every later batch of it would get the same error.
 _LOST_IDENTITY = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -130,7 +130,7 @@ class Queues:
         self.active.clear()
 
     def forget_all(self) -> None:
-        """A transaction has ended, and everything of it is settled: sequences begin anew."""
+        """Between transactions, when all records are settled: the sequences of the next one start again."""
         assert not self.active or not any(self.unsettled()), "a transaction has ended with records under way"
         self._queues.clear()
         self._given_up.clear()
