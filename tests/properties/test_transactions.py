@@ -53,6 +53,7 @@ from bus.transactions.state import (
     TransactionState,
 )
 from bus.transactions.steps import CollectVotes, Finish, TransactionStep
+from tests.simulation.transaction_bugs import broken_ends
 from tests.support.transaction_bench import AUDIT, BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench
 
 PARTITIONS = (ORDERS, AUDIT)
@@ -493,18 +494,6 @@ def _results_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "encode_record", without_results)
 
 
-def _late_end_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKA-17754: one epoch for many transactions."""
-    decide_end = decisions.decide_end
-
-    def of_the_current_one(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
-        if step.transaction.state is TransactionState.ONGOING:
-            command = replace(command, producer_epoch=step.transaction.producer_epoch)
-        decide_end(step, command, request_id=request_id)
-
-    monkeypatch.setattr(decisions, "decide_end", of_the_current_one)
-
-
 def _late_completion_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-16352, 9777, 10080."""
     decide_finished = decisions.decide_finished
@@ -643,7 +632,7 @@ def _bugs() -> Iterator[tuple[Callable[[pytest.MonkeyPatch], None], str]]:
     yield _new_instance_has_a_past, "T7: two instances have"
     yield _memory_changes_without_a_record, "T12"
     yield _results_are_not_written, "T12"
-    yield _late_end_counts_for_the_next_transaction, "T5: EndTransaction"
+    yield broken_ends, "T5: EndTransaction"
     yield _late_completion_counts_for_the_next_transaction, "T5: Finished"
     yield _late_timeout_counts_for_the_next_transaction, "T5: the time-out"
     yield _new_instance_does_not_end_what_is_open, "T7: (an older instance|two instances|.* was told)"

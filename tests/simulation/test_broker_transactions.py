@@ -19,7 +19,6 @@ from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
-from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import Idle, PartitionTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
@@ -29,6 +28,7 @@ from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.test_broker import disturb_if_any, seeds
+from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import TransactionsAreWhole, judge_transactions
 from tests.simulation.transaction_programs import Attempt, Transactor, fetch_stable_offset, transactors_of
@@ -264,30 +264,12 @@ def fails_in(new: Callable[[int], BrokerWorld], match: str, scenario: Scenario =
 
 
 def test_commit_that_leaves_a_partition_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = PartitionTransactions.apply
-
-    async def forget(self: PartitionTransactions, key: StagingKey, *about: Any) -> Any:
-        if self._name.partition == 1:
-            return TransactionWritten(self._writer.state.version, -1)
-        return await apply(self, key, *about)
-
-    monkeypatch.setattr(PartitionTransactions, "apply", forget)
+    broken_commit(monkeypatch)
     fails_in(new_world, "TransactionsAreWhole|expected . of them")
 
 
 def test_rows_of_an_aborted_transaction_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = TransactionParticipants._step_partition
-
-    async def apply_always(
-        self: TransactionParticipants, kind: StepKind, request: StepRequest, name: Any, last_sequence: int
-    ) -> Any:
-        if kind is StepKind.DROP:
-            voted = await step(self, StepKind.VOTE, request, name, -1)
-            if isinstance(voted, Stepped) and voted.last_sequence >= 0:
-                return await step(self, StepKind.APPLY, request, name, voted.last_sequence)
-        return await step(self, kind, request, name, last_sequence)
-
-    monkeypatch.setattr(TransactionParticipants, "_step_partition", apply_always)
+    broken_rows(monkeypatch)
     fails_in(new_world, "RowsFollowDecisions|was aborted, found")
 
 
@@ -336,10 +318,5 @@ async def _do_nothing(*_: Any) -> None: ...
 
 
 def test_offsets_that_do_not_move_with_the_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = TransactionParticipants._step_group
-
-    async def drop(self: TransactionParticipants, kind: StepKind, request: StepRequest, group: Any) -> Any:
-        return await step(self, StepKind.DROP if kind is StepKind.APPLY else kind, request, group)
-
-    monkeypatch.setattr(TransactionParticipants, "_step_group", drop)
+    broken_settling(monkeypatch)
     fails_in(new_world, "OffsetsFollowDecisions|OffsetsMoveWithTheRows")

@@ -1,0 +1,132 @@
+"""Bugs of transactions: each takes one rule out of the code, for the judges that must see it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bus.consumer_groups import decisions as group_decisions
+from bus.errors import ErrorCode, Refused
+from bus.runtime.coordinators.shard import CoordinatorShard
+from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.partitions.partition_queue import TransactionWritten
+from bus.runtime.partitions.partition_transactions import PartitionTransactions
+from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
+from bus.transactions import additions, decisions, endings
+from bus.transactions.requests import EndTransaction
+from bus.transactions.state import TransactionState
+from bus.transactions.steps import TransactionStep
+
+
+def broken_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is asked for again is answered as done, whatever was decided (KAFKA-20785)."""
+    monkeypatch.setattr(endings, "_refuse_aborted", lambda transaction: endings._ended(transaction))
+
+
+def broken_identities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was said of an earlier transaction is taken as said of the present one (KAFKA-17754)."""
+    monkeypatch.setattr(additions, "_check_adder", lambda transaction, identity: None)
+
+
+def broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of an end: it needs the producer id only (KAFKA-9600)."""
+    decide = decisions.decide_end
+
+    def decide_any(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+        if step.transaction.state is TransactionState.ONGOING:
+            command = replace(command, producer_epoch=step.transaction.producer_epoch)
+        decide(step, command, request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_end", decide_any)
+
+
+def broken_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new instance gets the epoch of the one before it (KAFKA-6119)."""
+    change = TransactionStep.change
+
+    def change_without(self: TransactionStep, **changes: Any) -> None:
+        if changes.get("state") is TransactionState.EMPTY:
+            changes["producer_epoch"] = self.transaction.producer_epoch
+        change(self, **changes)
+
+    monkeypatch.setattr(TransactionStep, "change", change_without)
+
+
+def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not take up every change that the log has."""
+    carry_out, counts = CoordinatorShard._carry_out, itertools.count(1)
+
+    def carry_out_most(self: Any, turn: Any) -> None:
+        if turn.records and next(counts) % 4 == 0:
+            turn.states.clear()
+        carry_out(self, turn)
+
+    monkeypatch.setattr(CoordinatorShard, "_carry_out", carry_out_most)
+
+
+def broken_stability(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets that a transaction may still move are told as they are (KIP-447)."""
+    fetch = group_decisions.fetch_offsets
+    monkeypatch.setattr(
+        group_decisions, "fetch_offsets", lambda group, command: fetch(group, replace(command, require_stable=False))
+    )
+
+
+def broken_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets of a commit are dropped."""
+    step = TransactionParticipants._step_group
+
+    async def drop(self: TransactionParticipants, kind: StepKind, request: StepRequest, group: Any) -> Any:
+        return await step(self, StepKind.DROP if kind is StepKind.APPLY else kind, request, group)
+
+    monkeypatch.setattr(TransactionParticipants, "_step_group", drop)
+
+
+def broken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be dropped is applied."""
+    step = TransactionParticipants._step_partition
+
+    async def apply_always(
+        self: TransactionParticipants, kind: StepKind, request: StepRequest, name: Any, last_sequence: int
+    ) -> Any:
+        if kind is StepKind.DROP:
+            voted = await step(self, StepKind.VOTE, request, name, -1)
+            if isinstance(voted, Stepped) and voted.last_sequence >= 0:
+                return await step(self, StepKind.APPLY, request, name, voted.last_sequence)
+        return await step(self, kind, request, name, last_sequence)
+
+    monkeypatch.setattr(TransactionParticipants, "_step_partition", apply_always)
+
+
+def broken_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit leaves a partition out."""
+    apply = PartitionTransactions.apply
+
+    async def forget(self: PartitionTransactions, key: Any, *about: Any) -> Any:
+        if self._name.partition == 1:
+            return TransactionWritten(self._writer.state.version, -1)
+        return await apply(self, key, *about)
+
+    monkeypatch.setattr(PartitionTransactions, "apply", forget)
+
+
+def broken_staging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vote deletes what it has counted."""
+    vote = PartitionTransactions.vote
+
+    async def vote_and_drop(self: PartitionTransactions, key: Any, last_sequence: int) -> Any:
+        voted = await vote(self, key, last_sequence)
+        await self._calls.housekeep(lambda: self._table.staged.drop(key))
+        return voted
+
+    monkeypatch.setattr(PartitionTransactions, "vote", vote_and_drop)
+
+
+def broken_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that was fenced is told something of which no client knows what it means."""
+    monkeypatch.setattr(
+        endings, "refuse_ended", lambda transaction, found: Refused(ErrorCode.POLICY_VIOLATION, "simulated")
+    )
