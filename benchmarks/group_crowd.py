@@ -39,7 +39,7 @@ class Crowd:
         return self._stubs[number % _CHANNELS]
 
     async def __aenter__(self) -> Crowd:
-        await self.stub(0).FindCoordinator(pb.FindCoordinatorRequest(group_id="warm-up"))
+        await self.stub(0).FindCoordinator(pb.FindCoordinatorRequest(key="warm-up"))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -52,8 +52,8 @@ class Readings:
     def save(self, path: Path) -> None:
         with self._lock:
             columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)] if self._parts else []
-        names = ("partition", "offset", "number", "read_s")
-        np.savez(path, **dict(zip(names, columns or [np.empty(0)] * len(names), strict=True)))
+        partition, offset, number, read_s = columns or [np.empty(0)] * 4
+        np.savez(path, partition=partition, offset=offset, number=number, read_s=read_s)
 
 
 def read_bus(addresses: list[str], topic: str, readings: Readings) -> None:
@@ -73,7 +73,8 @@ def _numbers(values: pa.ChunkedArray) -> np.ndarray:
     array = values.combine_chunks().cast(pa.binary())
     first = np.frombuffer(array.buffers()[1], np.int32)[array.offset]
     data = np.frombuffer(array.buffers()[2], np.uint8, len(array) * VALUE_BYTES, first)
-    return data.reshape(-1, VALUE_BYTES)[:, :NUMBER_BYTES].copy().view("<u8").ravel().astype(np.int64)
+    numbers = data.reshape(-1, VALUE_BYTES)[:, :NUMBER_BYTES].copy().view("<u8").ravel()
+    return np.asarray(numbers, np.int64)
 
 
 def read_confluent(addresses: list[str], topic: str, readings: Readings) -> None:

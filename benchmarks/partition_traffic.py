@@ -48,7 +48,7 @@ class Account:
     def latencies_s(self, begin_s: float, end_s: float) -> np.ndarray:
         """Of the acknowledged records that were sent in between."""
         chosen = (self.sent_s >= begin_s) & (self.sent_s < end_s) & np.isfinite(self.answered_s)
-        return self.answered_s[chosen] - self.sent_s[chosen]
+        return np.asarray(self.answered_s[chosen] - self.sent_s[chosen])
 
     def restored_s(self, since_s: float, partitions: int) -> np.ndarray:
         """For each partition, the seconds from then until a record was acknowledged that was sent later than that."""
@@ -75,7 +75,9 @@ class Traffic:
             folder, "group_readers", *shared, "--members", str(members), "--readings", str(self._readings)
         )
         self._load = _Program(
-            *(folder, "partition_load", *shared, "--partitions", str(partitions), "--rate", str(rate)),
+            folder,
+            "partition_load",
+            *(*shared, "--partitions", str(partitions), "--rate", str(rate)),
             *("--progress", str(folder / f"{topic}.progress"), "--ledger", str(self._ledger)),
         )
 
@@ -117,7 +119,7 @@ class Traffic:
     def cpu_seconds(self) -> float:
         """Of both client processes."""
         times = [psutil.Process(program.process.pid).cpu_times() for program in (self._load, self._readers)]
-        return sum(one.user + one.system for one in times)
+        return float(sum(one.user + one.system for one in times))
 
     def finish(self) -> Account:
         """Ends the load, waits until all is read, and compares. Raises `RuntimeError` if a program failed."""

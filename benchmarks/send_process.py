@@ -33,7 +33,7 @@ def has_confluent() -> bool:
     return importlib.util.find_spec("confluent_kafka") is not None
 
 
-def run_sends(peer: str, address: str, topic: str, *, seconds: float, **options: object) -> SendRun:
+def run_sends(peer: str, address: str, topic: str, *, seconds: float, **options: Any) -> SendRun:
     """`options` of `benchmarks.sends` with underscores for dashes. Raises `RuntimeError` with what it said."""
     printed = run_program(
         "sends", peer=peer, address=address, topic=topic, seconds=seconds, warm_up_seconds=seconds / 8, **options
