@@ -1,0 +1,133 @@
+"""All access control lists of a cluster, so kept that those about one resource and one principal are found at once.
+
+Guards one promise: `find` gives exactly the bindings that a scan of all of them would. Immutable: a reader may keep one
+as long as it likes; `AclIndexDraft` makes the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from bus.authorization.acls import ANY_NAME, ANY_PRINCIPAL, AclBinding, AclResource, AclResourceType, PatternType
+
+KeyT = TypeVar("KeyT")
+_Pattern = tuple[AclResourceType, PatternType, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AclIndex:
+    """Two with the same bindings are equal. The order of the bindings is that in which they were added."""
+
+    bindings: Mapping[AclBinding, None] = field(default_factory=dict)
+    # The rest follows from `bindings`. By pattern and principal, in the order of the bindings:
+    by_principal: Mapping[tuple[_Pattern, str], tuple[AclBinding, ...]] = field(default_factory=dict, compare=False)
+    pattern_counts: Mapping[_Pattern, int] = field(default_factory=dict, compare=False)  # of bindings
+    prefix_counts: Mapping[tuple[AclResourceType, int], int] = field(default_factory=dict, compare=False)  # by length
+
+    def __len__(self) -> int:
+        return len(self.bindings)
+
+    def __iter__(self) -> Iterator[AclBinding]:
+        return iter(self.bindings)
+
+    def __contains__(self, acl: AclBinding) -> bool:
+        return acl in self.bindings
+
+    def find(self, resource: AclResource, principal: str) -> Iterator[AclBinding]:
+        """The bindings about the resource that are for the principal or for all of them; those with the nearest name
+        first: its own, then `*`, then the longest prefix."""
+        for pattern in self._patterns(resource):
+            yield from self.by_principal.get((pattern, principal), ())
+            if principal != ANY_PRINCIPAL:
+                yield from self.by_principal.get((pattern, ANY_PRINCIPAL), ())
+
+    def is_named(self, resource: AclResource) -> bool:
+        """Whether any binding is about the resource, for whichever principal."""
+        return any(pattern in self.pattern_counts for pattern in self._patterns(resource))
+
+    def _patterns(self, resource: AclResource) -> Iterator[_Pattern]:
+        kind, name = resource.resource_type, resource.name
+        yield kind, PatternType.LITERAL, name
+        if name != ANY_NAME:
+            yield kind, PatternType.LITERAL, ANY_NAME
+        for length in sorted((length for of, length in self.prefix_counts if of is kind), reverse=True):
+            if length <= len(name):
+                yield kind, PatternType.PREFIXED, name[:length]
+
+
+NO_ACLS = AclIndex()
+
+
+class AclIndexDraft:
+    """One use: `add` and `remove` any number of times, then `finish`. Nothing is copied before the first change."""
+
+    def __init__(self, index: AclIndex) -> None:
+        self._base = index
+        self._copied: _Copied | None = None
+
+    @property
+    def bindings(self) -> Mapping[AclBinding, None]:
+        return self._base.bindings if self._copied is None else self._copied.bindings
+
+    def add(self, acl: AclBinding) -> None:
+        assert acl not in self.bindings, f"expected a new binding, found one that is there: {acl}"
+        self._copy().add(acl)
+
+    def remove(self, acl: AclBinding) -> None:
+        assert acl in self.bindings, f"expected a binding that is there, found {acl}"
+        self._copy().remove(acl)
+
+    def finish(self) -> AclIndex:
+        return self._base if self._copied is None else self._copied.index()
+
+    def _copy(self) -> _Copied:
+        if self._copied is None:
+            self._copied = _Copied(self._base)
+        return self._copied
+
+
+class _Copied:
+    def __init__(self, base: AclIndex) -> None:
+        self.bindings = dict(base.bindings)
+        self._by_principal = dict(base.by_principal)
+        self._pattern_counts = dict(base.pattern_counts)
+        self._prefix_counts = dict(base.prefix_counts)
+
+    def add(self, acl: AclBinding) -> None:
+        pattern = _pattern_of(acl)
+        key = pattern, acl.principal
+        self.bindings[acl] = None
+        self._by_principal[key] = (*self._by_principal.get(key, ()), acl)
+        self._count(pattern, 1)
+
+    def remove(self, acl: AclBinding) -> None:
+        pattern = _pattern_of(acl)
+        key = pattern, acl.principal
+        del self.bindings[acl]
+        left = tuple(one for one in self._by_principal[key] if one != acl)
+        if left:
+            self._by_principal[key] = left
+        else:
+            del self._by_principal[key]
+        self._count(pattern, -1)
+
+    def _count(self, pattern: _Pattern, change: int) -> None:
+        kind, pattern_type, name = pattern
+        _add_to(self._pattern_counts, pattern, change)
+        if pattern_type is PatternType.PREFIXED:
+            _add_to(self._prefix_counts, (kind, len(name)), change)
+
+    def index(self) -> AclIndex:
+        return AclIndex(self.bindings, self._by_principal, self._pattern_counts, self._prefix_counts)
+
+
+def _pattern_of(acl: AclBinding) -> _Pattern:
+    return acl.resource_type, acl.pattern_type, acl.resource_name
+
+
+def _add_to(counts: dict[KeyT, int], key: KeyT, change: int) -> None:
+    counts[key] = counts.get(key, 0) + change
+    if not counts[key]:
+        del counts[key]
