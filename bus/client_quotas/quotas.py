@@ -1,0 +1,113 @@
+"""Which quotas there are, what their values may be, and how a set of them is changed.
+
+Guards one promise: a quota that is accepted has an effect. Kafka's two that cannot have one here are refused by name,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bus.client_quotas.entities import CLIENT_ID, USER, Part, QuotaEntity, check_entity
+from bus.errors import ErrorCode, Refused, show_names
+
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+REQUEST_RATE = "request_rate"
+QUOTA_NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, REQUEST_RATE)
+_WHOLE = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+_ABSENT: Mapping[str, str] = {
+    "request_percentage": "one event loop serves all callers and cannot tell their shares of the processor apart; "
+    f"{REQUEST_RATE} limits requests per second",
+    "connection_creation_rate": "gRPC does not show the broker when connections are made",
+}
+_LIMIT_MAX = 2.0**53  # above it a number would not be kept exactly
+ENTITIES_MAX = 10_000
+
+Quotas = Mapping[str, float]  # by name, of one entity; never empty where it is kept
+
+
+@dataclass(frozen=True, slots=True)
+class AlterQuotas:
+    """None: the quota goes. `validate_only`: nothing changes."""
+
+    entity: QuotaEntity
+    changes: Mapping[str, float | None]
+    validate_only: bool = False
+
+
+def alter_quotas(known: Mapping[QuotaEntity, Quotas], command: AlterQuotas) -> Quotas | Refused:
+    """The quotas of the entity after all changes, or the reason why none is done."""
+    refused = check_entity(command.entity)
+    if refused is not None:
+        return refused
+    before = known.get(command.entity, {})
+    if not before and any(limit is not None for limit in command.changes.values()) and len(known) >= ENTITIES_MAX:
+        return Refused(ErrorCode.POLICY_VIOLATION, f"expected quotas of at most {ENTITIES_MAX} entities")
+    after = dict(before)
+    for name, limit in command.changes.items():
+        refused = _check(name, limit)
+        if refused is not None:
+            return refused
+        if limit is None:
+            after.pop(name, None)
+        else:
+            after[name] = limit
+    return after
+
+
+def _check(name: str, limit: float | None) -> Refused | None:
+    if name in _ABSENT:
+        return Refused(ErrorCode.INVALID_REQUEST, f"{name}: there is none here: {_ABSENT[name]}")
+    if name not in QUOTA_NAMES:
+        message = f"expected a quota among {', '.join(QUOTA_NAMES)}, found {show_names([name])}"
+        return Refused(ErrorCode.INVALID_REQUEST, message)
+    if limit is None:
+        return None
+    if not (math.isfinite(limit) and 0 < limit <= _LIMIT_MAX):
+        message = f"{name}: expected a number above 0 and up to 2^53, found {limit}"
+        return Refused(ErrorCode.INVALID_REQUEST, message)
+    if name in _WHOLE and limit != int(limit):
+        return Refused(ErrorCode.INVALID_REQUEST, f"{name}: expected whole bytes per second, found {limit}")
+    return None
+
+
+def encode_quotas(quotas: Quotas) -> str:
+    return json.dumps(dict(sorted(quotas.items())))
+
+
+def decode_quotas(text: str) -> Quotas:
+    """Raises `ValueError` for anything but quotas by name. A name that this version does not know is kept."""
+    found: Any = json.loads(text)
+    if not isinstance(found, dict) or not found or not all(_is_number(limit) for limit in found.values()):
+        raise ValueError(f"expected quotas by name, found {text!r}")
+    return {name: float(limit) for name, limit in found.items()}
+
+
+def _is_number(limit: object) -> bool:
+    return isinstance(limit, (int, float)) and not isinstance(limit, bool) and math.isfinite(limit) and limit > 0
+
+
+def by_name(known: Mapping[QuotaEntity, Quotas]) -> dict[str, dict[QuotaEntity, float]]:
+    """The same quotas, for look-ups of one kind."""
+    found: dict[str, dict[QuotaEntity, float]] = {}
+    for entity, quotas in known.items():
+        for name, limit in quotas.items():
+            found.setdefault(name, {})[entity] = limit
+    return found
+
+
+def matches(entity: QuotaEntity, wanted: Mapping[str, Part], *, is_strict: bool) -> bool:
+    """Whether Kafka's filter is about the entity. `wanted`, by type of entity: its name, `DEFAULT`, or None for any;
+    the entity has all of these parts. `is_strict`: and no others."""
+    parts = {USER: entity.user, CLIENT_ID: entity.client_id}
+    for kind, name in wanted.items():
+        part = parts.pop(kind)
+        if part is None or (name is not None and part != name):
+            return False
+    return not is_strict or all(part is None for part in parts.values())

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from bus.client_quotas import usage as u
+from bus.client_quotas.entities import QuotaEntity
+from bus.client_quotas.meters import RateMeter, TokenBucket, Windows
+from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE
+
+PRODUCE = u.Allowance(PRODUCER_BYTE_RATE, QuotaEntity("alice"), 100.0)
+FETCH = u.Allowance(CONSUMER_BYTE_RATE, QuotaEntity("alice"), 100.0)
+CHANGE = u.Allowance(CONTROLLER_MUTATION_RATE, QuotaEntity("alice"), 2.0)
+
+
+def test_idle_entity_may_use_ten_seconds_at_once_and_waits_for_what_is_above() -> None:
+    meter = RateMeter(Windows())
+    meter.record(1_000, 5.0)
+    assert (meter.rate(5.0), meter.wait_s(100, 5.0)) == (100, 0)
+    meter.record(500, 5.0)
+    assert (meter.rate(5.0), meter.wait_s(100, 5.0)) == (150, 5.0)  # (150 - 100) / 100 * 10 s
+
+
+def test_rate_is_over_the_time_since_the_oldest_sample_once_that_is_longer() -> None:
+    meter = RateMeter(Windows(count=3, size_s=1.0))
+    for second in range(4):
+        meter.record(30, 0.5 + second)
+    # The sample of 0.5 is three windows old and gone; the oldest one that is left began at 1.5.
+    assert meter.rate(3.5) == 90 / 2
+    assert meter.rate(4.4) == pytest.approx(90 / 2.9)
+
+
+def test_produce_is_counted_whether_it_is_over_or_not() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.charge(PRODUCE, 1_000, 0.0) == 0
+    assert meters.charge(PRODUCE, 500, 0.0) == 5.0
+    assert meters.charge(PRODUCE, 500, 0.0) == 10.0
+
+
+def test_fetch_that_would_be_over_is_not_counted() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.charge_unless_over(FETCH, 900, 0.0) == 0
+    assert meters.charge_unless_over(FETCH, 600, 0.0) == 5.0
+    assert meters.charge_unless_over(FETCH, 100, 0.0) == 0
+
+
+def test_fetch_above_the_whole_quota_comes_through_when_nothing_else_was_used() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.charge_unless_over(FETCH, 10_000, 0.0) == 90.0
+    assert meters.charge_unless_over(FETCH, 1, 0.0) > 0
+    assert meters.charge_unless_over(FETCH, 1, 12.0) == 0
+
+
+def test_bucket_gives_all_at_first_then_the_rate_and_refuses_while_there_is_debt() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.take(CHANGE, 20, 0.0) == 0
+    assert meters.take(CHANGE, 10, 0.0) == 0  # 22 were there, so there is a debt of 8
+    assert meters.take(CHANGE, 1, 0.0) == 4.0
+    assert meters.take(CHANGE, 1, 3.0) == 1.0
+    assert meters.take(CHANGE, 1, 4.0) == 0
+
+
+def test_bucket_never_has_more_than_all_windows() -> None:
+    bucket = TokenBucket(Windows())
+    bucket.take(5, 2.0, 0.0)
+    assert bucket.used(2.0, 0.0) == 5
+    assert bucket.used(2.0, 1000.0) == 0
+
+
+def test_meter_that_is_idle_for_an_hour_is_forgotten() -> None:
+    meters = u.QuotaMeters(Windows())
+    meters.charge(PRODUCE, 1, 0.0)
+    meters.charge(FETCH, 1, 3000.0)
+    assert [name for name, _, _ in meters.usage(3600.0)] == [CONSUMER_BYTE_RATE]
+
+
+def test_meters_are_bounded_and_the_least_lately_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(u, "METERS_MAX", 2)
+    meters = u.QuotaMeters(Windows())
+    for client_id in ("a", "b", "a", "c"):
+        meters.charge(u.Allowance(PRODUCER_BYTE_RATE, QuotaEntity(client_id=client_id), 1.0), 1, 0.0)
+    assert [entity.client_id for _, entity, _ in meters.usage(0.0)] == ["a", "c"]
