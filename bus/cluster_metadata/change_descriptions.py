@@ -1,15 +1,17 @@
 """What a record of the cluster metadata means for the broker's log: a line for people, or nothing.
 
-Guards one promise: each change that a client asks for by name (topics, partitions, configs, views) has one line,
-and so has each change of the controller, of the brokers that may lead and of the level. What a broker does by itself
-with every batch or producer has none.
+Guards one promise: each change that a client asks for by name (topics, partitions, configs, views, quotas)
+has one line, and so has each change of the controller, of the brokers that may lead and of the level. What a broker
+does by itself with every batch or producer has none.
 """
 
 from __future__ import annotations
 
+from bus.client_quotas.entities import decode_entity
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerUnfenced,
+    ClientQuotaChanged,
     ClusterRecord,
     ControllerElected,
     FeatureLevel,
@@ -39,6 +41,8 @@ def describe_change(record: ClusterRecord) -> str | None:
             return f"view {view_name} of topic {topic} was created"
         case ViewDeleted(view_name):
             return f"view {view_name} was deleted"
+        case ClientQuotaChanged(entity, quotas):
+            return f"quotas of {_shown(entity)}: {'none any more' if quotas is None else quotas}"
         case BrokerFenced(broker_id, broker_epoch):
             return f"broker {broker_id} is fenced, at broker epoch {broker_epoch}"
         case BrokerUnfenced(broker_id, broker_epoch):
@@ -49,6 +53,13 @@ def describe_change(record: ClusterRecord) -> str | None:
             return f"{feature} is {level}"
         case _:
             return None
+
+
+def _shown(entity: str) -> str:
+    try:
+        return str(decode_entity(entity))
+    except ValueError:
+        return entity
 
 
 def _counted(count: int, noun: str) -> str:

@@ -13,17 +13,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from bus.client_quotas.entities import decode_entity
+from bus.client_quotas.quotas import decode_quotas
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_MAX,
-    LEVEL_OF_CLUSTERS,
-    LEVEL_OF_LISTENERS,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
+    ClientQuotaChanged,
     ClusterRecord,
     ControllerElected,
     FeatureLevel,
@@ -45,6 +46,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    level_of,
     parse_listeners,
     parse_replicas,
 )
@@ -104,6 +106,7 @@ class ClusterDraft:
         self._brokers = _MapDraft(state.brokers)
         self._deleted_topics = _MapDraft(state.deleted_topics)
         self._views = _MapDraft(state.views)
+        self._quotas = _MapDraft(state.quotas)
         self._producers = ProducerIdsDraft(state.producers)
         self._led: dict[str, list[_Led]] = {}  # by name of a topic whose leaders have changed, or that is new
         self._raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
@@ -138,6 +141,7 @@ class ClusterDraft:
             deleted_topics=self._deleted_topics.now,
             producers=self._producers.finish(),
             views=self._views.now,
+            quotas=self._quotas.now,
         )
 
     def _count_preferred(self) -> Mapping[int, int]:
@@ -203,6 +207,10 @@ class ClusterDraft:
             self._snapshot_left -= 1
 
     def _apply(self, record: ClusterRecord) -> None:
+        level = level_of(record)
+        assert self._level >= level, (
+            f"expected {BUS_VERSION} {level} before a record {type(record).__name__}, found {self._level}"
+        )
         match record:
             case BrokerRegistered(broker_id, host, port):
                 self._brokers.put(broker_id, Broker(BrokerEndpoint(broker_id, host, port)))
@@ -256,6 +264,8 @@ class ClusterDraft:
             case ViewDeleted(name):
                 assert name.casefold() in self._views.now, f"expected a view {name}, found none"
                 self._views.remove(name.casefold())
+            case ClientQuotaChanged(entity, quotas):
+                self._set_quotas(entity, quotas)
             case SnapshotBegan(record_count):
                 self._begin(EMPTY_CLUSTER)
                 self._snapshot_left = record_count
@@ -269,9 +279,6 @@ class ClusterDraft:
     def _apply_of_clusters(
         self, record: BrokerStarted | BrokerFenced | BrokerUnfenced | ControllerElected | ReplicasAssigned
     ) -> None:
-        assert self._level >= LEVEL_OF_CLUSTERS, (
-            f"expected {BUS_VERSION} {LEVEL_OF_CLUSTERS} before a record {type(record).__name__}, found {self._level}"
-        )
         match record:
             case BrokerStarted():
                 self._start_broker(record)
@@ -316,15 +323,24 @@ class ClusterDraft:
         self._broker_epoch_max = max(self._broker_epoch_max, epoch)
 
     def _set_listeners(self, broker_id: int, broker_epoch: int, text: str) -> None:
-        assert self._level >= LEVEL_OF_LISTENERS, (
-            f"expected {BUS_VERSION} {LEVEL_OF_LISTENERS} before a record BrokerListeners, found {self._level}"
-        )
         broker = self._known_life(broker_id, broker_epoch)
         try:
             listeners = parse_listeners(text)
         except ValueError as error:
             raise AssertionError(f"listeners of broker {broker_id}: {error}") from None
         self._brokers.put(broker_id, replace(broker, endpoint=replace(broker.endpoint, listeners=listeners)))
+
+    def _set_quotas(self, entity_text: str, quotas_text: str | None) -> None:
+        try:
+            entity = decode_entity(entity_text)
+            quotas = None if quotas_text is None else decode_quotas(quotas_text)
+        except ValueError as error:
+            raise AssertionError(f"quotas of {entity_text}: {error}") from None
+        if quotas is not None:
+            self._quotas.put(entity, quotas)
+        else:
+            assert entity in self._quotas.now, f"expected quotas of {entity}, found none"
+            self._quotas.remove(entity)
 
     def _known_life(self, broker_id: int, broker_epoch: int) -> Broker:
         broker = self._brokers.now.get(broker_id)

@@ -17,15 +17,9 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.cluster_draft import ClusterDraft
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
-    LEVEL_OF_CLUSTERS,
-    LEVEL_OF_LISTENERS,
-    BrokerFenced,
-    BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
-    BrokerUnfenced,
     ClusterRecord,
-    ControllerElected,
     FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
@@ -35,11 +29,11 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsAllocated,
     ProducerIdsRetired,
     ProducerNamed,
-    ReplicasAssigned,
     SnapshotEnded,
     TopicCreated,
     TopicDeleted,
     decode_record,
+    level_of,
 )
 from bus.cluster_metadata.names import collision_key
 from bus.cluster_metadata.producer_ids import NO_PRODUCER_EPOCH, PRODUCER_EPOCH_MAX, PRODUCER_ID_BLOCK_SIZE
@@ -170,15 +164,11 @@ class _Mending:
     # ------------------------------------------------------------------ records that do not fit
 
     def _reconcile(self, record: ClusterRecord) -> str:
-        of_clusters = BrokerStarted | BrokerFenced | BrokerUnfenced | ControllerElected | ReplicasAssigned
-        if isinstance(record, of_clusters) and self._draft.level < LEVEL_OF_CLUSTERS:
-            self._draft.apply(FeatureLevel(BUS_VERSION, LEVEL_OF_CLUSTERS))
+        level = level_of(record)
+        if self._draft.level < level:
+            self._draft.apply(FeatureLevel(BUS_VERSION, level))
             if self._try(record):
-                return f"taken, and the level of {BUS_VERSION} is {LEVEL_OF_CLUSTERS}"
-        if isinstance(record, BrokerListeners) and self._draft.level < LEVEL_OF_LISTENERS:
-            self._draft.apply(FeatureLevel(BUS_VERSION, LEVEL_OF_LISTENERS))
-            if self._try(record):
-                return f"taken, and the level of {BUS_VERSION} is {LEVEL_OF_LISTENERS}"
+                return f"taken, and the level of {BUS_VERSION} is {level}"
         match record:
             case BrokerStarted():
                 epoch = self._draft.broker_epoch_max + 1

@@ -231,6 +231,14 @@ class ReplicasAssigned:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuotaChanged:
+    """The quotas of an entity are these from here on, and no others (`encode_entity`, `encode_quotas`)."""
+
+    entity: str
+    quotas: str | None  # None: it has none any more
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureLevel:
     """The cluster works at this level of the feature from here on."""
 
@@ -239,10 +247,19 @@ class FeatureLevel:
 
 
 BUS_VERSION = "bus.version"
-# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but BrokerListeners.
-LEVEL_MIN, LEVEL_MAX = 0, 2
+# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but
+# BrokerListeners and those of level 3.
+LEVEL_MIN, LEVEL_MAX = 0, 3
 LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
 LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
+LEVEL_OF_SECURITY = 3  # from which on there are quotas: ClientQuotaChanged
+# Of each type that the log may not have from the beginning: the level from which on it may.
+_LEVELS: Mapping[type[Any], int] = {
+    **dict.fromkeys((BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected), LEVEL_OF_CLUSTERS),
+    ReplicasAssigned: LEVEL_OF_CLUSTERS,
+    BrokerListeners: LEVEL_OF_LISTENERS,
+    ClientQuotaChanged: LEVEL_OF_SECURITY,
+}
 
 ClusterRecord = (
     BrokerRegistered
@@ -270,12 +287,20 @@ ClusterRecord = (
     | BrokerUnfenced
     | ControllerElected
     | ReplicasAssigned
+    | ClientQuotaChanged
     | FeatureLevel
 )
 
 _TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in get_args(ClusterRecord)}
 # Fields whose column has another name than they have; every other field is the column of its name.
-_COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value", "listeners": "config_value"}
+_COLUMNS = {
+    "leader_id": "broker_id",
+    "name": "config_name",
+    "value": "config_value",
+    "listeners": "config_value",
+    "entity": "config_name",
+    "quotas": "config_value",
+}
 _NULLABLE = {"config_value", "rack"}
 _LISTENER = re.compile(r"([A-Z0-9_.-]+):([A-Z_]+)://([^,\s]+):([0-9]{1,5})", re.ASCII)
 # Column -> the range of its values; as wide as the column is.
@@ -293,6 +318,11 @@ _FIELDS: Mapping[str, Sequence[tuple[str, str]]] = {
     name: tuple((field.name, _COLUMNS.get(field.name, field.name)) for field in fields(record_type))
     for name, record_type in _TYPES.items()
 }
+
+
+def level_of(record: ClusterRecord) -> int:
+    """Of BUS_VERSION, from which on the log may have the record."""
+    return _LEVELS.get(type(record), 0)
 
 
 def encode_record(record: ClusterRecord) -> dict[str, Any]:

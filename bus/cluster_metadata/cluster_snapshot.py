@@ -12,6 +12,8 @@ import itertools
 import operator
 from collections.abc import Iterator
 
+from bus.client_quotas.entities import encode_entity
+from bus.client_quotas.quotas import encode_quotas
 from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
@@ -21,6 +23,7 @@ from bus.cluster_metadata.cluster_records import (
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
+    ClientQuotaChanged,
     ClusterRecord,
     ControllerElected,
     FeatureLevel,
@@ -58,12 +61,19 @@ def _size_without_leaders(state: ClusterState) -> int:
     """About as many records as the snapshot has if the partitions of each topic are led alike."""
     topics = sum(2 + len(topic.configs) + bool(topic.assignments) for topic in state.topics.values())
     producers = 2 * len(state.producers.by_name) + len(state.producers.retired.ranges)
-    return topics + producers + len(state.views) + 2 * len(state.brokers) + 2 * len(state.deleted_topics)
+    return (
+        topics
+        + producers
+        + len(state.views)
+        + len(state.quotas)
+        + 2 * len(state.brokers)
+        + 2 * len(state.deleted_topics)
+    )
 
 
 def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
     """In an order in which each record can be applied to those before it."""
-    records = [*_brokers(state), *_topics(state), *_producers(state), *_views(state)]
+    records = [*_brokers(state), *_topics(state), *_producers(state), *_views(state), *_quotas(state)]
     return [SnapshotBegan(len(records)), *records, SnapshotEnded(len(records))]
 
 
@@ -156,3 +166,8 @@ def _producers(state: ClusterState) -> Iterator[ClusterRecord]:
 def _views(state: ClusterState) -> Iterator[ClusterRecord]:
     for view in state.views.values():
         yield ViewCreated(view.name, view.topic, view.schema, ",".join(view.columns))
+
+
+def _quotas(state: ClusterState) -> Iterator[ClusterRecord]:
+    for entity, quotas in state.quotas.items():
+        yield ClientQuotaChanged(encode_entity(entity), encode_quotas(quotas))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from bus.client_quotas.entities import QuotaEntity
+from bus.client_quotas.quotas import Quotas
 from bus.cluster_metadata.producer_ids import ProducerIds
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
@@ -81,6 +83,7 @@ class ClusterState:
     deleted_topics: Mapping[str, str] = field(default_factory=dict)  # topic id -> name, while files may be there
     producers: ProducerIds = field(default_factory=ProducerIds)
     views: Mapping[str, JsonView] = field(default_factory=dict)  # by casefolded name; the topic may be gone
+    quotas: Mapping[QuotaEntity, Quotas] = field(default_factory=dict)  # of those that have any
 
     def topic_by_id(self, topic_id: str) -> Topic | None:
         name = self.topic_names.get(topic_id)

@@ -157,7 +157,7 @@ async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
 @call("UpdateFeatures", "AlterPartitionReassignments", "ElectLeaders", "UnregisterBroker")
 async def change_the_cluster(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"led{n}")
-    await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=2))
+    await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=3))
     command = RegisterBroker(BrokerEndpoint(7, "h", 1), f"life {n}")
     decide = functools.partial(decide_register_broker, command=command)
     await broker.cluster.metadata.change([decide])

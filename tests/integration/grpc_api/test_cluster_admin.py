@@ -15,11 +15,11 @@ from tests.support.cancelled_calls import QuietBroker, run_on_broker
 
 
 def on_cluster(do: Callable[[QuietBroker], Awaitable[None]]) -> None:
-    """At level 2: broker 0 serves, brokers 1 and 2 are fenced; the topic t has two partitions."""
+    """At level 3: broker 0 serves, brokers 1 and 2 are fenced; the topic t has two partitions."""
     store = MemoryStore()
 
     async def upgrade(broker: QuietBroker) -> None:
-        await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=2))
+        await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=3))
 
     async def prepare(broker: QuietBroker) -> None:
         for broker_id in (1, 2):
@@ -60,7 +60,7 @@ def test_cluster_is_described_with_and_without_its_fenced_brokers() -> None:
         assert whole.brokers[1].incarnation_id == "life 1"
         assert whole.brokers[2].broker_epoch > whole.brokers[1].broker_epoch > whole.brokers[0].broker_epoch > 0
         assert [(one.leader_count, one.replica_count) for one in whole.brokers] == [(2, 2), (0, 0), (0, 0)]
-        assert (whole.controller_id, whole.feature_level) == (0, 2)
+        assert (whole.controller_id, whole.feature_level) == (0, 3)
         assert whole.cluster_id
         assert await reassign(broker, to(1, 0, 1)) == ["NONE"]
         part = await broker.call("DescribeCluster", pb.DescribeClusterRequest())
@@ -135,8 +135,8 @@ def test_broker_is_unregistered_when_no_partition_needs_it() -> None:
 @pytest.mark.parametrize(
     ("feature", "level", "said"),
     [
-        ("bus.version", 0, "expected a level of bus.version from 2 to 2, found 0"),
-        ("bus.version", 9, "expected a level of bus.version from 2 to 2, found 9"),
+        ("bus.version", 0, "expected a level of bus.version from 3 to 3, found 0"),
+        ("bus.version", 9, "expected a level of bus.version from 3 to 3, found 9"),
         ("metadata.version", 2, "expected the feature bus.version, found 'metadata.version'"),
     ],
 )
@@ -145,7 +145,7 @@ def test_level_that_cannot_be_is_not_finalized(feature: str, level: int, said: s
         answer = await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature=feature, level=level))
         assert answer.error_code == pb.ERROR_CODE_INVALID_UPDATE_VERSION
         assert said in answer.error_message
-        again = pb.UpdateFeaturesRequest(feature="bus.version", level=2, validate_only=True)
+        again = pb.UpdateFeaturesRequest(feature="bus.version", level=3, validate_only=True)
         assert not (await broker.call("UpdateFeatures", again)).error_code
 
     on_cluster(do)

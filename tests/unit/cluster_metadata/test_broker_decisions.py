@@ -29,6 +29,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_topic,
 )
 from bus.cluster_metadata.cluster_records import (
+    LEVEL_MAX,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
@@ -65,7 +66,7 @@ def starting(
 
 
 def started(broker_id: int, epoch: int, incarnation: str = "life") -> BrokerStarted:
-    return BrokerStarted(broker_id, "h", 1, None, incarnation, epoch, 0, 2)
+    return BrokerStarted(broker_id, "h", 1, None, incarnation, epoch, 0, LEVEL_MAX)
 
 
 def unfenced(broker_id: int, epoch: int) -> tuple[ClusterRecord, ...]:
@@ -168,7 +169,7 @@ def test_level_is_raised_once_and_never_goes_back() -> None:
     step = decide_upgrade_features(STATE, 1)
     assert (step.response, step.records) == (1, (LEVEL,))
     assert decide_upgrade_features(THREE, 1).records == ()
-    for state, level, bounds in ((STATE, 3, "0 to 2"), (STATE, -1, "0 to 2"), (THREE, 0, "1 to 2")):
+    for state, level, bounds in ((STATE, 4, "0 to 3"), (STATE, -1, "0 to 3"), (THREE, 0, "1 to 3")):
         assert refusal(decide_upgrade_features(state, level).response) == (
             ErrorCode.INVALID_UPDATE_VERSION,
             f"expected a level of bus.version from {bounds}, found {level}",
@@ -191,7 +192,7 @@ def test_one_broker_alone_is_elected_by_four_records_whatever_it_leads() -> None
     step = decide_elect_controller(state, starting(0, "moved", 9, "next", "r"))
     assert step.records == (
         ControllerElected(0, "next"),
-        BrokerStarted(0, "moved", 9, "r", "next", 2, 0, 2),
+        BrokerStarted(0, "moved", 9, "r", "next", 2, 0, LEVEL_MAX),
         BrokerUnfenced(0, 2),
         LeaderEpochsRaised(0),
     )
@@ -209,7 +210,7 @@ def test_broker_that_runs_already_is_elected_without_a_change_of_its_own_partiti
         BrokerUnfenced(1, 2),
     )
     moved = decide_elect_controller(state, starting(1, "moved", 9)).records
-    assert moved == (ControllerElected(1, "life"), BrokerStarted(1, "moved", 9, None, "life", 2, 0, 2))
+    assert moved == (ControllerElected(1, "life"), BrokerStarted(1, "moved", 9, None, "life", 2, 0, LEVEL_MAX))
 
 
 def test_elected_controller_fences_the_brokers_that_are_gone_and_moves_what_they_lead() -> None:
@@ -246,7 +247,7 @@ def test_elected_controller_takes_over_from_brokers_that_were_fenced_when_no_oth
 def test_new_broker_is_registered_fenced_with_an_epoch_that_none_had() -> None:
     state = apply_all(THREE, [started(3, 8), BrokerUnregistered(3)])
     step = decide_register_broker(state, starting(4, "d", 4, "new", "r"))
-    assert (step.response, step.records) == (9, (BrokerStarted(4, "d", 4, "r", "new", 9, 0, 2),))
+    assert (step.response, step.records) == (9, (BrokerStarted(4, "d", 4, "r", "new", 9, 0, LEVEL_MAX),))
 
 
 def test_restarted_broker_is_registered_anew_and_leads_nothing_at_first() -> None:
@@ -267,7 +268,7 @@ def test_restarted_broker_leads_on_at_new_epochs_if_no_other_is_unfenced() -> No
 
 def test_same_life_registers_again_with_its_epoch() -> None:
     step = decide_register_broker(THREE, starting(1, "moved", 9))
-    assert (step.response, step.records) == (2, (BrokerStarted(1, "moved", 9, None, "life", 2, 0, 2),))
+    assert (step.response, step.records) == (2, (BrokerStarted(1, "moved", 9, None, "life", 2, 0, LEVEL_MAX),))
     assert not apply_all(THREE, step.records).brokers[1].is_fenced
 
 
@@ -288,7 +289,7 @@ def test_same_life_registers_again_with_its_epoch() -> None:
         starting(3, "h", 1, "life", "r\x00"),
         starting(3, "h", 1, "life", "r" * 256),
         dataclasses.replace(starting(3, "h", 1), level_min=-1),
-        dataclasses.replace(starting(3, "h", 1), level_min=3),
+        dataclasses.replace(starting(3, "h", 1), level_min=LEVEL_MAX + 1),
         dataclasses.replace(starting(3, "h", 1), level_max=2**31),
     ],
 )

@@ -12,6 +12,7 @@ from bus.cluster_metadata.cluster_records import (
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
+    ClientQuotaChanged,
     ClusterRecord,
     ControllerElected,
     FeatureLevel,
@@ -174,8 +175,8 @@ def test_earlier_state_is_untouched_by_what_follows() -> None:
         (TopicDeleted("orders", "id-0"), "expected topic id id-1 for orders, found id-0"),
         (TopicFilesDeleted("id-1"), "expected topic id id-1 among the deleted ones"),
         (FeatureLevel("other", 1), "expected the feature bus.version, found 'other'"),
-        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 2, found 0"),
-        (FeatureLevel("bus.version", 3), "from 1 to 2, found 3: written by a newer version"),
+        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 3, found 0"),
+        (FeatureLevel("bus.version", 4), "from 1 to 3, found 4: written by a newer version"),
         (STARTED, "expected bus.version 1 before a record BrokerStarted, found 0"),
         (BrokerFenced(0, 0), "expected bus.version 1 before a record BrokerFenced"),
         (BrokerUnfenced(0, 0), "expected bus.version 1 before a record BrokerUnfenced"),
@@ -197,7 +198,11 @@ def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord
 @pytest.mark.parametrize(
     ("record", "broken"),
     [
-        (LEVEL, "expected a level of bus.version from 2 to 2, found 1"),
+        (LEVEL, "expected a level of bus.version from 2 to 3, found 1"),
+        (
+            ClientQuotaChanged('{"user": "a"}', None),
+            "expected bus.version 3 before a record ClientQuotaChanged, found 1",
+        ),
         (BrokerListeners(0, 1, "A:PLAINTEXT://h:1"), "expected bus.version 2 before a record BrokerListeners, found 1"),
         (BrokerStarted(0, "a", 1, None, "life", 5, 0, 1), "expected a broker epoch above 5 for broker 0, found 5"),
         (BrokerStarted(1, "a", 1, None, "other", 5, 0, 1), "expected a broker epoch above 5 for broker 1, found 5"),

@@ -15,6 +15,7 @@ from bus.cluster_metadata.cluster_records import (
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
+    ClientQuotaChanged,
     ClusterRecord,
     ControllerElected,
     FeatureLevel,
@@ -185,6 +186,14 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
             "partitions": 2,
             "replicas": "3,1;1,3",
         },
+    ),
+    (
+        ClientQuotaChanged('{"user": "alice"}', '{"request_rate": 5.0}'),
+        {"type": "ClientQuotaChanged", "config_name": '{"user": "alice"}', "config_value": '{"request_rate": 5.0}'},
+    ),
+    (
+        ClientQuotaChanged('{"user": "alice"}', None),
+        {"type": "ClientQuotaChanged", "config_name": '{"user": "alice"}', "config_value": None},
     ),
     (FeatureLevel("bus.version", 1), {"type": "FeatureLevel", "feature": "bus.version", "level": 1}),
 ]
