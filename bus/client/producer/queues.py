@@ -7,6 +7,7 @@ in order.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -76,6 +77,7 @@ class Queues:
         self._agenda = agenda
         self._transactions = transactions
         self._backoff_ms = backoff_ms
+        self._expires_at_ms = math.inf  # no chunk that is not settled has an earlier deadline
 
     def get(self, topic: str, partition: int) -> PartitionQueue | None:
         return self._queues.get((topic, partition))
@@ -92,6 +94,7 @@ class Queues:
                 queue.needs_resume = True
         self.settle(queue.push(chunk))
         self.active[queue] = None
+        self._expires_at_ms = min(self._expires_at_ms, chunk.deadline_ms)
 
     def begin_those_without_identity(self) -> None:
         for queue in self._queues.values():
@@ -121,8 +124,12 @@ class Queues:
             self._metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now_ms)
 
     def expire(self, now_ms: float) -> None:
+        """Looks at the queues once in delivery.timeout.ms or so, however often it is called."""
+        if now_ms < self._expires_at_ms:
+            return
         for queue in list(self.active):
             self.fail(queue, queue.expire(now_ms), now_ms)
+        self._expires_at_ms = min((queue.next_deadline() for queue in self.active), default=math.inf)
 
     def fail_all(self, error: BusError, now_ms: float) -> None:
         for queue in self._queues.values():
@@ -266,8 +273,8 @@ class Queues:
         self._agenda.wake_by(queue.retry_at_ms)
 
     def next_events(self, now_ms: float, *, has_window: bool) -> Iterator[float]:
+        yield self._expires_at_ms
         for queue in self.active:
-            yield queue.next_deadline()
             if queue.retry_at_ms > now_ms:
                 yield queue.retry_at_ms
             elif has_window and queue.pending and queue.pending[0].due_at_ms > now_ms:

@@ -17,6 +17,7 @@ from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
 from bus.client.producer.identity import EPOCH_MAX
 from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
+from bus.client.producer.queue import PartitionQueue
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
@@ -556,6 +557,35 @@ def test_delivery_time_out_fails_what_waits_and_gives_its_memory_back() -> None:
     bench.pass_time(2)
     assert code_of(future) is ErrorCode.REQUEST_TIMED_OUT
     assert bench.used_bytes == 0
+
+
+def test_each_record_times_out_at_its_own_time_whatever_became_of_those_before() -> None:
+    bench = Bench(None, None, request_timeout_ms=500, delivery_timeout_ms=1_000)
+    futures = []
+    for partition in (0, 1, 0):
+        futures.append(bench.send(b"a", partition))
+        bench.pass_time(100)
+    bench.pass_time(699)
+    for count in (0, 1, 2, 3):
+        assert [future.done() for future in futures] == [True] * count + [False] * (3 - count)
+        bench.pass_time(100)
+
+
+def test_what_waits_is_not_looked_at_for_its_time_out_before_the_first_one_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[float] = []
+    expire = PartitionQueue.expire
+    monkeypatch.setattr(PartitionQueue, "expire", lambda queue, now_ms: looks.append(now_ms) or expire(queue, now_ms))
+    bench = Bench(*[None] * 50, request_timeout_ms=500, delivery_timeout_ms=1_000)
+    for partition in range(50):
+        bench.send(b"a", partition)
+    for _ in range(20):
+        bench.pass_time(45)
+        bench.engine.tick()
+    assert looks == []
+    bench.pass_time(101)
+    assert len(looks) == 50
 
 
 # ---------------------------------------------------------------- metadata
