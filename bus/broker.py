@@ -38,6 +38,7 @@ from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
+from bus.runtime.users.user_directory import UserDirectory
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
 
@@ -75,6 +76,7 @@ class BrokerCore:
         self._cluster: Cluster | None = None
         self._coordinator: GroupCoordinator | None = None
         self._transactions: Transactions | None = None
+        self._users: UserDirectory | None = None
 
     @property
     def storage(self) -> Storage:
@@ -131,6 +133,8 @@ class BrokerCore:
                 tasks=self._tasks,
             )
             self.transactions.start()
+            self._users = UserDirectory(storage, clock=self._clock, calls=self.calls, tasks=self._tasks)
+            await self._users.start(follow=self._config.has_logins)
         except BaseException:
             await self.abandon()
             raise
@@ -138,6 +142,7 @@ class BrokerCore:
             self.cluster,
             self.coordinator,
             self.transactions,
+            self._users,
             self._config,
             clock=self._clock,
             calls=self.calls,
@@ -167,6 +172,8 @@ class BrokerCore:
             self._transactions.close()
         if self._coordinator is not None:
             self._coordinator.close()
+        if self._users is not None:
+            self._users.close()
 
     async def stop(self) -> None:
         await self.cluster.end_changes()

@@ -106,6 +106,10 @@ class LogBatch:
 
 
 SSL = "SSL"  # a protocol
+SASL_PLAINTEXT = "SASL_PLAINTEXT"  # a protocol
+SASL_SSL = "SASL_SSL"  # a protocol
+SASL_PROTOCOLS = (SASL_PLAINTEXT, SASL_SSL)
+TLS_PROTOCOLS = (SSL, SASL_SSL)
 PLAINTEXT = "PLAINTEXT"  # a protocol, and the name of the listener of a broker that names none
 
 

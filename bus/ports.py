@@ -615,6 +615,10 @@ class Storage(Protocol):
         """`__cluster_metadata`, created with its first use, as a follower."""
         ...
 
+    def open_users(self, *, create: bool) -> TypedLog | None:
+        """The log of users, as a follower. None if it is not there and not to be created."""
+        ...
+
     def keyed_rows(self, topic: str) -> KeyedRows:
         """The bus's own records in an internal topic of that name."""
         ...

@@ -12,6 +12,7 @@ from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.transactions import TransactionApi
+from bus.broker_api.users import UserApi
 from bus.config.broker import BrokerConfig
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
@@ -20,6 +21,7 @@ from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.users.user_directory import UserDirectory
 
 # What the streams of one client may take beyond its share of memory: what had been read when the share was used up.
 _OVERDRAFT_BYTES = 64 * 1024 * 1024
@@ -36,6 +38,7 @@ class BrokerApi:
         cluster: Cluster,
         coordinator: GroupCoordinator,
         transactions: Transactions,
+        users: UserDirectory,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -68,6 +71,7 @@ class BrokerApi:
         )
         self.fetch = FetchApi(cluster, stopping, answers, shares, bytes_max=config.fetch_max_bytes)
         self.groups = GroupApi(cluster, coordinator, shares)
+        self.users = UserApi(users)
         self.maintenance = MaintenanceApi(
             cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
         )

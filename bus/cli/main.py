@@ -28,6 +28,7 @@ _COMMANDS = {
     ),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
+    "users": ("bus.cli.users:users", "Users that log in by a password: create, list, delete, reset."),
     "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),
     "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),
     "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),

@@ -7,7 +7,7 @@ thousands of them a second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from bus.client.arguments import (
@@ -427,3 +427,28 @@ class MaintainedLog:
     dropped_versions: int
     deleted_files: int  # data files that are gone from the storage
     deleted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """`mechanism`: SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    mechanism: str
+    iterations: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialUpsertion:
+    """A user's new password for one mechanism. It is salted here, and does not leave the client. `salt`: random, unless
+    one is given."""
+
+    user: str
+    credential: ScramCredentialInfo
+    password: str = field(repr=False)
+    salt: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialDeletion:
+    user: str
+    mechanism: str

@@ -302,6 +302,11 @@ class BrokerConfig:
         )
 
     @property
+    def has_logins(self) -> bool:
+        """Whether users log in at any listener. Raises `ConfigError`."""
+        return any(one.has_logins for one in self.serving_listeners)
+
+    @property
     def needs_client_certificates(self) -> bool:
         """Of listeners with TLS."""
         return self.ssl_client_auth == "required"

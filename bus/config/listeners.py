@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bus.config.keys import ConfigError
-from bus.model import PLAINTEXT, SSL, KeyFiles
+from bus.model import PLAINTEXT, SASL_PROTOCOLS, SSL, TLS_PROTOCOLS, KeyFiles
 
 PROTOCOLS = (PLAINTEXT, SSL)
-_NO_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+_NO_SASL = SASL_PROTOCOLS
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_HOSTS = ("0.0.0.0", "::")
 
@@ -70,6 +70,14 @@ class Listener:
     protocol: str  # one of PROTOCOLS
     bind: Address
     advertised: Address  # port 0: the one that was bound
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol in TLS_PROTOCOLS
+
+    @property
+    def has_logins(self) -> bool:
+        return self.protocol in SASL_PROTOCOLS
 
     @property
     def is_beyond_loopback(self) -> bool:

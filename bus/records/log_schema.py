@@ -167,6 +167,19 @@ TRANSACTION_STATE_VALUE_TYPE = pa.struct(
     ]
 )
 
+# The value of the log of users, in the same manner; it is no topic.
+USERS_VALUE_TYPE = pa.struct(
+    [
+        pa.field("type", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("mechanism", pa.string()),
+        pa.field("salt", pa.binary()),
+        pa.field("stored_key", pa.binary()),
+        pa.field("server_key", pa.binary()),
+        pa.field("iterations", pa.int32()),
+    ]
+)
+
 # Internal topics are typed: the struct of each one's values.
 INTERNAL_VALUE_TYPES: dict[str, pa.StructType] = {
     CLUSTER_METADATA_TOPIC: CLUSTER_METADATA_VALUE_TYPE,

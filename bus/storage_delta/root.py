@@ -4,6 +4,7 @@
     <root>/.bus-lock                                       shared by brokers; a repair has it alone
     <root>/cluster/broker-<id>.lock                        the process that is this broker
     <root>/topics/<topic>/<partition>/_delta_log/...       one table per partition
+    <root>/private/users/_delta_log/...                    who may log in; the folder is the owner's alone
 
 Guards two promises: nothing is created in, or removed from, a folder that is no bus root, and files of a topic id are
 never removed for another one. The locks keep one broker from being started twice, and a repair from running beside a
@@ -32,7 +33,7 @@ from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Clock
 from bus.records.json_text import parse_json
-from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, USERS_VALUE_TYPE, log_schema
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, load_proved, read_hint
@@ -42,7 +43,15 @@ from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore, Stamp
+from bus.storage_delta.stores.store import (
+    PRIVATE_FOLDER,
+    KeyExists,
+    KeyLocked,
+    KeyNotFound,
+    Lock,
+    ObjectStore,
+    Stamp,
+)
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
 from bus.system_clock import SystemClock
@@ -59,6 +68,8 @@ _UPGRADE_WAITS = 200
 _UPGRADE_WAIT_S = 0.05
 _TOPICS = "topics"
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_USERS_FOLDER = f"{PRIVATE_FOLDER}/users"
+_USERS = TopicPartition("__users", 0)  # as its table names itself; no topic of this name is made
 # A file system of its own has this at its top.
 _IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})
 
@@ -328,6 +339,22 @@ class DeltaStorage:
         table = self.create_partition(_METADATA, topic_id=self._cluster_id)
         return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
 
+    def open_users(self, *, create: bool) -> DeltaTypedLog | None:
+        if _topic_id_of(self._store, _USERS_FOLDER) is None:
+            if not create:
+                return None
+            self._create_version_0(_USERS, _USERS_FOLDER, USERS_VALUE_TYPE, topic_id=self._cluster_id)
+        table = DeltaPartitionTable(
+            self._store,
+            _USERS_FOLDER,
+            topic_id=self._cluster_id,
+            cache=self._cache,
+            clock=self._clock,
+            value_type=USERS_VALUE_TYPE,
+            incarnation=self._incarnation,
+        )
+        return DeltaTypedLog(table, USERS_VALUE_TYPE)
+
     def keyed_rows(self, topic: str) -> DeltaKeyedRows:
         return DeltaKeyedRows(topic, INTERNAL_VALUE_TYPES[topic])
 
@@ -344,7 +371,8 @@ class DeltaStorage:
                     if found is not None and check_removal is not None:
                         check_removal()
                     _delete_table(self._store, folder, topic_id=found)
-                self._create_version_0(partition, topic_id=topic_id)
+                value_type = INTERNAL_VALUE_TYPES.get(partition.topic)
+                self._create_version_0(partition, folder, value_type, topic_id=topic_id)
         return self.open_partition(partition, topic_id=topic_id)
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
@@ -381,17 +409,19 @@ class DeltaStorage:
                 f"but there are topics: {', '.join(topics[:3])}"
             )
 
-    def _create_version_0(self, partition: TopicPartition, *, topic_id: str) -> None:
+    def _create_version_0(
+        self, partition: TopicPartition, folder: str, value_type: pa.StructType | None, *, topic_id: str
+    ) -> None:
         data = encode_create(
             partition,
             topic_id=topic_id,
             table_id=str(uuid.uuid4()),
             txn_id=str(uuid.uuid4()),
-            schema=log_schema(INTERNAL_VALUE_TYPES.get(partition.topic)),
+            schema=log_schema(value_type),
             now_ms=self._clock.now_ms(),
         )
         try:
-            self._store.create(f"{partition_folder(partition)}/{LOG_FOLDER}/{version_name(0)}", data)
+            self._store.create(f"{folder}/{LOG_FOLDER}/{version_name(0)}", data)
         except KeyExists:
             # Another storage on this root was faster; opening tells whether it made the same topic.
             return

@@ -44,7 +44,7 @@ IDENTITIES: WeakKeyDictionary[QuietBroker, dict[int, pb.InitProducerIdResponse]]
 READING = frozenset(
     (
         *("DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
-        *("Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
+        *("DescribeUserScramCredentials", "Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
         *("DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListViews", "OffsetFetch"),
     )
 )
@@ -291,6 +291,15 @@ async def delete_offsets(broker: QuietBroker, n: int) -> None:
     await broker.call("OffsetCommit", pb.OffsetCommitRequest(group_id=f"f{n}", generation=-1, partitions=offsets))
     topics = [pb.TopicPartitions(topic="offsets", partitions=[0])]
     await broker.call("OffsetDelete", pb.OffsetDeleteRequest(group_id=f"f{n}", topics=topics))
+
+
+@call("AlterUserScramCredentials")
+async def create_a_user(broker: QuietBroker, n: int) -> None:
+    upsertion = pb.ScramUpsertion(
+        user=f"user{n}", mechanism="SCRAM-SHA-256", iterations=4096, salt=b"12345678", salted_password=b"p" * 32
+    )
+    request = pb.AlterUserScramCredentialsRequest(upsertions=[upsertion])
+    assert not (await broker.call("AlterUserScramCredentials", request)).users[0].error_code
 
 
 async def init_transactions(broker: QuietBroker, name: str) -> dict[str, Any]:

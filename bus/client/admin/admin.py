@@ -20,6 +20,7 @@ from bus.client.admin.groups import GroupAdmin
 from bus.client.admin.logs import LogAdmin
 from bus.client.admin.topics import TopicAdmin
 from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
+from bus.client.admin.users import UserAdmin
 from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
     INT_64_MAX,
@@ -55,9 +56,12 @@ from bus.client.values import (
     OffsetAndMetadata,
     PartitionReassignment,
     ProducerState,
+    ScramCredentialInfo,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
     check_committed,
 )
 from bus.errors import BusError, ErrorCode
@@ -82,6 +86,7 @@ class Admin:
         self._configs = ConfigAdmin(calls)
         self._logs = LogAdmin(self._cluster, self._config)
         self._views = ViewAdmin(calls.on_controller, calls.ask)
+        self._users = UserAdmin(calls.on_controller, calls.ask)
         self._brokers = ClusterAdmin(calls.on_controller, calls.ask)
         self._groups = GroupAdmin(self._cluster, self._coordinators(pb.COORDINATOR_TYPE_GROUP))
         coordinators = self._coordinators(pb.COORDINATOR_TYPE_TRANSACTION)
@@ -501,6 +506,23 @@ class Admin:
         listed = [one.group_id for one in self.list_groups()]
         return self._groups.describe(listed, may_be_gone=True).values()
 
+    # ------------------------------------------------------------ users
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """These users, or all, by name: for which mechanisms they have a password. Raises RESOURCE_NOT_FOUND for a name
+        that is no user."""
+        wanted = [] if users is None else check_texts("users", users)
+        return {} if users is not None and not wanted else self._users.describe(wanted)
+
+    def alter_user_scram_credentials(
+        self, alterations: Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]
+    ) -> None:
+        """Create users, give them new passwords, delete them (KIP-554). Who logs in with an earlier password is logged
+        out: at once at one broker, a second later at the latest at all."""
+        self._users.alter(check_items("alterations", alterations, _check_alteration, "upsertions and deletions"))
+
     def close(self) -> None:
         """Safe to repeat."""
         self._cluster.close()
@@ -512,6 +534,12 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_alteration(name: str, value: Any) -> UserScramCredentialUpsertion | UserScramCredentialDeletion:
+    if not isinstance(value, (UserScramCredentialUpsertion, UserScramCredentialDeletion)):
+        raise wrong_type(f"{name} as a UserScramCredentialUpsertion or UserScramCredentialDeletion", value)
+    return value
 
 
 def _check_new_topic(name: str, value: Any) -> NewTopic:

@@ -30,6 +30,7 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
+from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.key_material import WatchedKeyMaterial
@@ -107,6 +108,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
         self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
         self.transactions = TransactionHandler(api.transactions, api.shares, listener)
+        self._users = UserHandler(api.users, api.shares)
         self._forwarding = Forwarding(
             api.cluster,
             peers,
@@ -255,6 +257,12 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def UnregisterBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UnregisterBroker", request, context)
+
+    async def DescribeUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self._users.describe, request, context)
+
+    async def AlterUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self._users.alter, request, context)
 
     async def UpdateFeatures(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UpdateFeatures", request, context)

@@ -38,6 +38,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_REBALANCE_IN_PROGRESS: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_TIMESTAMP: _ClassVar[ErrorCode]
+    ERROR_CODE_UNSUPPORTED_SASL_MECHANISM: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_PARTITIONS: _ClassVar[ErrorCode]
@@ -76,6 +77,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_UNSTABLE_OFFSET_COMMIT: _ClassVar[ErrorCode]
     ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
+    ERROR_CODE_RESOURCE_NOT_FOUND: _ClassVar[ErrorCode]
+    ERROR_CODE_DUPLICATE_RESOURCE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNACCEPTABLE_CREDENTIAL: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_UPDATE_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
     ERROR_CODE_DUPLICATE_BROKER_REGISTRATION: _ClassVar[ErrorCode]
@@ -153,6 +157,7 @@ ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode
 ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode
 ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode
+ERROR_CODE_UNSUPPORTED_SASL_MECHANISM: ErrorCode
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode
 ERROR_CODE_INVALID_PARTITIONS: ErrorCode
@@ -191,6 +196,9 @@ ERROR_CODE_INVALID_RECORD: ErrorCode
 ERROR_CODE_UNSTABLE_OFFSET_COMMIT: ErrorCode
 ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
 ERROR_CODE_PRODUCER_FENCED: ErrorCode
+ERROR_CODE_RESOURCE_NOT_FOUND: ErrorCode
+ERROR_CODE_DUPLICATE_RESOURCE: ErrorCode
+ERROR_CODE_UNACCEPTABLE_CREDENTIAL: ErrorCode
 ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode
 ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
 ERROR_CODE_DUPLICATE_BROKER_REGISTRATION: ErrorCode
@@ -2175,3 +2183,81 @@ class FindNeededResponse(_message.Message):
     error_message: str
     traces: Traces
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...
+
+class DescribeUserScramCredentialsRequest(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, users: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeUserScramCredentialsResponse(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserScramCredentials]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserScramCredentials, _Mapping]]] = ...) -> None: ...
+
+class UserScramCredentials(_message.Message):
+    __slots__ = ("user", "credentials", "error_code", "error_message")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    credentials: _containers.RepeatedCompositeFieldContainer[ScramCredentialInfo]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, user: _Optional[str] = ..., credentials: _Optional[_Iterable[_Union[ScramCredentialInfo, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ScramCredentialInfo(_message.Message):
+    __slots__ = ("mechanism", "iterations")
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    mechanism: str
+    iterations: int
+    def __init__(self, mechanism: _Optional[str] = ..., iterations: _Optional[int] = ...) -> None: ...
+
+class AlterUserScramCredentialsRequest(_message.Message):
+    __slots__ = ("upsertions", "deletions")
+    UPSERTIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETIONS_FIELD_NUMBER: _ClassVar[int]
+    upsertions: _containers.RepeatedCompositeFieldContainer[ScramUpsertion]
+    deletions: _containers.RepeatedCompositeFieldContainer[ScramDeletion]
+    def __init__(self, upsertions: _Optional[_Iterable[_Union[ScramUpsertion, _Mapping]]] = ..., deletions: _Optional[_Iterable[_Union[ScramDeletion, _Mapping]]] = ...) -> None: ...
+
+class ScramUpsertion(_message.Message):
+    __slots__ = ("user", "mechanism", "iterations", "salt", "salted_password")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    SALTED_PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    mechanism: str
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+    def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[str] = ..., iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., salted_password: _Optional[bytes] = ...) -> None: ...
+
+class ScramDeletion(_message.Message):
+    __slots__ = ("user", "mechanism")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    mechanism: str
+    def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[str] = ...) -> None: ...
+
+class AlterUserScramCredentialsResponse(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[AlteredUser]
+    def __init__(self, users: _Optional[_Iterable[_Union[AlteredUser, _Mapping]]] = ...) -> None: ...
+
+class AlteredUser(_message.Message):
+    __slots__ = ("user", "error_code", "error_message")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, user: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...

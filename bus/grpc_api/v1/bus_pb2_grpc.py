@@ -249,6 +249,16 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
                 _registered_method=True)
+        self.DescribeUserScramCredentials = channel.unary_unary(
+                '/bus.v1.Bus/DescribeUserScramCredentials',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsResponse.FromString,
+                _registered_method=True)
+        self.AlterUserScramCredentials = channel.unary_unary(
+                '/bus.v1.Bus/AlterUserScramCredentials',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.FromString,
+                _registered_method=True)
         self.UpdateFeatures = channel.unary_unary(
                 '/bus.v1.Bus/UpdateFeatures',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.SerializeToString,
@@ -537,6 +547,20 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeUserScramCredentials(self, request, context):
+        """Users that log in by SCRAM or PLAIN, and changes of them (KIP-554). Any broker answers; a change is committed with the
+        answer, known at that broker, and at all others a second later at the latest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterUserScramCredentials(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateFeatures(self, request, context):
         """Finalize a level of a feature (KIP-584), once all brokers can work at it. There is no way back.
         """
@@ -761,6 +785,16 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.UnregisterBroker,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.SerializeToString,
+            ),
+            'DescribeUserScramCredentials': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeUserScramCredentials,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsResponse.SerializeToString,
+            ),
+            'AlterUserScramCredentials': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterUserScramCredentials,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.SerializeToString,
             ),
             'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateFeatures,
@@ -1929,6 +1963,60 @@ class Bus:
             '/bus.v1.Bus/UnregisterBroker',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeUserScramCredentials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeUserScramCredentials',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterUserScramCredentials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/AlterUserScramCredentials',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,7 @@ import pyarrow.fs
 
 from bus.errors import RootLost, RootNotUsable, StorageFault, StorageFull
 from bus.storage_delta.stores.store import (
+    PRIVATE_FOLDER,
     Data,
     Entry,
     KeyExists,
@@ -48,6 +49,7 @@ TEMPORARY_PREFIX = ".writing-"
 # The owner writes; programs of the owner's group read, such as Spark; all others may not. A umask can take more away.
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
+_PRIVATE_MODE = 0o700
 _FILES = pyarrow.fs.LocalFileSystem()
 # Ours, and what delta-rs leaves when it is killed while it writes: `<name>#<number>`.
 _LEFTOVER_OF_DELTA_RS = re.compile(r".*#\d+")
@@ -353,7 +355,7 @@ class LocalStore:
         if not os.path.isdir(folder):
             self._make_folder(parent)
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, _FOLDER_MODE)
+                os.mkdir(folder, _PRIVATE_MODE if folder == self._path(PRIVATE_FOLDER) else _FOLDER_MODE)
             self._sync_folder(parent)
         elif folder not in self._made and folder.startswith(f"{self._folder}/"):
             # Another process may have made it, and been killed before it synced the name.

@@ -15,6 +15,9 @@ from bus.errors import StorageFault
 # Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer.
 Data = Any
 
+# What lies below it is for the broker's own user alone, where the store can say so.
+PRIVATE_FOLDER = "private"
+
 
 class KeyExists(StorageFault):
     """The key is taken; what holds it is complete and was not touched."""

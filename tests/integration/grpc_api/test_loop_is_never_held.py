@@ -198,6 +198,18 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
         ),
     ),
     "offsets to forget": ("OffsetDelete", lambda: pb.OffsetDeleteRequest(group_id="g", topics=TP)),
+    "users": ("DescribeUserScramCredentials", lambda: pb.DescribeUserScramCredentialsRequest(users=names(1_000))),
+    "users to alter": (
+        "AlterUserScramCredentials",
+        lambda: pb.AlterUserScramCredentialsRequest(
+            upsertions=[
+                pb.ScramUpsertion(
+                    user=name, mechanism="SCRAM-SHA-256", iterations=4096, salt=b"12345678", salted_password=b"p" * 32
+                )
+                for name in names(1_000)
+            ]
+        ),
+    ),
     "empty fields": ("OffsetFetch", lambda: pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup()] * ITEMS_MAX)),
 }
 

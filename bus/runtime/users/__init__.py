@@ -1,0 +1,1 @@
+"""The log of users, followed and changed by every broker alike."""

@@ -1,0 +1,95 @@
+"""The users as a broker knows them, on the event loop.
+
+Guards one promise: what a broker knows of the users is what their log said less than `FOLLOW_INTERVAL_S` ago, and no
+login is refused before the log was looked at once more (`look`); so who was created at another broker gets in at once,
+and who was deleted there is out within that time. The ledger is used in the thread of the control calls alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from bus.errors import Refused, StorageFault, first_line
+from bus.ports import Clock, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.tasks import TaskScope
+from bus.runtime.users.user_ledger import UserLedger
+from bus.users.users import Alteration, Users
+
+_log = logging.getLogger(__name__)
+
+FOLLOW_INTERVAL_S = 1.0
+
+
+class UserDirectory:
+    """`start` once. `on_change` is called with the users whenever they have changed."""
+
+    def __init__(self, storage: Storage, *, clock: Clock, calls: BlockingCalls, tasks: TaskScope) -> None:
+        self._ledger = UserLedger(storage, clock)
+        self._calls = calls
+        self._tasks = tasks
+        self._looking: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[Users], None]] = []
+        self._following: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self.users = Users()
+
+    def on_change(self, listener: Callable[[Users], None]) -> None:
+        self._listeners.append(listener)
+
+    async def start(self, *, follow: bool) -> None:
+        """`follow`: users log in here. Raises `StorageFault`: a broker that knows no users would refuse them all."""
+        if follow:
+            self._take(await self._calls.control(self._ledger.follow))
+            self._following = self._tasks.start(self._follow(), "users")
+
+    def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def look(self) -> None:
+        """Returns once the log was looked at, begun after the call; many callers wait for one look. Where the log
+        cannot be read, what is known stays."""
+        if self._looking is not None:  # it may have begun before what the caller waits for
+            await asyncio.wait([self._looking])
+        if self._looking is None:
+            self._looking = self._tasks.start(self._look(), "look at users")
+        await asyncio.wait([self._looking])
+
+    async def _look(self) -> None:
+        try:
+            self._take(await self._calls.control(self._ledger.follow))
+            self._is_failing = False
+        except StorageFault as fault:
+            if not self._is_failing:
+                _log.error("the log of users cannot be read, those known before stay: %s", first_line(fault))
+            self._is_failing = True
+        finally:
+            self._looking = None
+
+    async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
+        """Committed when it returns, and known at this broker. Raises `StorageFault`."""
+        return await self._tasks.finish(self._alter(alterations), "alter users")
+
+    async def _alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
+        answers = await self._calls.control(lambda: self._ledger.alter(alterations))
+        self._take(await self._calls.control(self._ledger.follow))
+        return answers
+
+    async def describe(self) -> Users:
+        """As of now. Raises `StorageFault`."""
+        self._take(await self._calls.control(self._ledger.follow))
+        return self.users
+
+    def _take(self, users: Users) -> None:
+        if users is not self.users:
+            self.users = users
+            for listener in self._listeners:
+                listener(users)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_INTERVAL_S)
+            await self.look()

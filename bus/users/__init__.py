@@ -1,0 +1,1 @@
+"""Users and what proves their passwords: pure decisions about a log of their own."""

@@ -1,0 +1,230 @@
+"""Users: which there are, what proves their passwords, and which changes of that are accepted.
+
+Guards two promises: what is accepted can be read back, and a user's name cannot be taken for another principal
+(`User:ANONYMOUS`, `User:*`). A change of several users is decided user by user, as Kafka's AlterUserScramCredentials
+(KIP-554). Decides only; `bus.runtime.users` keeps the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from bus.errors import ErrorCode, Refused, show_names
+from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of
+
+USERS_MAX = 100_000
+NAME_BYTES_MAX = 256
+SALT_BYTES_MIN, SALT_BYTES_MAX = 8, 128
+_RESERVED_NAMES = ("ANONYMOUS", "*")  # principals that mean something else
+
+Credentials = Mapping[str, ScramCredential]  # of one user, by mechanism; never empty
+
+
+# ------------------------------------------------------------ records
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialSet:
+    name: str
+    mechanism: str
+    credential: ScramCredential
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialDeleted:
+    name: str
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecoyKeySet:
+    """What the salts of users are made of that do not exist, so that they are the same at every broker, always."""
+
+    key: bytes = field(repr=False)
+
+
+UserRecord = ScramCredentialSet | ScramCredentialDeleted | DecoyKeySet
+
+
+def encode_record(record: UserRecord) -> dict[str, Any]:
+    """As a row of the log."""
+    row: dict[str, Any] = {"type": type(record).__name__}
+    match record:
+        case ScramCredentialSet(name, mechanism, found):
+            row |= {"name": name, "mechanism": mechanism, "iterations": found.iterations}
+            row |= {"salt": found.salt, "stored_key": found.stored_key, "server_key": found.server_key}
+        case ScramCredentialDeleted(name, mechanism):
+            row |= {"name": name, "mechanism": mechanism}
+        case DecoyKeySet(key):
+            row |= {"salt": key}
+    return row
+
+
+def decode_record(row: Mapping[str, Any]) -> UserRecord:
+    """Raises `ValueError` for a row that is no record of this version."""
+    match row.get("type"):
+        case "ScramCredentialSet":
+            credential = ScramCredential(
+                _bytes(row, "salt"), _bytes(row, "stored_key"), _bytes(row, "server_key"), int(row["iterations"])
+            )
+            return ScramCredentialSet(_text(row, "name"), _text(row, "mechanism"), credential)
+        case "ScramCredentialDeleted":
+            return ScramCredentialDeleted(_text(row, "name"), _text(row, "mechanism"))
+        case "DecoyKeySet":
+            return DecoyKeySet(_bytes(row, "salt"))
+        case other:
+            raise ValueError(f"expected a record of users, found one of type {other!r}")
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    if not isinstance(row.get(name), str):
+        raise ValueError(f"expected a text in {name}")
+    return str(row[name])
+
+
+def _bytes(row: Mapping[str, Any], name: str) -> bytes:
+    if not isinstance(row.get(name), bytes):
+        raise ValueError(f"expected bytes in {name}")
+    return bytes(row[name])
+
+
+# ------------------------------------------------------------ state
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    by_name: Mapping[str, Credentials] = field(default_factory=lambda: MappingProxyType({}))
+    decoy_key: bytes = field(default=b"", repr=False)  # empty before the first change
+
+    def find(self, name: str, mechanism: str) -> ScramCredential | None:
+        return self.by_name.get(name, {}).get(mechanism)
+
+    def decoy(self, mechanism: ScramMechanism, name: str, *, own_key: bytes) -> ScramCredential:
+        """For a user that does not exist: the same each time, and no password proves it. `own_key`: of a broker of a
+        cluster without users."""
+        key = hmac.digest(self.decoy_key or own_key, f"{mechanism.name}:{name}".encode(), hashlib.sha512)
+        return ScramCredential(key[:32], key[: mechanism.size_bytes], key[: mechanism.size_bytes], ITERATIONS_MIN)
+
+
+def apply_all(users: Users, records: Sequence[UserRecord]) -> Users:
+    """The only way the users change. One copy of the map for all records."""
+    by_name, decoy_key = dict(users.by_name), users.decoy_key
+    for record in records:
+        match record:
+            case ScramCredentialSet(name, mechanism, credential):
+                by_name[name] = {**by_name.get(name, {}), mechanism: credential}
+            case ScramCredentialDeleted(name, mechanism):
+                left = {key: value for key, value in by_name.pop(name, {}).items() if key != mechanism}
+                if left:
+                    by_name[name] = left
+            case DecoyKeySet(key):
+                decoy_key = key
+    return Users(MappingProxyType(by_name), decoy_key)
+
+
+# ------------------------------------------------------------ changes
+
+
+@dataclass(frozen=True, slots=True)
+class SetScram:
+    """Kafka's UserScramCredentialUpsertion: the client has salted the password, so a broker never sees it."""
+
+    name: str
+    mechanism: str
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteScram:
+    name: str
+    mechanism: str
+
+
+Alteration = SetScram | DeleteScram
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStep:
+    """`answers`: by name, in the order of the first mention; None: done once the records are committed."""
+
+    answers: Mapping[str, Refused | None]
+    records: Sequence[UserRecord]
+
+
+def decide_alter(users: Users, alterations: Sequence[Alteration], *, new_decoy_key: bytes) -> AlterStep:
+    """A user of whom one alteration is refused keeps all as it was."""
+    answers: dict[str, Refused | None] = {one.name: None for one in alterations}
+    seen: set[tuple[str, str]] = set()
+    count = len(users.by_name)
+    for one in alterations:
+        refusal = _refusal(users, one)
+        if (one.name, one.mechanism) in seen:
+            refusal = Refused(
+                ErrorCode.DUPLICATE_RESOURCE, f"expected {one.mechanism} of {_show(one.name)} once, found it twice"
+            )
+        seen.add((one.name, one.mechanism))
+        answers[one.name] = answers[one.name] or refusal
+    for name in answers:
+        if answers[name] is None and name not in users.by_name:
+            count += 1
+            if count > USERS_MAX:
+                answers[name] = Refused(ErrorCode.POLICY_VIOLATION, f"expected at most {USERS_MAX} users")
+    records: list[UserRecord] = [_record(one) for one in alterations if answers[one.name] is None]
+    if records and not users.decoy_key:
+        records.insert(0, DecoyKeySet(new_decoy_key))
+    return AlterStep(answers, records)
+
+
+def _record(one: Alteration) -> UserRecord:
+    if isinstance(one, DeleteScram):
+        return ScramCredentialDeleted(one.name, one.mechanism)
+    credential = credential_of(SCRAM_MECHANISMS[one.mechanism], one.salted_password, one.salt, one.iterations)
+    return ScramCredentialSet(one.name, one.mechanism, credential)
+
+
+def _refusal(users: Users, one: Alteration) -> Refused | None:
+    mechanism = SCRAM_MECHANISMS.get(one.mechanism)
+    if mechanism is None:
+        known = ", ".join(SCRAM_MECHANISMS)
+        message = f"expected a mechanism of {known}, found {show_names([one.mechanism])!r}"
+        return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message)
+    if isinstance(one, DeleteScram):
+        if users.find(one.name, one.mechanism) is not None:
+            return None
+        message = f"expected a user with a password for {one.mechanism}, found none named {_show(one.name)}"
+        return Refused(ErrorCode.RESOURCE_NOT_FOUND, message)
+    if (fault := fault_of_name(one.name)) is not None:
+        return Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, fault)
+    if not ITERATIONS_MIN <= one.iterations <= ITERATIONS_MAX:
+        message = f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, found {one.iterations}"
+        return Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
+    if not SALT_BYTES_MIN <= len(one.salt) <= SALT_BYTES_MAX or len(one.salted_password) != mechanism.size_bytes:
+        message = (
+            f"expected a salt of {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes and a salted password of "
+            f"{mechanism.size_bytes}, found {len(one.salt)} and {len(one.salted_password)}"
+        )
+        return Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
+    return None
+
+
+def fault_of_name(name: str) -> str | None:
+    """Why no user may have this name; None if one may."""
+    expected = f"expected a name of 1 to {NAME_BYTES_MAX} bytes without control characters or blanks around it"
+    if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or name != name.strip():
+        return f"{expected}, found {_show(name)}"
+    if not name.isprintable():
+        return f"{expected}, found {_show(name)}"
+    if name in _RESERVED_NAMES:
+        return f"expected another name than {' and '.join(_RESERVED_NAMES)}, which mean no single user"
+    return None
+
+
+def _show(name: str) -> str:
+    return repr(show_names([name]))
