@@ -1,14 +1,16 @@
 """What a record of the cluster metadata means for the broker's log: a line for people, or nothing.
 
-Guards one promise: each change that a client asks for by name (topics, partitions, configs, views, quotas)
-has one line, and so has each change of the controller, of the brokers that may lead and of the level. What a broker
-does by itself with every batch or producer has none.
+Guards one promise: each change that a client asks for by name (topics, partitions, configs, views, quotas, ACLs) has
+one line, and so has each change of the controller, of the brokers that may lead and of the level. What a broker does by
+itself with every batch or producer has none.
 """
 
 from __future__ import annotations
 
 from bus.client_quotas.entities import decode_entity
 from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerUnfenced,
     ClientQuotaChanged,
@@ -21,6 +23,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
     ViewCreated,
     ViewDeleted,
+    parse_acl,
 )
 
 
@@ -43,6 +46,10 @@ def describe_change(record: ClusterRecord) -> str | None:
             return f"view {view_name} was deleted"
         case ClientQuotaChanged(entity, quotas):
             return f"quotas of {_shown(entity)}: {'none any more' if quotas is None else quotas}"
+        case AclAdded(acl):
+            return f"ACL was added: {parse_acl(acl)}"
+        case AclRemoved(acl):
+            return f"ACL was removed: {parse_acl(acl)}"
         case BrokerFenced(broker_id, broker_epoch):
             return f"broker {broker_id} is fenced, at broker epoch {broker_epoch}"
         case BrokerUnfenced(broker_id, broker_epoch):

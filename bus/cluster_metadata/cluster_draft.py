@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from bus.authorization.index import AclIndexDraft
 from bus.client_quotas.entities import decode_entity
 from bus.client_quotas.quotas import decode_quotas
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_MAX,
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
@@ -47,6 +50,7 @@ from bus.cluster_metadata.cluster_records import (
     ViewCreated,
     ViewDeleted,
     level_of,
+    parse_acl,
     parse_listeners,
     parse_replicas,
 )
@@ -108,6 +112,7 @@ class ClusterDraft:
         self._views = _MapDraft(state.views)
         self._quotas = _MapDraft(state.quotas)
         self._producers = ProducerIdsDraft(state.producers)
+        self._acls = AclIndexDraft(state.acls)
         self._led: dict[str, list[_Led]] = {}  # by name of a topic whose leaders have changed, or that is new
         self._raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
         self._assigned: dict[str, list[tuple[int, ...]]] = {}  # by name of a topic whose replicas have changed
@@ -142,6 +147,7 @@ class ClusterDraft:
             producers=self._producers.finish(),
             views=self._views.now,
             quotas=self._quotas.now,
+            acls=self._acls.finish(),
         )
 
     def _count_preferred(self) -> Mapping[int, int]:
@@ -266,6 +272,8 @@ class ClusterDraft:
                 self._views.remove(name.casefold())
             case ClientQuotaChanged(entity, quotas):
                 self._set_quotas(entity, quotas)
+            case AclAdded() | AclRemoved():
+                self._change_acls(record)
             case SnapshotBegan(record_count):
                 self._begin(EMPTY_CLUSTER)
                 self._snapshot_left = record_count
@@ -341,6 +349,16 @@ class ClusterDraft:
         else:
             assert entity in self._quotas.now, f"expected quotas of {entity}, found none"
             self._quotas.remove(entity)
+
+    def _change_acls(self, record: AclAdded | AclRemoved) -> None:
+        try:
+            acl = parse_acl(record.acl)
+        except ValueError as error:
+            raise AssertionError(str(error)) from None
+        if isinstance(record, AclAdded):
+            self._acls.add(acl)
+        else:
+            self._acls.remove(acl)
 
     def _known_life(self, broker_id: int, broker_epoch: int) -> Broker:
         broker = self._brokers.now.get(broker_id)

@@ -7,11 +7,21 @@ field `type` names the record and what it lacks is null. Rows come from disk, so
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any, get_args
 
+from bus.authorization.acls import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    check_acl,
+)
 from bus.model import ListenerAddress
 
 
@@ -239,6 +249,20 @@ class ClientQuotaChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AclAdded:
+    """The access control list of the cluster has this binding from here on; it had not before."""
+
+    acl: str  # `encode_acl`
+
+
+@dataclass(frozen=True, slots=True)
+class AclRemoved:
+    """It has this binding no more."""
+
+    acl: str  # as it was added
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureLevel:
     """The cluster works at this level of the feature from here on."""
 
@@ -252,13 +276,13 @@ BUS_VERSION = "bus.version"
 LEVEL_MIN, LEVEL_MAX = 0, 3
 LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
 LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
-LEVEL_OF_SECURITY = 3  # from which on there are quotas: ClientQuotaChanged
+LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
 # Of each type that the log may not have from the beginning: the level from which on it may.
 _LEVELS: Mapping[type[Any], int] = {
     **dict.fromkeys((BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected), LEVEL_OF_CLUSTERS),
     ReplicasAssigned: LEVEL_OF_CLUSTERS,
     BrokerListeners: LEVEL_OF_LISTENERS,
-    ClientQuotaChanged: LEVEL_OF_SECURITY,
+    **dict.fromkeys((ClientQuotaChanged, AclAdded, AclRemoved), LEVEL_OF_SECURITY),
 }
 
 ClusterRecord = (
@@ -288,6 +312,8 @@ ClusterRecord = (
     | ControllerElected
     | ReplicasAssigned
     | ClientQuotaChanged
+    | AclAdded
+    | AclRemoved
     | FeatureLevel
 )
 
@@ -300,8 +326,11 @@ _COLUMNS = {
     "listeners": "config_value",
     "entity": "config_name",
     "quotas": "config_value",
+    "acl": "config_value",
 }
 _NULLABLE = {"config_value", "rack"}
+_WITH_VALUE = (BrokerListeners, AclAdded, AclRemoved)  # whose config_value is not null
+_ACL_FIELDS = tuple(field.name for field in fields(AclBinding))
 _LISTENER = re.compile(r"([A-Z0-9_.-]+):([A-Z_]+)://([^,\s]+):([0-9]{1,5})", re.ASCII)
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
@@ -338,8 +367,8 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
     if record_type is None:
         known = ", ".join(_TYPES)
         raise ValueError(f"expected a record of type {known}, found {type_name!r}: written by a newer version?")
-    if record_type is BrokerListeners and row.get("config_value") is None:
-        raise ValueError("BrokerListeners: expected a string in the field config_value, found None")
+    if record_type in _WITH_VALUE and row.get("config_value") is None:
+        raise ValueError(f"{type_name}: expected a string in the field config_value, found None")
     record: ClusterRecord = record_type(*[_column(row, column) for _, column in _FIELDS[record_type.__name__]])
     return record
 
@@ -373,6 +402,42 @@ def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
     if len(found) < len(parts) or len({one.name for one in found}) < len(parts):
         raise ValueError(f"expected NAME:PROTOCOL://host:port with commas between them, each name once, found {text!r}")
     return tuple(found)
+
+
+def encode_acl(acl: AclBinding) -> str:
+    """As JSON: each field by its name."""
+    return json.dumps({field: _text(getattr(acl, field)) for field in _ACL_FIELDS}, ensure_ascii=False)
+
+
+def parse_acl(text: str) -> AclBinding:
+    """Raises `ValueError` for anything but the JSON of a binding that there can be."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.keys() != set(_ACL_FIELDS) or not all(map(_is_text, found.values())):
+        raise ValueError(f"expected a binding as JSON with the fields {', '.join(_ACL_FIELDS)}, found {text!r}")
+    acl = AclBinding(
+        AclResourceType(found["resource_type"]),
+        found["resource_name"],
+        PatternType(found["pattern_type"]),
+        found["principal"],
+        found["host"],
+        AclOperation(found["operation"]),
+        AclPermission(found["permission"]),
+    )
+    refused = check_acl(acl)
+    if refused is not None:
+        raise ValueError(refused.message)
+    return acl
+
+
+def _text(value: str | Enum) -> str:
+    return str(value.value) if isinstance(value, Enum) else value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _column(row: Mapping[str, Any], column: str) -> Any:

@@ -17,6 +17,7 @@ from bus.client_quotas.quotas import encode_quotas
 from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
+    AclAdded,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
@@ -40,6 +41,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
     ViewCreated,
     assign_replicas,
+    encode_acl,
     encode_listeners,
 )
 from bus.cluster_metadata.cluster_state import Broker
@@ -66,6 +68,7 @@ def _size_without_leaders(state: ClusterState) -> int:
         + producers
         + len(state.views)
         + len(state.quotas)
+        + len(state.acls)
         + 2 * len(state.brokers)
         + 2 * len(state.deleted_topics)
     )
@@ -73,7 +76,7 @@ def _size_without_leaders(state: ClusterState) -> int:
 
 def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
     """In an order in which each record can be applied to those before it."""
-    records = [*_brokers(state), *_topics(state), *_producers(state), *_views(state), *_quotas(state)]
+    records = [*_brokers(state), *_topics(state), *_producers(state), *_views(state), *_quotas(state), *_acls(state)]
     return [SnapshotBegan(len(records)), *records, SnapshotEnded(len(records))]
 
 
@@ -171,3 +174,9 @@ def _views(state: ClusterState) -> Iterator[ClusterRecord]:
 def _quotas(state: ClusterState) -> Iterator[ClusterRecord]:
     for entity, quotas in state.quotas.items():
         yield ClientQuotaChanged(encode_entity(entity), encode_quotas(quotas))
+
+
+def _acls(state: ClusterState) -> Iterator[ClusterRecord]:
+    """In the order in which they were added, which decides which of several is told as the one that allows."""
+    for acl in state.acls:
+        yield AclAdded(encode_acl(acl))

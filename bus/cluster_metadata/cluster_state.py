@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from bus.authorization.index import NO_ACLS, AclIndex
 from bus.client_quotas.entities import QuotaEntity
 from bus.client_quotas.quotas import Quotas
 from bus.cluster_metadata.producer_ids import ProducerIds
@@ -84,6 +85,7 @@ class ClusterState:
     producers: ProducerIds = field(default_factory=ProducerIds)
     views: Mapping[str, JsonView] = field(default_factory=dict)  # by casefolded name; the topic may be gone
     quotas: Mapping[QuotaEntity, Quotas] = field(default_factory=dict)  # of those that have any
+    acls: AclIndex = NO_ACLS
 
     def topic_by_id(self, topic_id: str) -> Topic | None:
         name = self.topic_names.get(topic_id)

@@ -23,6 +23,7 @@ from bus import Admin, Consumer, NewTopic, Producer
 from bus.cli.failures import Failure
 from bus.cli.local_cluster import LocalCluster
 from bus.cli.main import cli
+from bus.cluster_metadata.cluster_records import LEVEL_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_process import free_port
@@ -350,8 +351,8 @@ def test_partitions_are_moved_and_a_broker_leaves(three_brokers: Cluster, tmp_pa
     assert "expected a broker of the cluster, 0, 2, found 1" in cluster.refused("cluster", "decommission", "1")
 
     (feature,) = json.loads(cluster.done("cluster", "features", "describe").stdout)
-    assert feature["finalized"] == feature["supported_max"] == 2
-    assert "is finalized at level 2" in cluster.done("cluster", "features", "upgrade").stderr
+    assert feature["finalized"] == feature["supported_max"] == LEVEL_MAX
+    assert f"is finalized at level {LEVEL_MAX}" in cluster.done("cluster", "features", "upgrade").stderr
     assert "INVALID_UPDATE_VERSION" in cluster.refused("cluster", "features", "upgrade", "--level", "9")
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from bus.cluster_metadata.change_descriptions import describe_change
 from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerUnfenced,
     ClusterRecord,
@@ -18,6 +20,11 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
     ViewCreated,
     ViewDeleted,
+)
+
+ACL = (
+    '{"resource_type": "Topic", "resource_name": "ord", "pattern_type": "prefixed", "principal": "User:alice", '
+    '"host": "10.0.0.1", "operation": "Read", "permission": "Deny"}'
 )
 
 
@@ -38,6 +45,8 @@ from bus.cluster_metadata.cluster_records import (
         (BrokerFenced(1, 7), "broker 1 is fenced, at broker epoch 7"),
         (BrokerUnfenced(1, 7), "broker 1 is unfenced, at broker epoch 7"),
         (ControllerElected(1, "life"), "broker 1 is the controller"),
+        (AclAdded(ACL), "ACL was added: Deny User:alice Read on Topic ord (prefixed) from 10.0.0.1"),
+        (AclRemoved(ACL), "ACL was removed: Deny User:alice Read on Topic ord (prefixed) from 10.0.0.1"),
         (FeatureLevel("bus.version", 1), "bus.version is 1"),
         (LeaderEpochsRaised(0), None),
     ],

@@ -6,6 +6,8 @@ import pytest
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
@@ -204,6 +206,8 @@ def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord
             "expected bus.version 3 before a record ClientQuotaChanged, found 1",
         ),
         (BrokerListeners(0, 1, "A:PLAINTEXT://h:1"), "expected bus.version 2 before a record BrokerListeners, found 1"),
+        (AclAdded("{}"), "expected bus.version 3 before a record AclAdded, found 1"),
+        (AclRemoved("{}"), "expected bus.version 3 before a record AclRemoved, found 1"),
         (BrokerStarted(0, "a", 1, None, "life", 5, 0, 1), "expected a broker epoch above 5 for broker 0, found 5"),
         (BrokerStarted(1, "a", 1, None, "other", 5, 0, 1), "expected a broker epoch above 5 for broker 1, found 5"),
         (BrokerFenced(7, 5), "expected broker 7 to be registered"),

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_mending import FoundTopic, Mended, mend_cluster
 from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerRegistered,
     BrokerStarted,
@@ -47,6 +49,10 @@ BROKER = BrokerRegistered(0, "a", 1)
 IDS = ProducerIdsAllocated(0, 1000)
 T = TopicCreated("t", "id-1", 2, 0)
 LEVEL = FeatureLevel("bus.version", 1)
+ACL = (
+    '{"resource_type": "Topic", "resource_name": "orders", "pattern_type": "literal", "principal": "User:alice", '
+    '"host": "*", "operation": "Read", "permission": "Allow"}'
+)
 
 
 def mend(*records: ClusterRecord | dict[str, Any], found: dict[str, FoundTopic] | None = None, ids: int = -1) -> Mended:
@@ -198,6 +204,19 @@ def test_level_that_is_lost_is_that_of_the_records() -> None:
     mended = mend(BROKER, BrokerStarted(1, "b", 2, None, "life", 3, 0, 1), BrokerUnfenced(1, 3))
     assert (mended.state.level, mended.state.unfenced_brokers) == (1, [0, 1])
     assert [one.remedy for one in mended.contradictions] == ["taken, and the level of bus.version is 1"]
+
+
+def test_level_of_lists_that_is_lost_is_that_of_the_records_and_what_they_contradict_is_given_up() -> None:
+    added, other = (AclAdded(ACL.replace("alice", name)) for name in ("alice", "bob"))
+    mended = mend(BROKER, LEVEL, added, added, AclRemoved(other.acl), other, AclAdded("{}"))
+    assert mended.state.level == 3
+    assert [acl.principal for acl in mended.state.acls] == ["User:alice", "User:bob"]
+    assert [(one.offset, one.remedy) for one in mended.contradictions] == [
+        (12, "taken, and the level of bus.version is 3"),
+        (13, "given up: what was known before stays"),
+        (14, "given up: what was known before stays"),
+        (16, "given up: what was known before stays"),
+    ]
 
 
 def test_broker_epoch_that_was_given_before_is_not_given_again() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import typing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
 from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
@@ -39,10 +43,17 @@ from bus.cluster_metadata.cluster_records import (
     ViewDeleted,
     assign_replicas,
     decode_record,
+    encode_acl,
     encode_record,
+    parse_acl,
     parse_replicas,
 )
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
+
+ACL = (
+    '{"resource_type": "Topic", "resource_name": "orders", "pattern_type": "literal", "principal": "User:alice", '
+    '"host": "*", "operation": "Read", "permission": "Allow"}'
+)
 
 # Written out, not computed: these rows lie in logs, so a change here breaks every root there is.
 ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
@@ -170,6 +181,8 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
         BrokerListeners(3, 7, "A:PLAINTEXT://h:1"),
         {"type": "BrokerListeners", "broker_id": 3, "broker_epoch": 7, "config_value": "A:PLAINTEXT://h:1"},
     ),
+    (AclAdded(ACL), {"type": "AclAdded", "config_value": ACL}),
+    (AclRemoved(ACL), {"type": "AclRemoved", "config_value": ACL}),
     (BrokerFenced(3, 7), {"type": "BrokerFenced", "broker_id": 3, "broker_epoch": 7}),
     (BrokerUnfenced(3, 7), {"type": "BrokerUnfenced", "broker_id": 3, "broker_epoch": 7}),
     (
@@ -207,6 +220,44 @@ def test_replicas_are_one_list_for_all_partitions_or_one_for_each() -> None:
     assert assign_replicas("t", "id", 2, [(3, 1), (3, 1)]) == ReplicasAssigned("t", "id", 2, 2, "3,1")
     assert assign_replicas("t", "id", 0, [(3, 1), (1,)]) == ReplicasAssigned("t", "id", 0, 2, "3,1;1")
     assert parse_replicas("3,1;1") == [(3, 1), (1,)]
+
+
+def test_text_of_a_binding_never_changes() -> None:
+    acl = AclBinding(
+        AclResourceType.TOPIC,
+        "orders",
+        PatternType.LITERAL,
+        "User:alice",
+        "*",
+        AclOperation.READ,
+        AclPermission.ALLOW,
+    )
+    assert encode_acl(acl) == ACL
+    assert parse_acl(ACL) == acl
+
+
+@pytest.mark.parametrize("principal", ['User:CN=\u00e4, O="x"', "User:\\", "User:*"])
+def test_binding_with_any_principal_is_read_back(principal: str) -> None:
+    acl = replace(parse_acl(ACL), principal=principal)
+    assert parse_acl(encode_acl(acl)) == acl
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a binding as JSON with the fields resource_type, resource_name, pattern_type, principal"),
+        ("[]", "expected a binding as JSON with the fields"),
+        ("{}", "expected a binding as JSON with the fields"),
+        (ACL.replace('"*"', "7"), "expected a binding as JSON with the fields"),
+        (ACL.replace("Topic", "Queue"), "'Queue' is not a valid AclResourceType"),
+        (ACL.replace("Read", "Peek"), "'Peek' is not a valid AclOperation"),
+        (ACL.replace("Read", "ClusterAction"), "expected an operation on a resource of type Topic"),
+        (ACL.replace("User:alice", "alice"), "expected a principal User:<name>, found 'alice'"),
+    ],
+)
+def test_text_that_is_no_binding_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_acl(text)
 
 
 @pytest.mark.parametrize("text", ["", "1,", "1;", "1,-2", "1, 2", "\u0661", "a"])
@@ -260,6 +311,12 @@ def test_rows_have_no_field_that_the_log_would_drop() -> None:
             {"type": "TopicConfigChanged", "topic": "t", "topic_id": "id", "config_name": None, "config_value": None},
             "expected a string in the field config_name, found None",
         ),
+        (
+            {"type": "BrokerListeners", "broker_id": 1, "broker_epoch": 1},
+            "string in the field config_value, found None",
+        ),
+        ({"type": "AclAdded"}, "AclAdded: expected a string in the field config_value, found None"),
+        ({"type": "AclRemoved"}, "AclRemoved: expected a string in the field config_value, found None"),
     ],
 )
 def test_row_that_cannot_be_read_is_refused_with_what_was_found(row: dict[str, Any], message: str) -> None:

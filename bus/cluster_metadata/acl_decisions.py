@@ -1,0 +1,70 @@
+"""Which records change the access control lists.
+
+To add a binding that is there, or to remove by a filter that finds none, changes nothing and is no error, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bus.authorization.acls import AclBinding, AclBindingFilter, check_acl
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    LEVEL_OF_SECURITY,
+    AclAdded,
+    AclRemoved,
+    ClusterRecord,
+    encode_acl,
+)
+from bus.errors import ErrorCode, Refused
+from bus.model import Step
+
+ACLS_MAX = 100_000
+
+
+def decide_create_acls(
+    state: ClusterState, acls: Sequence[AclBinding]
+) -> Step[ClusterRecord, list[Refused | None] | Refused]:
+    """For each binding why it was not added, None if it is there now. Refused: INVALID_REQUEST (there can be no such
+    binding), POLICY_VIOLATION (too many); as a whole: UNSUPPORTED_VERSION."""
+    refused = _check_level(state)
+    if refused is not None:
+        return Step(refused)
+    added: dict[AclBinding, None] = {}
+    answers: list[Refused | None] = []
+    for acl in acls:
+        is_known = acl in state.acls or acl in added
+        why = check_acl(acl) or (None if is_known else _check_count(len(state.acls) + len(added)))
+        if why is None and not is_known:
+            added[acl] = None
+        answers.append(why)
+    return Step(answers, tuple(AclAdded(encode_acl(acl)) for acl in added))
+
+
+def decide_delete_acls(
+    state: ClusterState, filters: Sequence[AclBindingFilter]
+) -> Step[ClusterRecord, list[list[AclBinding]] | Refused]:
+    """For each filter the bindings that it found, which are removed. Refused as a whole: UNSUPPORTED_VERSION."""
+    refused = _check_level(state)
+    if refused is not None:
+        return Step(refused)
+    found = [[acl for acl in state.acls if wanted.matches(acl)] for wanted in filters]
+    removed = dict.fromkeys(acl for of_filter in found for acl in of_filter)
+    return Step(found, tuple(AclRemoved(encode_acl(acl)) for acl in removed))
+
+
+def _check_level(state: ClusterState) -> Refused | None:
+    if state.level >= LEVEL_OF_SECURITY:
+        return None
+    return Refused(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"ACLs need {BUS_VERSION} {LEVEL_OF_SECURITY}, found {state.level}: run bus cluster features upgrade once all "
+        "brokers are of this version",
+    )
+
+
+def _check_count(known: int) -> Refused | None:
+    if known < ACLS_MAX:
+        return None
+    return Refused(ErrorCode.POLICY_VIOLATION, f"expected at most {ACLS_MAX:,} ACLs, found as many")

@@ -1,0 +1,101 @@
+"""Access control lists: what is added and removed, what changes nothing, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bus.authorization.acls import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternMatch,
+    PatternType,
+)
+from bus.authorization.index import AclIndexDraft
+from bus.cluster_metadata.acl_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_records import (
+    LEVEL_OF_SECURITY,
+    AclAdded,
+    AclRemoved,
+    FeatureLevel,
+    encode_acl,
+    encode_record,
+)
+from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.errors import ErrorCode, Refused
+
+READ = AclBinding(
+    AclResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", AclOperation.READ, AclPermission.ALLOW
+)
+WRITE = replace(READ, operation=AclOperation.WRITE)
+PREFIX = replace(READ, resource_name="ord", pattern_type=PatternType.PREFIXED)
+LEVEL = FeatureLevel("bus.version", LEVEL_OF_SECURITY)
+
+
+def state_with(*acls: AclBinding) -> ClusterState:
+    return apply_all(EMPTY_CLUSTER, [LEVEL, *(AclAdded(encode_acl(acl)) for acl in acls)])
+
+
+def test_new_bindings_are_added_and_those_that_are_there_are_no_error() -> None:
+    step = decide_create_acls(state_with(READ), [READ, WRITE, WRITE])
+    assert step.response == [None, None, None]
+    assert step.records == (AclAdded(encode_acl(WRITE)),)
+
+
+def test_a_binding_that_cannot_be_costs_itself_alone() -> None:
+    step = decide_create_acls(state_with(), [replace(READ, principal="alice"), WRITE])
+    assert isinstance(step.response, list)
+    refused, fine = step.response
+    assert fine is None
+    assert refused is not None
+    assert refused.code is ErrorCode.INVALID_REQUEST
+    assert step.records == (AclAdded(encode_acl(WRITE)),)
+
+
+def test_more_bindings_than_there_may_be_are_refused() -> None:
+    draft = AclIndexDraft(EMPTY_CLUSTER.acls)
+    for number in range(ACLS_MAX - 1):
+        draft.add(replace(READ, resource_name=f"topic-{number}"))
+    full = replace(EMPTY_CLUSTER, level=LEVEL_OF_SECURITY, acls=draft.finish())
+    step = decide_create_acls(full, [READ, WRITE, READ])
+    assert isinstance(step.response, list)
+    assert [why and why.code for why in step.response] == [None, ErrorCode.POLICY_VIOLATION, None]
+    assert step.records == (AclAdded(encode_acl(READ)),)
+
+
+def test_each_filter_is_told_what_it_found_and_each_binding_is_removed_once() -> None:
+    state = state_with(READ, WRITE, PREFIX)
+    filters = [
+        AclBindingFilter(AclResourceType.TOPIC, "orders", PatternMatch.MATCH, operation=AclOperation.READ),
+        AclBindingFilter(AclResourceType.TOPIC, "orders", PatternMatch.LITERAL),
+        AclBindingFilter(AclResourceType.GROUP),
+    ]
+    step = decide_delete_acls(state, filters)
+    assert step.response == [[READ, PREFIX], [READ, WRITE], []]
+    assert step.records == tuple(AclRemoved(encode_acl(acl)) for acl in (READ, PREFIX, WRITE))
+    assert len(apply_all(state, step.records).acls) == 0
+
+
+def test_below_their_level_there_are_no_lists() -> None:
+    below = apply_all(EMPTY_CLUSTER, [FeatureLevel("bus.version", LEVEL_OF_SECURITY - 1)])
+    for response in (decide_create_acls(below, [READ]).response, decide_delete_acls(below, []).response):
+        assert response == Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "ACLs need bus.version 3, found 2: run bus cluster features upgrade once all brokers are of this version",
+        )
+
+
+def test_bindings_are_in_snapshots_in_their_order() -> None:
+    state = apply_all(state_with(READ, WRITE, PREFIX), [AclRemoved(encode_acl(READ)), AclAdded(encode_acl(READ))])
+    replayed = replay_cluster(map(encode_record, snapshot_of(state)))
+    assert replayed == state
+    assert list(replayed.acls) == [WRITE, PREFIX, READ]
+
+
+def test_many_bindings_do_not_make_a_snapshot_due_again_at_once() -> None:
+    state = state_with(*(replace(READ, resource_name=f"topic-{number}") for number in range(300)))
+    assert not is_snapshot_due(len(snapshot_of(state)) + 1, state)
+    assert is_snapshot_due(4 * len(snapshot_of(state)), state)
