@@ -15,9 +15,9 @@ from bus.client.connection.cluster import TopicInfo
 from tests.simulation.broker_programs import Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import CoordinatorJournal
-from tests.simulation.test_broken_transactions import broken_commit, broken_rows, broken_settling
 from tests.simulation.test_broker import disturb_if_any
 from tests.simulation.test_broker_transactions import new_cluster, new_world, some_seeds
+from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover
 from tests.simulation.transaction_invariants import TransactionsAreWhole
 from tests.simulation.transaction_workloads import Appender, Copier, Teller, check_bank, check_lists
