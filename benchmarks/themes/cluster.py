@@ -30,7 +30,7 @@ _BROKERS = 3
 _PARTITIONS = 6
 _VALUE_BYTES = 100
 _PARTITIONS_PER_TOPIC = 500
-_SETTLE_S = 5.0
+_SETTLE_S = 30.0  # after the last start, followers and leaders work off what they have missed for some 20 s
 
 
 @dataclass(slots=True)
