@@ -96,7 +96,7 @@ def test_offset_stored_with_the_result_counts_every_record_once(address: str, tm
             raise Crash
         return int(store(database, partition, records))
 
-    module.store = disturbed_store
+    vars(module)["store"] = disturbed_store
     with pytest.raises(Crash):
         module.count(address, "orders", path, IDLE_MS)
     module.count(address, "orders", path, IDLE_MS)

@@ -244,7 +244,8 @@ class World:
     def retire(self) -> None:
         """About a half of what may go without the table losing every trace of a producer."""
         state = self.table.state
-        last = [self.model.offsets[(producer_id, *end)] for producer_id, end in self.model.ends.items()]
+        ends = [(producer_id, *end) for producer_id, end in self.model.ends.items()]
+        last = [self.model.offsets[end] for end in ends]
         log_start = (state.log_start + min(last, default=state.log_start)) // 2
         self.table.retire(log_start)
         for key, offset in self.model.offsets.items():

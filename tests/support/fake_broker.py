@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -127,6 +127,9 @@ class Cluster:
             self.changed.notify_all()
 
 
+FakeBrokerT = TypeVar("FakeBrokerT", bound="FakeBroker")
+
+
 class FakeBroker(bus_pb2_grpc.BusServicer):
     """`produce_script` and `fetch_script` hold what to do with the next shares of partitions, in order of arrival;
     `identity_script` is for InitProducerId and ResumeProducer.
@@ -167,7 +170,7 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         self.gate.set()
         self._server.stop(grace=0).wait()
 
-    def __enter__(self) -> FakeBroker:
+    def __enter__(self: FakeBrokerT) -> FakeBrokerT:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -6,6 +6,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -311,11 +312,12 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(
 
 @pytest.mark.parametrize("method", STREAMS)
 def test_stream_answers_what_came_before_a_request_that_cannot_be_read(broker: Broker, method: str) -> None:
-    good = {
+    requests: dict[str, Any] = {
         "Produce": pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="t", arrow=GOOD)]),
         "Fetch": pb.FetchRequest(partitions=[pb.FetchPartition(topic="t")]),
         "GroupSession": pb.GroupSessionRequest(correlation_id=1, heartbeat=pb.HeartbeatRequest(group_id="g")),
-    }[method].SerializeToString()
+    }
+    good = requests[method].SerializeToString()
     with grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
         answers = call_with(channel, method, [good, good, BAD_BYTES, good])
         assert [type(next(answers)) for _ in range(2)] == [bytes, bytes]

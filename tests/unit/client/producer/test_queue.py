@@ -328,7 +328,8 @@ def test_delivery_time_out_reaches_what_waits_what_is_under_way_and_what_failed(
 def test_delivery_time_out_says_how_the_last_attempt_failed() -> None:
     queue = queue_of(rows(1, deadline_ms=10.0), rows(2, deadline_ms=10.0))
     queue.repeat(send(queue), BUSY, retries=5)
-    ((_, error),) = [(chunk.number, chunk.error) for chunk in queue.expire(10.0)[:1]]
+    settled: Sequence[Any] = queue.expire(10.0)
+    error = settled[0].error
     assert str(error).endswith(f"not acknowledged within delivery.timeout.ms; the last attempt failed with {BUSY}")
 
 
