@@ -390,10 +390,12 @@ class DeltaPartitionTable:
     def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
         version = self.state.version
         found = find_transaction(self._store, self._folder, transaction, last_version=version)
-        if found is not None:
+        if found is not None and found.base_offset >= 0:
             return found
         offset = self._reader.find_first_offset(transaction.producer_id, transaction.producer_epoch)
-        return None if offset is None else TransactionRows(version, offset)
+        if offset is None:
+            return None
+        return TransactionRows(version if found is None else found.version, offset)
 
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)

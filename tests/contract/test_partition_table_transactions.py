@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.model import TopicPartition
-from bus.ports import AppliedTransaction, Committed, TransactionRows
+from bus.ports import AppliedTransaction, Committed, ProducerProgress, TransactionRows
 from bus.storage_delta import transaction_proofs
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
@@ -253,6 +253,30 @@ def test_the_version_that_has_the_rows_of_a_transaction_is_found(subject: Subjec
         assert find("other", 5) == TransactionRows(other, 6)
         assert [find("orders", number) for number in (19, 22, 23)] == [None] * 3
         subject.reopen()
+
+
+def test_transactions_that_share_a_version_are_found_each_by_its_rows(subject: Subject) -> None:
+    subject.append()
+    first = subject.table.state.high_watermark
+    outcome = subject.table.append(
+        [
+            log_batch(first, [b"a", b"b"], producer=(PRODUCER, 3, 0)),
+            log_batch(first + 2, [b"c"], producer=(PRODUCER + 1, 0, 0)),
+        ],
+        leader_epoch=0,
+        now_ms=NOW_MS,
+        producers=[ProducerProgress(PRODUCER, 3, 1), ProducerProgress(PRODUCER + 1, 0, 0)],
+        transactions=[proof(3), AppliedTransaction("bills", 8, PRODUCER + 1, 0)],
+    )
+    assert isinstance(outcome, Committed)
+    subject.append()
+    for _ in range(2):
+        assert [subject.table.transaction_of(name) for name in ("orders", "bills")] == [7, 17]
+        assert subject.table.find_rows(proof(3)) == TransactionRows(outcome.version, first)
+        bills = AppliedTransaction("bills", 8, PRODUCER + 1, 0)
+        assert subject.table.find_rows(bills) == TransactionRows(outcome.version, first + 2)
+        subject.reopen()
+    assert subject.breaches() == []
 
 
 def test_rows_whose_version_is_dropped_are_found_by_producer_and_epoch(subject: Subject) -> None:

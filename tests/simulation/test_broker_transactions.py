@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
@@ -19,7 +20,9 @@ from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
+from bus.runtime.partitions.partition_queue import PartitionQueue, TransactionWritten
 from bus.runtime.partitions.partition_transactions import Idle, PartitionTransactions
+from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.transactions import decisions
@@ -30,7 +33,7 @@ from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
-from tests.simulation.transaction_invariants import TransactionsAreWhole, judge_transactions
+from tests.simulation.transaction_invariants import RowsFollowDecisions, TransactionsAreWhole, judge_transactions
 from tests.simulation.transaction_programs import Attempt, Transactor, fetch_stable_offset, transactors_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -173,6 +176,27 @@ class Interrupted(Transactor):
         await self._end(attempt, is_commit=True)
 
 
+async def crowd(world: BrokerWorld) -> None:
+    """Many ids write to one partition, whose pace lets several transactions wait for one version."""
+    await gather_crowd(world)
+    await disturb_and_judge(world)
+
+
+async def gather_crowd(world: BrokerWorld) -> None:
+    world.start()
+    topic = await create_topic(world, "t", 1, {"commit.interval.ms": "500", "commit.burst": "1"})
+    world.live_topics.add(topic.topic_id)
+    for transactional_id in ("a", "b", "c", "d"):
+        world.spawn(Transactor(world, f"x-{transactional_id}", transactional_id, [topic]).run())
+
+
+async def crowd_for_a_moment(world: BrokerWorld) -> None:
+    await gather_crowd(world)
+    await asyncio.sleep(5.0)
+    await world.settle()
+    world.tell("check_end")
+
+
 def new_well_world(seed: int) -> BrokerWorld:
     return new_world(seed, is_well=True)
 
@@ -233,17 +257,23 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
     fails_in(new_world, "StagedIsKept|TransactionsAreWhole|EverythingEnds|commits no transaction")
 
 
-@pytest.mark.parametrize("scenario", [transact, change_topics, use_up_epochs, lose_staged_files])
+@pytest.mark.parametrize("scenario", [transact, crowd, change_topics, use_up_epochs, lose_staged_files])
 def test_transactions_are_whole_whatever_fails(scenario: Scenario) -> None:
     for seed in some_seeds():
         simulate(seed, new_world, scenario)
 
 
 def test_transactions_are_whole_where_nothing_fails() -> None:
-    simulate(1, lambda seed: new_world(seed, is_well=True), transact)
+    simulate(1, new_well_world, transact)
 
 
-@pytest.mark.parametrize("scenario", [transact, change_topics, move_leaders])
+def test_transactions_that_share_versions_are_whole() -> None:
+    world = simulate(1, new_well_world, crowd_for_a_moment)
+    rows = next(invariant for invariant in world.invariants if isinstance(invariant, RowsFollowDecisions))
+    assert rows.count_in_one_version("topics/t/0") > 1
+
+
+@pytest.mark.parametrize("scenario", [transact, crowd, change_topics, move_leaders])
 def test_transactions_are_whole_on_three_brokers(scenario: Scenario) -> None:
     for seed in some_seeds():
         simulate(seed, new_cluster, scenario)
@@ -315,6 +345,46 @@ def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPat
 
 
 async def _do_nothing(*_: Any) -> None: ...
+
+
+def test_transactions_of_which_only_the_first_is_in_their_common_version_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = PartitionQueue.take_transactions
+
+    def take_and_answer_others(self: PartitionQueue) -> Any:
+        first, *others = take(self) or [None]
+        for each in others:
+            partition_writer._settle(each, TransactionWritten(0, -1))
+        return [] if first is None else [first]
+
+    monkeypatch.setattr(PartitionQueue, "take_transactions", take_and_answer_others)
+    fails_in(new_well_world, "StagedIsKept|has rows of it|expected . of them", crowd_for_a_moment)
+
+
+def test_version_with_one_proof_for_several_transactions_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    append_call = PartitionWriter._append_call
+
+    def prove_first(self: PartitionWriter, batches: Any, transactions: Any = ()) -> Any:
+        call: Any = append_call(self, batches, transactions)
+        return functools.partial(call.func, *call.args, **{**call.keywords, "transactions": transactions[:1]})
+
+    monkeypatch.setattr(PartitionWriter, "_append_call", prove_first)
+    fails_in(new_well_world, "with proofs", crowd_for_a_moment)
+
+
+def test_transactions_that_share_a_version_and_are_told_one_offset_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = partition_writer._settle
+    first: dict[tuple[Any, int], int] = {}
+
+    def tell_first(waiting: Any, result: Any) -> None:
+        if isinstance(result, TransactionWritten):
+            key = asyncio.get_running_loop(), result.version
+            result = replace(result, base_offset=first.setdefault(key, result.base_offset))
+        settle(waiting, result)
+
+    monkeypatch.setattr(partition_writer, "_settle", tell_first)
+    fails_in(new_well_world, "has them from", crowd_for_a_moment)
 
 
 def test_offsets_that_do_not_move_with_the_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

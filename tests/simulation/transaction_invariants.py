@@ -224,6 +224,10 @@ class RowsFollowDecisions(JournalInvariant):
             (told[transactional_id] for told in self._proofs[folder].values() if transactional_id in told), default=-1
         )
 
+    def count_in_one_version(self, folder: str) -> int:
+        """How many transactions a version has had at most."""
+        return max(sum(proof % 2 for proof in proofs.values()) for proofs in self._proofs[folder].values())
+
     def check_end(self) -> None:
         for name, history in self.journal.ids.items():
             for record in history.records:

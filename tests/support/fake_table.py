@@ -201,10 +201,13 @@ class FakeTable:
         def commit() -> Committed:
             committed = self.commit(list(batches), producers, now_ms)
             self.transactions |= {each.transactional_id: each.applied_version for each in transactions}
-            rows = TransactionRows(committed.version, batches[0].base_offset)
-            self.transaction_rows |= dict.fromkeys(transactions, rows)
+            for each in transactions:
+                offset = next(batch.base_offset for batch in batches if _is_of(batch, each))
+                self.transaction_rows[each] = TransactionRows(committed.version, offset)
             return committed
 
+        ids = [each.transactional_id for each in transactions]
+        assert len(set(ids)) == len(ids), f"expected one transaction of each id, found {ids}"
         for each in transactions:
             assert self.transaction_of(each.transactional_id) < each.aborted_version, f"{each} has ended"
         self._is_appending = True
@@ -522,6 +525,12 @@ class FakeTable:
         self.asked.append(question)
         if self.ask_fault is not None:
             raise self.ask_fault
+
+
+def _is_of(batch: LogBatch, transaction: AppliedTransaction) -> bool:
+    assert batch.producer is not None, "rows of a transaction have a producer"
+    identity = batch.producer.producer_id, batch.producer.producer_epoch
+    return identity == (transaction.producer_id, transaction.producer_epoch)
 
 
 def _rows_of(batch: LogBatch) -> Iterator[ProducerRow]:

@@ -17,6 +17,8 @@ from bus.ports import AppliedTransaction
 
 # One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
+# The same of transactions, each of which is two lines of the version.
+COMMIT_TRANSACTIONS_MAX = 1_000
 # What a request to resume a producer counts for: about the memory that it takes.
 _RESUMING_BYTES = 1024
 
@@ -94,7 +96,7 @@ class WaitingResume:
 
 @dataclass(slots=True)
 class WaitingTransaction:
-    """A transaction that is committed: its rows become one version."""
+    """A transaction that is committed: all its rows come with one version."""
 
     applied: AppliedTransaction
     batches: Sequence[RecordBatch]
@@ -144,14 +146,23 @@ class PartitionQueue:
         self.size_bytes -= head.size_bytes
         return head
 
-    def take_transaction(self) -> WaitingTransaction | None:
-        """If it is the first that waits."""
-        head = self._items[0] if self._items else None
-        if not isinstance(head, WaitingTransaction):
-            return None
-        self._items.popleft()
-        self.size_bytes -= head.size_bytes
-        return head
+    def take_transactions(self) -> list[WaitingTransaction]:
+        """The next commit, if transactions are the first that wait: up to `COMMIT_BYTES_MAX`, or one larger one. Of a
+        transactional id no more than one, since a version says one thing of it."""
+        group: dict[str, WaitingTransaction] = {}
+        size_bytes = 0
+        while self._items and len(group) < COMMIT_TRANSACTIONS_MAX:
+            head = self._items[0]
+            if not isinstance(head, WaitingTransaction) or head.applied.transactional_id in group:
+                break
+            head_bytes = head.size_bytes
+            if group and size_bytes + head_bytes > COMMIT_BYTES_MAX:
+                break
+            self._items.popleft()
+            size_bytes += head_bytes
+            group[head.applied.transactional_id] = head
+        self.size_bytes -= size_bytes
+        return [*group.values()]
 
     def take_for_offsets(self) -> list[WaitingBatch]:
         """The batches up to the last one with acks=1: those before it have to have their offsets first."""

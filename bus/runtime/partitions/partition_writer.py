@@ -4,10 +4,11 @@ Theory of operation. Batches wait in a queue. The writer, a task that lives only
 have gathered, gives them offsets, commits them as one Delta version in a thread, and only then answers and wakes
 readers. All of that is one slot (`LeaderLog.slot`), so one commit is in flight at a time, and an answer never precedes
 its commit. A batch about which only the table can decide (a repeat that memory forgot) ends the commit before it, and
-goes on in its place. The rows of a committed transaction wait in the same queue, and are a version by themselves. What
-adds no record (`commit_between_appends`) has slots of its own, before the batches that wait. If the table is not where
-memory thinks it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt from the log. What cannot
-be rebuilt without losing or inventing a record stops this partition, and no other.
+goes on in its place. The rows of committed transactions wait in the same queue; those that wait behind each other are
+a version by themselves, in which each transaction is whole, with a proof of its own. What adds no record
+(`commit_between_appends`) has slots of its own, before the batches that wait. If the table is not where memory thinks
+it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt from the log. What cannot be rebuilt
+without losing or inventing a record stops this partition, and no other.
 
 With acks=1 an answer precedes its commit, and does not wait for the pace of commits either: while that holds a commit
 back, what has come is given its offsets, and what comes then joins it. If the commit fails, an idempotent producer's
@@ -175,9 +176,9 @@ class PartitionWriter:
     def apply_transaction(
         self, applied: AppliedTransaction, batches: Sequence[RecordBatch]
     ) -> asyncio.Future[ApplyResult]:
-        """Commit all rows of a transaction as one version, with the mark that it is applied. Of no effect if the log
-        has that mark, or a later one of the same transactional id; without `batches`, only to learn so. The future
-        never fails."""
+        """Commit all rows of a transaction with one version, which has the mark that it is applied. Of no effect if
+        the log has that mark, or a later one of the same transactional id; without `batches`, only to learn so. The
+        future never fails."""
         waiting = WaitingTransaction(applied, batches, _new_future())
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
@@ -275,11 +276,11 @@ class PartitionWriter:
                 await self._resume(resume)
             elif await self._wait_for_pace() or self._early is not None:
                 async with self._calls.commit_turns.turn():
-                    transaction = self._queue.take_transaction() if self._early is None else None
-                    if transaction is None:
-                        await self._write_group()
+                    transactions = self._queue.take_transactions() if self._early is None else []
+                    if transactions:
+                        await self._write_transactions(transactions)
                     else:
-                        await self._write_transaction(transaction)
+                        await self._write_group()
         except Exception:
             self._refuse_early(self._interrupted())
             await self._recover()
@@ -385,37 +386,51 @@ class PartitionWriter:
         self._state = placement.state
         return placement
 
-    async def _write_transaction(self, waiting: WaitingTransaction) -> None:
-        result: ApplyResult = self._interrupted()
+    async def _write_transactions(self, group: Sequence[WaitingTransaction]) -> None:
         try:
-            result = await self._apply_transaction(waiting)
-        finally:
-            if not waiting.answer.done():
-                waiting.answer.set_result(result)
+            refusal = await self._apply_transactions(group)
+        except BaseException:
+            refuse(group, self._interrupted())
+            raise
+        if refusal is not None:
+            refuse(group, refusal)
 
-    async def _apply_transaction(self, waiting: WaitingTransaction) -> ApplyResult:
-        """Nothing is in flight here, so what the table says of the transaction is still true when it is committed."""
-        applied = waiting.applied
+    async def _apply_transactions(self, group: Sequence[WaitingTransaction]) -> Refused | None:
+        """Nothing is in flight here, so what the table says of the transactions is still true when they are committed.
+        Returns what those are answered that have no answer yet."""
         for _ in range(CONFLICTS_MAX):
             refusal = await self._check_ready()
             if refusal is not None:
                 return refusal
-            if is_applied(self._table, applied):
-                return TransactionWritten(self._state.version, -1)
-            if not waiting.batches:
-                return self._leader.refuse("the transaction is not in the log after all; retry later")
-            batches = self._place_transaction(waiting.batches)
-            outcome = await self._leader.commit(self._append_call(batches, [applied]), self._calls.append)
+            group = [waiting for waiting in group if not self._answer_known(waiting)]
+            if not group:
+                return None
+            placed = [self._place_transaction(waiting.batches) for waiting in group]
+            batches = [batch for of_one in placed for batch in of_one]
+            applied = [waiting.applied for waiting in group]
+            outcome = await self._leader.commit(self._append_call(batches, applied), self._calls.append)
             match outcome:
                 case Committed():
-                    self._take(batches, outcome, lambda: f"{applied.transactional_id}/{applied.number}")
-                    return TransactionWritten(outcome.version, batches[0].base_offset)
+                    self._take(batches, outcome, functools.partial(_names_of, applied))
+                    for waiting, of_one in zip(group, placed, strict=True):
+                        _settle(waiting, TransactionWritten(outcome.version, of_one[0].base_offset))
+                    return None
                 case Refused():
                     self._roll_back(outcome)
                     if self._leader.is_reload_due:
                         await self.rebuild()
                     return outcome
         return self._leader.refuse(f"lost {CONFLICTS_MAX} races for a version")
+
+    def _answer_known(self, waiting: WaitingTransaction) -> bool:
+        """A transaction that the log has already, or of which there is nothing to write."""
+        if is_applied(self._table, waiting.applied):
+            _settle(waiting, TransactionWritten(self._state.version, -1))
+        elif not waiting.batches:
+            _settle(waiting, self._leader.refuse("the transaction is not in the log after all; retry later"))
+        else:
+            return False
+        return True
 
     def _place_transaction(self, batches: Sequence[RecordBatch]) -> list[LogBatch]:
         now_ms = self._clock.now_ms()
@@ -445,7 +460,8 @@ class PartitionWriter:
     ) -> Sequence[ProducerProgress]:
         placed = self._producers.states.placed_progress()
         known = {progress.producer_id for progress in placed}
-        ends = (progress_of(batches[-1]) for applied in transactions if applied.producer_id not in known)
+        last = {batch.producer.producer_id: batch for batch in batches if batch.producer is not None}
+        ends = (progress_of(last[each.producer_id]) for each in transactions if each.producer_id not in known)
         return [*placed, *ends]
 
     def _succeed(self, placement: Placement, outcome: Committed) -> None:
@@ -587,6 +603,15 @@ class PartitionWriter:
 def is_applied(table: PartitionTable, applied: AppliedTransaction) -> bool:
     """The log has the mark that this transaction, or a later one of its transactional id, was applied or given up."""
     return table.transaction_of(applied.transactional_id) >= applied.aborted_version
+
+
+def _names_of(transactions: Sequence[AppliedTransaction]) -> str:
+    return ",".join(f"{each.transactional_id}/{each.number}" for each in transactions)
+
+
+def _settle(waiting: WaitingTransaction, result: ApplyResult) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(result)
 
 
 def _new_future() -> asyncio.Future[T]:

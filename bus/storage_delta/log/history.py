@@ -26,7 +26,7 @@ from bus.storage_delta.log.listing import (
 )
 from bus.storage_delta.log.reading import describe_by_statistics, find_commit, read_commit
 from bus.storage_delta.log.table_state import adopt
-from bus.storage_delta.log.txns import transaction_app
+from bus.storage_delta.log.txns import transaction_app, transaction_txns
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 # So many versions are read for the rows of one transaction. Who asks has lost an answer a moment ago.
@@ -88,7 +88,8 @@ def find_transaction(
     store: ObjectStore, folder: str, transaction: AppliedTransaction, *, last_version: int
 ) -> TransactionRows | None:
     """The version that has the proof of the transaction, and its first offset; None if that is too many versions back.
-    The rows of a transaction are a version by themselves, so they begin with its file. Raises `StorageDamaged`."""
+    The rows of transactions are a version by themselves, so those of a single one begin with its file; where several
+    share a version, `base_offset` is -1. Raises `StorageDamaged`."""
     app_id = transaction_app(transaction.transactional_id)
     for version in range(last_version, max(-1, last_version - _LOOKED_BACK_MAX), -1):
         commit = find_commit(store, f"{folder}/{LOG_FOLDER}", version)
@@ -97,8 +98,10 @@ def find_transaction(
         proof = commit.txns.get(app_id)
         if proof is not None and proof.version <= transaction.applied_version:
             files = [add.live for add in commit.adds if add.live is not None]
-            is_it = proof.version == transaction.applied_version and len(files) == 1
-            return TransactionRows(version, files[0].base_offset) if is_it else None
+            if proof.version != transaction.applied_version or len(files) != 1:
+                return None
+            is_shared = len(dict(transaction_txns(commit.txns))) > 1
+            return TransactionRows(version, -1 if is_shared else files[0].base_offset)
     return None
 
 

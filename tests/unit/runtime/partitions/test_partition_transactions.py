@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.model import ProducerStamp
 from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
-from bus.runtime.partitions.partition_queue import Appended, AppendResult, TransactionWritten
+from bus.runtime.partitions import partition_queue
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from tests.support.fake_table import Scripted, records, wait_until
 from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run
 
@@ -340,6 +343,119 @@ def test_application_has_its_place_among_the_batches_that_wait() -> None:
         bench.table.gate.set()
         assert [base_offset(answer) for answer in await asyncio.gather(first, before, behind)] == [0, 1, 4]
         assert await applying == TransactionWritten(3, 2)
+
+    run(scenario)
+
+
+async def queue_behind_a_commit(bench: Bench, *applied: AppliedTransaction) -> list[asyncio.Future[ApplyResult]]:
+    """Two rows of each, all decided while another commit is in flight, which then ends."""
+    bench.table.gate.clear()
+    bench.append()
+    await asyncio.sleep(0)
+    queue = bench.partition.writer._queue
+    applying = list[asyncio.Future[ApplyResult]]()
+    for each in applied:
+        key = StagingKey(4, each.producer_id, each.producer_epoch)
+        await stage(bench, Coordinator(), 0, 2, key, each.transactional_id)
+        applying.append(asyncio.ensure_future(bench.partition.transactions.apply(key, each, 1)))
+        size_bytes = 100 * len(applying)
+        await wait_until(lambda: queue.size_bytes == size_bytes)  # noqa: B023  # waited for at once
+    bench.table.gate.set()
+    return applying
+
+
+def test_transactions_that_wait_at_the_same_time_are_one_version_and_each_is_whole() -> None:
+    async def scenario(bench: Bench) -> None:
+        others = [AppliedTransaction(f"other {number}", 3, 20 + number, 0) for number in range(2)]
+        applying = await queue_behind_a_commit(bench, APPLIED, *others)
+        assert await asyncio.gather(*applying) == [TransactionWritten(2, offset) for offset in (1, 3, 5)]
+        assert rows(bench) == [(1, 7, 0), (2, 7, 1), (3, 20, 0), (4, 20, 1), (5, 21, 0), (6, 21, 1)]
+        proofs = [bench.table.transaction_of(each.transactional_id) for each in (APPLIED, *others)]
+        assert proofs == [11, 7, 7]
+        progress = bench.table.producer_progress
+        assert [(progress[each].producer_epoch, progress[each].last_sequence) for each in (7, 20, 21)] == [
+            (3, 1),
+            (0, 1),
+            (0, 1),
+        ]
+        # Each is found by itself, by a later leader too.
+        repeated = [
+            bench.reopened().partition.transactions.apply(StagingKey(4, each.producer_id, 0), each, 1)
+            for each in others
+        ]
+        assert await asyncio.gather(*repeated) == [TransactionWritten(2, 3), TransactionWritten(2, 5)]
+
+    run(scenario)
+
+
+def test_transactions_of_one_id_are_a_version_each() -> None:
+    async def scenario(bench: Bench) -> None:
+        following = AppliedTransaction("payments", 6, 7, 4)
+        applying = await queue_behind_a_commit(bench, APPLIED, following, AppliedTransaction("bills", 0, 9, 0))
+        assert await asyncio.gather(*applying) == [
+            TransactionWritten(2, 1),
+            TransactionWritten(3, 3),
+            TransactionWritten(3, 5),
+        ]
+        assert bench.table.transaction_of("payments") == following.applied_version
+
+    run(scenario)
+
+
+def test_repeat_among_transactions_that_wait_is_answered_and_not_written() -> None:
+    async def scenario(bench: Bench) -> None:
+        await stage(bench, Coordinator(), 0, 2)
+        await bench.partition.transactions.apply(KEY, APPLIED, 1)
+        other = AppliedTransaction("bills", 0, 9, 0)
+        bench.table.gate.clear()
+        bench.append()
+        await asyncio.sleep(0)
+        await stage(bench, Coordinator(), 0, 2, StagingKey(4, 9, 0), "bills")
+        repeated = bench.partition.writer.apply_transaction(APPLIED, [])
+        applying = asyncio.ensure_future(bench.partition.transactions.apply(StagingKey(4, 9, 0), other, 1))
+        await wait_until(lambda: bench.partition.writer._queue.size_bytes == 100)
+        bench.table.gate.set()
+        assert await applying == TransactionWritten(3, 3)
+        assert await repeated == TransactionWritten(2, -1)
+        assert len(bench.table.rows) == 4
+
+    run(scenario)
+
+
+def test_transactions_whose_common_commit_failed_leave_no_row_and_can_be_repeated() -> None:
+    async def scenario(bench: Bench) -> None:
+        other = AppliedTransaction("bills", 0, 9, 0)
+        bench.table.script = [lambda: None, StorageFull("no room")]
+        applying = await queue_behind_a_commit(bench, APPLIED, other)
+        refused = [code(answer) for answer in await asyncio.gather(*applying)]
+        assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert not bench.table.rows
+        assert bench.table.transaction_of("bills") == -1
+        transactions = bench.partition.transactions
+        assert await transactions.apply(StagingKey(4, 9, 0), other, 1) == TransactionWritten(2, 1)
+        assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, 3)
+
+    run(scenario)
+
+
+def test_one_version_takes_a_bounded_number_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_queue, "COMMIT_TRANSACTIONS_MAX", 2)
+
+    async def scenario(bench: Bench) -> None:
+        applied = [AppliedTransaction(str(number), 3, 20 + number, 0) for number in range(3)]
+        applying = await asyncio.gather(*await queue_behind_a_commit(bench, *applied))
+        assert applying == [TransactionWritten(2, 1), TransactionWritten(2, 3), TransactionWritten(3, 5)]
+
+    run(scenario)
+
+
+def test_one_version_takes_a_bounded_number_of_bytes_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_queue, "COMMIT_BYTES_MAX", 150)
+
+    async def scenario(bench: Bench) -> None:
+        applied = [AppliedTransaction(str(number), 3, 20 + number, 0) for number in range(2)]
+        applying = await asyncio.gather(*await queue_behind_a_commit(bench, *applied))
+        assert applying == [TransactionWritten(2, 1), TransactionWritten(3, 3)]
 
     run(scenario)
 
