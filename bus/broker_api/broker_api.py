@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.cluster_admin import ClusterAdminApi
 from bus.broker_api.fetch import FetchApi
@@ -10,6 +11,7 @@ from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.metadata import MetadataApi
 from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
+from bus.broker_api.quota_admin import QuotaAdminApi
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.transactions import TransactionApi
 from bus.broker_api.users import UserApi
@@ -54,9 +56,11 @@ class BrokerApi:
         self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
+        self.quotas = ClientQuotas(cluster, stopping)
+        self.quota_admin = QuotaAdminApi(cluster, self.quotas)
         self.cluster_admin = ClusterAdminApi(cluster, shares)
         self.cluster = ClusterApi(cluster, stopping)
-        self.metadata = MetadataApi(cluster, shares)
+        self.metadata = MetadataApi(cluster, self.quotas, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
         self.produce = ProduceApi(cluster, transactions.link, clock, calls, shares, request_timeout_ms=timeout_ms)
         self.transactions = TransactionApi(

@@ -42,7 +42,7 @@ _ANSWER_BYTES_MIN = 64 * 1024
 class FetchRequest:
     """`bytes_max` 0 stands for the broker's. `turn` grows with each request of a session: the partition that was first
     last time is last now, so that none is starved by `bytes_max`. `rack`: the caller's, if followers may serve it;
-    empty if leaders are to answer."""
+    empty if leaders are to answer. `quota_bytes_max`: what the caller's quota allows one answer to have; None: any."""
 
     positions: Items[FetchPosition]
     bytes_max: int
@@ -50,6 +50,7 @@ class FetchRequest:
     wait_ms_max: int
     turn: int
     rack: str = ""
+    quota_bytes_max: int | None = None
 
 
 class FetchedPartition(NamedTuple):  # a tuple: one is made for each partition of each fetch
@@ -169,10 +170,12 @@ class FetchApi:
         bytes_max = min(
             request.bytes_max or self._bytes_max, self._bytes_max, sum(position.bytes_max for position in positions)
         )
+        if request.quota_bytes_max is not None:
+            bytes_max = min(bytes_max, request.quota_bytes_max)
         wish = FetchWish(
             positions,
             wait_ms_max=0 if refused else max(0, request.wait_ms_max),
-            bytes_min=max(0, request.bytes_min),
+            bytes_min=max(0, min(request.bytes_min, bytes_max)),
             reserve=functools.partial(room.reserve, bytes_max),
             release=room.release,
             fit=fit,

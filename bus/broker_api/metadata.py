@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.cluster_metadata.cluster import Topic
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs
@@ -80,8 +81,9 @@ class ConfigResource:
 
 
 class MetadataApi:
-    def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
+    def __init__(self, cluster: Cluster, quotas: ClientQuotas, shares: LoopShares) -> None:
         self._cluster = cluster
+        self._quotas = quotas
         self._shares = shares
 
     # ------------------------------------------------------------------ offsets
@@ -167,13 +169,31 @@ class MetadataApi:
     # ------------------------------------------------------------------ topics and views
 
     async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
-        return await self._cluster.controller.create_topics(commands)
+        return await self._quotas.within_mutation_quota(
+            commands, self._cost_of_creation, self._cluster.controller.create_topics
+        )
+
+    def _cost_of_creation(self, command: CreateTopic) -> int:
+        default = self._cluster.config.num_partitions
+        asked = len(command.replica_assignment) or (command.partitions if command.partitions > 0 else default)
+        return 0 if command.validate_only else asked
 
     async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
-        return await self._cluster.controller.delete_topics(commands)
+        return await self._quotas.within_mutation_quota(
+            commands, lambda command: self._partition_count(command.name), self._cluster.controller.delete_topics
+        )
+
+    def _partition_count(self, topic: str) -> int:
+        found = self._cluster.state.topics.get(topic)
+        return 0 if found is None else len(found.partitions)
 
     async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
-        return await self._cluster.controller.create_partitions(commands)
+        return await self._quotas.within_mutation_quota(
+            commands, self._cost_of_growth, self._cluster.controller.create_partitions
+        )
+
+    def _cost_of_growth(self, command: CreatePartitions) -> int:
+        return 0 if command.validate_only else command.partitions - self._partition_count(command.name)
 
     async def create_view(self, command: CreateView) -> JsonView | Refused:
         return await self._cluster.controller.create_view(command)

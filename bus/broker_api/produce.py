@@ -121,6 +121,7 @@ class ProduceInFlight:
     deadline_s: float
     size_bytes: int  # as it came, or as its records are, whichever is more
     received_ms: int
+    throttle_ms: int = 0  # by a quota
     submitted: list[_Submitted] = field(default_factory=list)
 
 

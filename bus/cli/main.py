@@ -22,6 +22,7 @@ _COMMANDS = {
         "bus.cli.consumer_groups:groups",
         "List, describe, create, delete and reset consumer groups; remove members.",
     ),
+    "quotas": ("bus.cli.quotas:quotas", "List, set and delete quotas of users and client ids; show what is used."),
     "transactions": (
         "bus.cli.transactions:transactions",
         "List, describe, abort and fence transactions; find what hangs.",

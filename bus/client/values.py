@@ -267,6 +267,30 @@ class ListedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaEntity:
+    """Whose a quota is (KIP-546): a user, a client id, or both; `DEFAULT_NAME` for all without one of their own."""
+
+    user: str | None = None
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """What those who share a quota use at one broker, per second."""
+
+    broker_id: int
+    entity: QuotaEntity
+    quota: str
+    limit: float
+    rate: float
+    throttle_time_ms: int  # until the next request is taken without delay
+
+
+DEFAULT_NAME = "<default>"
+ANY_NAME = "<any>"
+
+
+@dataclass(frozen=True, slots=True)
 class GroupListing:
     """`protocol_type` is empty for a group of which only offsets are kept."""
 

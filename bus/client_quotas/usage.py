@@ -39,16 +39,17 @@ class QuotaMeters:
         meter.record(amount, now_s)
         return meter.wait_s(allowance.limit, now_s)
 
-    def charge_unless_over(self, allowance: Allowance, amount: float, now_s: float) -> float:
-        """As `charge`, but what would be over the quota is not recorded, unless nothing else was used of late: an
-        amount that is above the whole quota must come through at some time."""
+    def charge_unless_over(self, allowance: Allowance, amount: float, now_s: float) -> tuple[float, bool]:
+        """As `charge`, and whether the amount is recorded. One that would be over the quota is not, unless nothing else
+        was used of late: an amount that is above the whole quota must come through at some time."""
         meter = self._rate(allowance, now_s)
         is_idle = meter.rate(now_s) <= 0
         meter.record(amount, now_s)
         wait_s = meter.wait_s(allowance.limit, now_s)
-        if wait_s > 0 and not is_idle:
+        is_over = wait_s > 0 and not is_idle
+        if is_over:
             meter.record(-amount, now_s)
-        return wait_s
+        return wait_s, not is_over
 
     def take(self, allowance: Allowance, count: float, now_s: float) -> float:
         """0 if the tokens were taken; else how many seconds to wait until some may be, and none were."""

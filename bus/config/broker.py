@@ -287,6 +287,12 @@ class BrokerConfig:
         "Above this share of partitions that a broker is preferred for and does not lead, it is elected for them.",
         Between(0, 100),
     )
+    quota_window_num: int = integer(
+        11,
+        "Windows over which quotas of clients are measured; an idle client may use all but one of them at once.",
+        Between(2),
+    )
+    quota_window_size_seconds: int = integer(1, "Length of one of these windows.", Between(1))
     num_io_threads: int = integer(8, "Threads that read and write the storage.", Between(1))
     controlled_shutdown_timeout_ms: int = integer(
         30_000, "How long a shutdown waits for the commits in flight and their answers.", Between(0)

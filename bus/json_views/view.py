@@ -46,6 +46,7 @@ SYSTEM_VIEW_NAMES = (
     "reassignments",
     "transactions",
     "transaction_history",
+    "quotas",
 )
 NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000

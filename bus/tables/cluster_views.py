@@ -10,6 +10,7 @@ from collections import Counter
 
 import pyarrow as pa
 
+from bus.client_quotas.entities import DEFAULT, Part
 from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
 from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.replica_states import replica_state
@@ -59,6 +60,14 @@ ELECTIONS = pa.schema(
         ("since_time", TIMESTAMP_TYPE),
         ("until_offset", pa.int64()),  # null: it leads now
         ("until_time", TIMESTAMP_TYPE),
+    ]
+)
+QUOTAS = pa.schema(
+    [
+        ("user", pa.string()),  # null: no part of whose quota it is; <default>: all without one of their own
+        ("client_id", pa.string()),
+        ("quota", pa.string()),
+        ("value", pa.float64()),  # per second
     ]
 )
 _BROKER_IDS = pa.list_(pa.int32())
@@ -175,6 +184,19 @@ def reassignments(tables: TopicTables) -> pa.Table:
         for one in tables.cluster_history().reassignments
     ]
     return pa.Table.from_pylist(rows, REASSIGNMENTS)
+
+
+def quotas(tables: TopicTables) -> pa.Table:
+    rows = [
+        {"user": _part(entity.user), "client_id": _part(entity.client_id), "quota": name, "value": limit}
+        for entity, limits in tables.cluster().quotas.items()
+        for name, limit in sorted(limits.items())
+    ]
+    return pa.Table.from_pylist(rows, QUOTAS)
+
+
+def _part(part: Part) -> str | None:
+    return DEFAULT.value if part is DEFAULT else part
 
 
 def _offset(place: LogPlace | None) -> int | None:

@@ -213,5 +213,6 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "reassignments": cluster_views.reassignments,
     "transactions": transaction_views.transactions,
     "transaction_history": transaction_views.transaction_history,
+    "quotas": cluster_views.quotas,
 }
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"

@@ -45,6 +45,7 @@ READING = frozenset(
     (
         *("DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
         *("DescribeUserScramCredentials", "Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
+        *("DescribeClientQuotas", "DescribeQuotaUsage"),
         *("DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListViews", "OffsetFetch"),
     )
 )
@@ -152,6 +153,14 @@ async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
     await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
     await broker.call("DeleteView", pb.DeleteViewRequest(name=f"view{n}"))
     await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+
+
+@call("AlterClientQuotas")
+async def alter_quotas(broker: QuietBroker, n: int) -> None:
+    part = pb.QuotaEntityPart(type="client-id", name=f"client{n}")
+    for change in (pb.QuotaChange(name="request_rate", value=1000), pb.QuotaChange(name="request_rate", remove=True)):
+        asked = pb.QuotaAlteration(entity=[part], changes=[change])
+        await broker.call("AlterClientQuotas", pb.AlterClientQuotasRequest(entries=[asked]))
 
 
 @call("UpdateFeatures", "AlterPartitionReassignments", "ElectLeaders", "UnregisterBroker")

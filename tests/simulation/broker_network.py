@@ -201,6 +201,9 @@ class Context:
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
 
+    def time_remaining(self) -> float | None:
+        return None
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
 

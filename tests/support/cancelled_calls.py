@@ -69,6 +69,9 @@ class QuietContext:
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
+    def time_remaining(self) -> float | None:
+        return None
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
 

@@ -6,6 +6,7 @@ contract is covered by itself.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,12 +26,14 @@ _TEXTS = (
     "__consumer_offsets", "__cluster_metadata", "-1", "NaN", "1e999", "x" * 300, "x" * 100_000,
 )  # fmt: skip
 _BYTES = (b"", b"\0", b"\xff" * 16, b"ARROW1", b"\x00\x00\x00\x01" * 8, bytes(100_000))
+_FRACTIONS = (0.0, -0.0, -1.0, 0.5, 1e308, 5e-324, math.inf, -math.inf, math.nan)
 _FLAGS = (False, True)
 _ENUM_NUMBERS = (-1, 0, 1, 2, 3, 9_999)
 
 _VALUES: dict[int, Sequence[object]] = {
     FieldDescriptor.TYPE_INT32: _NUMBERS_32,
     FieldDescriptor.TYPE_INT64: _NUMBERS_64,
+    FieldDescriptor.TYPE_DOUBLE: _FRACTIONS,
     FieldDescriptor.TYPE_STRING: _TEXTS,
     FieldDescriptor.TYPE_BYTES: _BYTES,
     FieldDescriptor.TYPE_BOOL: _FLAGS,

@@ -18,6 +18,7 @@ from bus.client.admin.coordinator_calls import CoordinatorCalls
 from bus.client.admin.first_offsets import partitions_to_start, starting_point
 from bus.client.admin.groups import GroupAdmin
 from bus.client.admin.logs import LogAdmin
+from bus.client.admin.quotas import QuotaAdmin
 from bus.client.admin.topics import TopicAdmin
 from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
 from bus.client.admin.users import UserAdmin
@@ -56,6 +57,8 @@ from bus.client.values import (
     OffsetAndMetadata,
     PartitionReassignment,
     ProducerState,
+    QuotaEntity,
+    QuotaUsage,
     ScramCredentialInfo,
     TopicDescription,
     TransactionDescription,
@@ -88,6 +91,7 @@ class Admin:
         self._views = ViewAdmin(calls.on_controller, calls.ask)
         self._users = UserAdmin(calls.on_controller, calls.ask)
         self._brokers = ClusterAdmin(calls.on_controller, calls.ask)
+        self._quotas = QuotaAdmin(self._cluster, calls.on_controller, calls.ask)
         self._groups = GroupAdmin(self._cluster, self._coordinators(pb.COORDINATOR_TYPE_GROUP))
         coordinators = self._coordinators(pb.COORDINATOR_TYPE_TRANSACTION)
         self._transactions = TransactionAdmin(self._cluster, coordinators)
@@ -290,6 +294,31 @@ class Admin:
         INVALID_UPDATE_VERSION for a level below the finalized one, or at which a broker cannot work."""
         checked = check_mapping("levels", levels, check_text, check_integer, "from feature to level")
         self._brokers.update_features(checked, validate_only=check_flag("validate_only", validate_only))
+
+    # ------------------------------------------------------------ quotas
+
+    def describe_client_quotas(
+        self, filter: QuotaEntity | None = None, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """The quotas of all entities, or of those that have the parts of `filter`; `DEFAULT_NAME` and `ANY_NAME` stand
+        for names. `strict`: and no other part. By name, per second."""
+        wanted = QuotaEntity() if filter is None else _check_quota_entity("filter", filter)
+        return self._quotas.describe(wanted, is_strict=check_flag("strict", strict))
+
+    def alter_client_quotas(
+        self, alterations: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False
+    ) -> None:
+        """Set quotas of entities by name, None takes one away; what is not named stays. For each entity all of it is
+        done, or nothing. Names: `producer_byte_rate`, `consumer_byte_rate`, `controller_mutation_rate`, `request_rate`.
+        Raises INVALID_REQUEST for a name or a value that cannot be."""
+        checked = check_mapping(
+            "alterations", alterations, _check_quota_entity, _check_quota_changes, "from QuotaEntity to quotas by name"
+        )
+        self._quotas.alter(checked, validate_only=check_flag("validate_only", validate_only))
+
+    def describe_quota_usage(self) -> list[QuotaUsage]:
+        """What is used of quotas at each broker, by those who have used any of late."""
+        return self._calls.ask_each(self._quotas.usage_on)
 
     # ------------------------------------------------------------ groups
 
@@ -570,3 +599,24 @@ def _check_question(name: str, value: Any) -> OffsetQuestion:
         check_integer(f"the version of {name}", value.version, 0, INT_64_MAX)
         return value
     return check_integer(name, value, -INT_64_MAX, INT_64_MAX)  # a time before 1970 is one, too
+
+
+def _check_quota_entity(name: str, value: Any) -> QuotaEntity:
+    if not isinstance(value, QuotaEntity):
+        raise wrong_type(f"{name} as a QuotaEntity", value)
+    for part in (value.user, value.client_id):
+        if part is not None:
+            check_text(f"a name in {name}", part)
+    return value
+
+
+def _check_quota_changes(name: str, value: Any) -> dict[str, float | None]:
+    return check_mapping(name, value, check_text, _check_limit, "from quota to number, or None")
+
+
+def _check_limit(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(f"{name} as a number, or None", value)
+    return float(value)

@@ -34,7 +34,7 @@ _READ_AHEAD = 2  # answers a partition
 
 
 class _Connection:
-    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "stream")
+    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "muted_until_ms", "stream")
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
@@ -42,6 +42,7 @@ class _Connection:
         self.asked_at_ms = 0.0
         self.correlation_id = 0
         self.deadline_ms = 0.0
+        self.muted_until_ms = 0.0  # the broker takes no request before, as the client's quota is used up
 
 
 class Fetcher:
@@ -113,7 +114,11 @@ class Fetcher:
     def next_event(self, now_ms: float) -> float:
         """When `fetch` may have more to do without any answer."""
         events = [partition.retry_at_ms for partition in self.assigned.values() if partition.retry_at_ms > now_ms]
-        events += [connection.deadline_ms for connection in self._connections.values() if connection.asked is not None]
+        for connection in self._connections.values():
+            if connection.asked is not None:
+                events.append(connection.deadline_ms)
+            elif connection.muted_until_ms > now_ms:
+                events.append(connection.muted_until_ms)
         return min(events, default=now_ms + 60_000)
 
     def _by_broker(self, now_ms: float) -> dict[str, list[AssignedPartition]]:
@@ -148,6 +153,8 @@ class Fetcher:
         if sum(partition.buffered_bytes for partition in partitions) >= self._config.fetch_max_bytes:
             return
         connection = self._connections.get(address)
+        if connection is not None and now_ms < connection.muted_until_ms:
+            return
         if connection is None:
             stream = RequestStream(self._cluster, address, "Fetch", on_answer=self._on_answer, on_end=self._on_end)
             connection = self._connections[address] = _Connection(stream)
@@ -179,6 +186,7 @@ class Fetcher:
             asked, connection.asked = connection.asked, None
             if asked is None or fetched.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {fetched.correlation_id}")
+            connection.muted_until_ms = now_ms + fetched.throttle_time_ms
             self._record(fetched, connection.asked_at_ms, now_ms)
             is_news = False
             for answer in fetched.partitions:

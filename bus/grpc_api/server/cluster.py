@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from bus.broker_api.cluster import ClusterApi
-from bus.broker_api.requests import InvalidArgument, Unavailable
+from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable, current_caller
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
@@ -24,6 +24,7 @@ from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, co
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
+from bus.runtime.logs import request_id
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
 from bus.runtime.time_limits import time_limit
@@ -49,19 +50,20 @@ class Forwarding:
         self._listener = listener
         self._timeout_s = timeout_ms / 1000
 
-    async def handle(self, method: str, request: Message, *, client: str) -> Any:
+    async def handle(self, method: str, request: Message, caller: Caller) -> Any:
         """What the handler answers here or, if this broker is not the controller, what the controller answers.
 
         Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
         told whether the call had an effect, as with any other connection that breaks.
         """
+        current_caller.set(caller)
         try:
             async with time_limit(self._timeout_s):
-                return await self._handle(method, request, client)
+                return await self._handle(method, request, caller)
         except asyncio.TimeoutError:
             raise Unavailable(f"{method}: no controller has answered within {self._timeout_s:.0f} s") from None
 
-    async def _handle(self, method: str, request: Message, client: str) -> Any:
+    async def _handle(self, method: str, request: Message, caller: Caller) -> Any:
         while True:
             try:
                 return await self._handlers[method](request)
@@ -69,7 +71,12 @@ class Forwarding:
                 controller = self._api.controller
             if controller is not None and controller != self._api.endpoint:
                 envelope = pb.EnvelopeRequest(
-                    method=method, request=request.SerializeToString(), client=client, listener=self._listener
+                    method=method,
+                    request=request.SerializeToString(),
+                    client=caller.host,
+                    listener=self._listener,
+                    principal=caller.principal,
+                    client_id=caller.client_id,
                 )
                 answer = await self._forward(controller, envelope)
                 if not isinstance(answer, Refused):
@@ -176,8 +183,21 @@ class ClusterHandler:
         message = control_reader(_BUS.methods_by_name[request.method].input_type._concrete_class)(request.request)
         if isinstance(message, Unreadable):
             raise UnreadableRequest(message)
+        current_caller.set(_caller_of(request))
         try:
             response = await handle(message)
         except NotController as error:
             return with_error(pb.EnvelopeResponse(), Refused(ErrorCode.NOT_CONTROLLER, str(error)))
         return pb.EnvelopeResponse(response=response.SerializeToString(), metadata_offset=self._api.metadata_offset)
+
+
+def _caller_of(envelope: pb.EnvelopeRequest) -> Caller:
+    """Whom another broker has seen."""
+    return Caller(
+        envelope.client,
+        envelope.client,
+        request_id.get(),
+        envelope.principal or ANONYMOUS,
+        envelope.client_id,
+        envelope.listener or PLAINTEXT,
+    )

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.errors import ErrorCode, Refused, count_of
-from bus.grpc_api.server.conversions import Converted
+from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -33,29 +34,40 @@ class FetchHandler:
     """`requests` is the memory of requests that came on streams."""
 
     def __init__(
-        self, api: FetchApi, streams: StreamRegistry, calls: BlockingCalls, requests: RequestMemory, listener: str
+        self,
+        api: FetchApi,
+        quotas: ClientQuotas,
+        streams: StreamRegistry,
+        calls: BlockingCalls,
+        requests: RequestMemory,
+        listener: str,
     ) -> None:
         self._api = api
+        self._quotas = quotas
         self._streams = streams
         self._calls = calls
         self._requests = requests
         self._listener = listener
 
     async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
-        room = self._api.room_for(context.peer())
+        pace = CallerPace(self._quotas, caller_of(context, self._listener))
+        room = self._api.room_for(pace.caller.connection)
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
-        encoded = await self._fetch(answered, room)
+        encoded = await self._fetch(answered, room, pace)
+        await pace.wait(context.time_remaining())
         _log_answer(answered, len(encoded))
         return encoded
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
         stream_id = request_id.get()
         queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
-        held_requests = hold_requests(self._requests, requests, context.peer())
+        caller = caller_of(context, self._listener)
+        pace = CallerPace(self._quotas, caller)
+        held_requests = hold_requests(self._requests, requests, CallerPace(self._quotas, caller))
         reader = self._streams.start(_read(held_requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
-        room = self._api.room_for(context.peer())
+        room = self._api.room_for(caller.connection)
         try:
             while (asked := await queue.get()) is not None:
                 if isinstance(asked, Exception):
@@ -63,7 +75,7 @@ class FetchHandler:
                 answered, held = asked
                 try:
                     request_id.set(f"{stream_id}/{answered.request.correlation_id}")
-                    encoded = await self._fetch(answered, room)
+                    encoded = await self._fetch(answered, room, pace)
                     written = _now_ms()
                     await context.write(encoded)
                     answered.write_ms = _now_ms() - written
@@ -71,15 +83,18 @@ class FetchHandler:
                 finally:
                     room.release()
                     held.drop()
+                await pace.wait()
         finally:
             reader.cancel()
             reader.add_done_callback(lambda _: _drop_all(queue))
 
-    async def _fetch(self, answered: _Answered, room: AnswerRoom) -> bytes:
-        """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times."""
+    async def _fetch(self, answered: _Answered, room: AnswerRoom, pace: CallerPace) -> bytes:
+        """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times. One that is
+        over the caller's quota has no partitions."""
         request = answered.request
         answered.queued_ms = _now_ms() - answered.arrived_ms
         columns = tuple(request.columns) or DEFAULT_FETCH_COLUMNS
+        quota_bytes_max = pace.fetch_bytes_max()
         asked = FetchRequest(
             Converted(request.partitions, _position),
             request.max_bytes,
@@ -87,6 +102,7 @@ class FetchHandler:
             request.max_wait_ms,
             turn=request.correlation_id,
             rack=request.rack_id,
+            quota_bytes_max=quota_bytes_max,
         )
         refusal = _check_form(request, columns)
         if refusal is not None:
@@ -99,6 +115,10 @@ class FetchHandler:
         began = _now_ms()
         encoded = encode() if answer.is_quick else await self._calls.compute(encode, room.client)
         answered.encode_ms = _now_ms() - began
+        throttle_ms, is_given = pace.note_fetched(len(encoded))
+        if throttle_ms:
+            head = pb.FetchResponse(correlation_id=request.correlation_id, throttle_time_ms=throttle_ms)
+            encoded = head.SerializeToString() + (encoded if is_given else b"")
         room.settle(len(encoded))
         return encoded
 

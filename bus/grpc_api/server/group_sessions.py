@@ -16,12 +16,14 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import request_id
@@ -31,14 +33,20 @@ STREAM_REQUESTS_MAX = 256
 
 
 class GroupSessionHandler:
-    def __init__(self, api: GroupApi, streams: StreamRegistry, memory: RequestMemory) -> None:
+    def __init__(
+        self, api: GroupApi, quotas: ClientQuotas, streams: StreamRegistry, memory: RequestMemory, listener: str
+    ) -> None:
         self._api = api
+        self._quotas = quotas
+        self._listener = listener
         self._streams = streams
         self._memory = memory
 
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
         session = _Session(self._api)
-        held_requests = hold_requests(self._memory, requests, context.peer())
+        held_requests = hold_requests(
+            self._memory, requests, CallerPace(self._quotas, caller_of(context, self._listener))
+        )
         reader = self._streams.start(session.read(held_requests), f"group/{request_id.get()}")
         reader.add_done_callback(session.end)
         try:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
+from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import BrokerStopping, InvalidArgument, Unavailable, new_request_id
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
@@ -72,15 +73,19 @@ async def guard_stream(
 
 
 async def hold_requests(
-    memory: RequestMemory, requests: AsyncIterator[RequestT], client: Hashable
+    memory: RequestMemory, requests: AsyncIterator[RequestT], pace: CallerPace
 ) -> AsyncIterator[tuple[RequestT, Held]]:
-    """Each counts until the caller drops it, and no other is read until the client has room. Raises `UnreadableRequest`
-    if others of the client's streams have taken much more than its share meanwhile."""
+    """Each counts until the caller drops it, and no other is read until the client has room, and has waited as its
+    quota wants. Raises `UnreadableRequest` if others of the client's streams have taken much more than its share
+    meanwhile."""
+    client = pace.caller.connection
     async for request in requests:
+        pace.note_request()
         if memory.is_overdrawn(client):
             raise UnreadableRequest(_NO_ROOM)
         yield request, memory.hold(client, request.ByteSize())  # type: ignore[attr-defined]
         await memory.wait_for_room(client)
+        await pace.wait()
 
 
 _NO_ROOM = Unreadable(

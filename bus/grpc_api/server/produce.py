@@ -12,10 +12,12 @@ import asyncio
 import functools
 import itertools
 from collections.abc import AsyncIterator, Hashable
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import grpc
 
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.produce import (
     Destination,
     PartitionProduced,
@@ -46,6 +48,7 @@ class ProduceHandler:
     def __init__(
         self,
         api: ProduceApi,
+        quotas: ClientQuotas,
         streams: StreamRegistry,
         calls: BlockingCalls,
         memory: RequestMemory,
@@ -55,6 +58,7 @@ class ProduceHandler:
         listener: str,
     ) -> None:
         self._api = api
+        self._quotas = quotas
         self._streams = streams
         self._calls = calls
         self._memory = memory
@@ -64,14 +68,18 @@ class ProduceHandler:
         self._encode = functools.partial(_encode, listener=listener)
 
     async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
-        caller = caller_of(context, self._listener)
-        is_refused = not self._memory.has_room(caller.connection)
-        return await self._answer(await self._take(received, caller, is_refused=is_refused))
+        pace = CallerPace(self._quotas, caller_of(context, self._listener))
+        pace.note_request()
+        is_refused = not self._memory.has_room(pace.caller.connection)
+        answer = await self._answer(await self._take(received, pace, is_refused=is_refused))
+        await pace.wait(context.time_remaining())
+        return answer
 
     async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
         caller = caller_of(context, self._listener)
         window: Window[ProduceInFlight] = Window(self._memory, caller.connection)
-        reader = self._streams.start(self._read(calls, window, caller), f"produce/{caller.request_id}")
+        pace = CallerPace(self._quotas, caller)
+        reader = self._streams.start(self._read(calls, window, pace), f"produce/{caller.request_id}")
         try:
             while (in_flight := await window.next()) is not None:
                 await context.write(await self._answer(in_flight))
@@ -80,26 +88,33 @@ class ProduceHandler:
             reader.cancel()
 
     async def _read(
-        self, calls: AsyncIterator[ProduceCall | UnparsedCall], window: Window[ProduceInFlight], caller: Caller
+        self, calls: AsyncIterator[ProduceCall | UnparsedCall], window: Window[ProduceInFlight], pace: CallerPace
     ) -> None:
         failure: Exception | None = None
         try:
             async for received in calls:
-                is_refused = self._memory.is_overdrawn(caller.connection)
-                await window.admit(await self._take(received, caller, is_refused=is_refused))
+                pace.note_request()
+                is_refused = self._memory.is_overdrawn(pace.caller.connection)
+                await window.admit(await self._take(received, pace, is_refused=is_refused))
+                await pace.wait()
         except Exception as error:
             failure = error
         finally:
             window.end(failure)
 
-    async def _take(self, received: ProduceCall | UnparsedCall, caller: Caller, *, is_refused: bool) -> ProduceInFlight:
-        """`is_refused`: for want of memory."""
+    async def _take(
+        self, received: ProduceCall | UnparsedCall, pace: CallerPace, *, is_refused: bool
+    ) -> ProduceInFlight:
+        """`is_refused`: for want of memory. A request over the quota is taken all the same; the next one waits."""
+        caller = pace.caller
+        throttle_ms = pace.note_produced(received.size_bytes)
         held = self._memory.hold(caller.connection, received.size_bytes)
         try:
             request = self._request(await self._parse(received, caller))
             if is_refused:
                 return await self._api.refuse_for_memory(request)
-            return await self._api.submit(request, caller, held)
+            in_flight = await self._api.submit(request, caller, held)
+            return replace(in_flight, throttle_ms=throttle_ms) if throttle_ms else in_flight
         finally:
             held.drop()
 
@@ -126,6 +141,7 @@ class ProduceHandler:
 
     async def _answer(self, in_flight: ProduceInFlight) -> pb.ProduceResponse:
         produced, throttle_ms = await self._api.answer(in_flight)
+        throttle_ms = max(throttle_ms, in_flight.throttle_ms)
         response = pb.ProduceResponse(correlation_id=in_flight.correlation_id, throttle_time_ms=throttle_ms)
         await self._shares.begin().extend(response.partitions, map(self._encode, produced))
         return response

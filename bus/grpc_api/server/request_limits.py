@@ -36,6 +36,7 @@ _ITEMS_MAX_OF: Mapping[str, int] = {
     "AlterPartitionReassignmentsRequest": 2_000,
     "DescribeUserScramCredentialsRequest": 1_000,
     "AlterUserScramCredentialsRequest": 1_000,
+    "AlterClientQuotasRequest": 2_000,
 }
 # Smaller requests are parsed in less time than it takes to look for the number of their fields.
 _SCANNED_BYTES_MIN = 1024 * 1024

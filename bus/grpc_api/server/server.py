@@ -12,6 +12,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.broker_api.client_quotas import CallerPace
+from bus.client_quotas.quotas import REQUEST_RATE
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
@@ -19,7 +21,7 @@ from bus.config.principals import PrincipalRules
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
-from bus.grpc_api.server.conversions import client_host
+from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
@@ -28,6 +30,7 @@ from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
+from bus.grpc_api.server.quotas import QuotaHandler
 from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.server.users import UserHandler
@@ -75,6 +78,7 @@ def forwardable_calls(api: BrokerApi, listener: str) -> dict[str, Handle]:
         "ElectLeaders": cluster_admin.elect_leaders,
         "AlterPartitionReassignments": cluster_admin.alter_reassignments,
         "UnregisterBroker": cluster_admin.unregister_broker,
+        "AlterClientQuotas": QuotaHandler(api.quota_admin, api.shares).alter,
         "UpdateFeatures": cluster_admin.update_features,
     }
 
@@ -91,10 +95,13 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         listener: str = PLAINTEXT,
     ) -> None:
         self._control_memory = api.control_memory
+        self._quotas = api.quotas
+        self._listener = listener
         self._metadata = MetadataHandler(api.metadata, api.shares, listener)
         self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
             api.produce,
+            api.quotas,
             streams,
             api.calls,
             api.produce_memory,
@@ -102,10 +109,11 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
             listener=listener,
         )
-        self._fetch = FetchHandler(api.fetch, streams, api.calls, self._control_memory, listener)
+        self._fetch = FetchHandler(api.fetch, api.quotas, streams, api.calls, self._control_memory, listener)
         self._groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
-        self._group_sessions = GroupSessionHandler(api.groups, streams, self._control_memory)
+        self._group_sessions = GroupSessionHandler(api.groups, api.quotas, streams, self._control_memory, listener)
         self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
+        self._quota_admin = QuotaHandler(api.quota_admin, api.shares)
         self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
         self.transactions = TransactionHandler(api.transactions, api.shares, listener)
         self._users = UserHandler(api.users, api.shares)
@@ -118,10 +126,28 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         )
 
     async def _here_or_forwarded(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        handle = functools.partial(self._forwarding.handle, method, client=client_host(context.peer()))
+        async def handle(readable: Any) -> Any:
+            caller = caller_of(context, self._listener)
+            return await self._forwarding.handle(method, readable, caller)
+
         return await self.unary(handle, request, context)
 
     async def unary(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """A call of a client, which waits as its quota wants before anything is done about it."""
+        return await self.held(
+            handle if not self._quotas.has(REQUEST_RATE) else self._paced(handle, context), request, context
+        )
+
+    def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def answer(request: Any) -> Any:
+            pace = CallerPace(self._quotas, caller_of(context, self._listener))
+            pace.note_request()
+            await pace.wait(context.time_remaining())
+            return await handle(request)
+
+        return answer
+
+    async def held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """While it waits for its answer, a request counts against its client's share of memory."""
         with hold_request(self._control_memory, request, context.peer()) as held:
             return await guard(handle, held, context)
@@ -264,6 +290,15 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def AlterUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary(self._users.alter, request, context)
 
+    async def DescribeClientQuotas(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self._quota_admin.describe, request, context)
+
+    async def AlterClientQuotas(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._here_or_forwarded("AlterClientQuotas", request, context)
+
+    async def DescribeQuotaUsage(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self._quota_admin.usage, request, context)
+
     async def UpdateFeatures(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UpdateFeatures", request, context)
 
@@ -273,7 +308,7 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
         handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwardable_calls, api))
         self._cluster = ClusterHandler(api.cluster, handlers_at)
         self._transactions = bus.transactions
-        self._unary = bus.unary
+        self._unary = bus.held  # no quota is about other brokers
 
     async def IdentifyBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.identify, request, context)

@@ -1285,6 +1285,121 @@ class UpdateFeaturesResponse(_message.Message):
     error_message: str
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
+class QuotaEntityPart(_message.Message):
+    __slots__ = ("type", "name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    name: str
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DescribeClientQuotasRequest(_message.Message):
+    __slots__ = ("parts", "strict")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[QuotaFilterPart]
+    strict: bool
+    def __init__(self, parts: _Optional[_Iterable[_Union[QuotaFilterPart, _Mapping]]] = ..., strict: _Optional[bool] = ...) -> None: ...
+
+class QuotaFilterPart(_message.Message):
+    __slots__ = ("part", "any_name")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    ANY_NAME_FIELD_NUMBER: _ClassVar[int]
+    part: QuotaEntityPart
+    any_name: bool
+    def __init__(self, part: _Optional[_Union[QuotaEntityPart, _Mapping]] = ..., any_name: _Optional[bool] = ...) -> None: ...
+
+class DescribeClientQuotasResponse(_message.Message):
+    __slots__ = ("entries", "error_code", "error_message")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[QuotasOfEntity]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[QuotasOfEntity, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class QuotasOfEntity(_message.Message):
+    __slots__ = ("entity", "quotas")
+    class QuotasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntityPart]
+    quotas: _containers.ScalarMap[str, float]
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., quotas: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class AlterClientQuotasRequest(_message.Message):
+    __slots__ = ("entries", "validate_only")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[QuotaAlteration]
+    validate_only: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaAlteration, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class QuotaAlteration(_message.Message):
+    __slots__ = ("entity", "changes")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntityPart]
+    changes: _containers.RepeatedCompositeFieldContainer[QuotaChange]
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[QuotaChange, _Mapping]]] = ...) -> None: ...
+
+class QuotaChange(_message.Message):
+    __slots__ = ("name", "value", "remove")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    remove: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., remove: _Optional[bool] = ...) -> None: ...
+
+class AlterClientQuotasResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AlteredQuotas]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AlteredQuotas, _Mapping]]] = ...) -> None: ...
+
+class AlteredQuotas(_message.Message):
+    __slots__ = ("entity", "error_code", "error_message")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntityPart]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DescribeQuotaUsageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeQuotaUsageResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[QuotaUsage]
+    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ...) -> None: ...
+
+class QuotaUsage(_message.Message):
+    __slots__ = ("entity", "quota", "limit", "rate", "throttle_time_ms")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntityPart]
+    quota: str
+    limit: float
+    rate: float
+    throttle_time_ms: int
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., quota: _Optional[str] = ..., limit: _Optional[float] = ..., rate: _Optional[float] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
+
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "validate_only")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -2037,16 +2152,20 @@ class RaiseLeaderEpochResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class EnvelopeRequest(_message.Message):
-    __slots__ = ("method", "request", "client", "listener")
+    __slots__ = ("method", "request", "client", "listener", "principal", "client_id")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     LISTENER_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     method: str
     request: bytes
     client: str
     listener: str
-    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ..., listener: _Optional[str] = ...) -> None: ...
+    principal: str
+    client_id: str
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ..., listener: _Optional[str] = ..., principal: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class EnvelopeResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "response", "metadata_offset")

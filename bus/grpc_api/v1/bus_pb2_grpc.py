@@ -259,6 +259,21 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.FromString,
                 _registered_method=True)
+        self.DescribeClientQuotas = channel.unary_unary(
+                '/bus.v1.Bus/DescribeClientQuotas',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasResponse.FromString,
+                _registered_method=True)
+        self.AlterClientQuotas = channel.unary_unary(
+                '/bus.v1.Bus/AlterClientQuotas',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasResponse.FromString,
+                _registered_method=True)
+        self.DescribeQuotaUsage = channel.unary_unary(
+                '/bus.v1.Bus/DescribeQuotaUsage',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.FromString,
+                _registered_method=True)
         self.UpdateFeatures = channel.unary_unary(
                 '/bus.v1.Bus/UpdateFeatures',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.SerializeToString,
@@ -561,6 +576,26 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeClientQuotas(self, request, context):
+        """Quotas of users and client ids (KIP-546). Any broker tells them; only the controller changes them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterClientQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeQuotaUsage(self, request, context):
+        """What was used of them at the broker that answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateFeatures(self, request, context):
         """Finalize a level of a feature (KIP-584), once all brokers can work at it. There is no way back.
         """
@@ -795,6 +830,21 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.AlterUserScramCredentials,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.SerializeToString,
+            ),
+            'DescribeClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeClientQuotas,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasResponse.SerializeToString,
+            ),
+            'AlterClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterClientQuotas,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasResponse.SerializeToString,
+            ),
+            'DescribeQuotaUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQuotaUsage,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.SerializeToString,
             ),
             'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateFeatures,
@@ -2017,6 +2067,87 @@ class Bus:
             '/bus.v1.Bus/AlterUserScramCredentials',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterUserScramCredentialsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeClientQuotas',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClientQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/AlterClientQuotas',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterClientQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeQuotaUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeQuotaUsage',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from bus.client_quotas.quotas import AlterQuotas, Quotas
 from bus.cluster_metadata.broker_decisions import decide_unregister_broker, decide_upgrade_features
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import (
@@ -36,6 +37,7 @@ from bus.cluster_metadata.cluster_decisions import (
 from bus.cluster_metadata.cluster_records import ClusterRecord
 from bus.cluster_metadata.configs import find_contradiction, resolve_topic_config
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
+from bus.cluster_metadata.quota_decisions import decide_alter_quotas
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
@@ -215,6 +217,11 @@ class Controller:
 
     async def delete_view(self, name: str) -> JsonView | Refused:
         return await self._change(decide_delete_view, name=name)
+
+    # ------------------------------------------------------------------ quotas
+
+    async def alter_quotas(self, commands: Sequence[AlterQuotas]) -> list[Quotas | Refused]:
+        return await self._metadata.change([functools.partial(decide_alter_quotas, command=one) for one in commands])
 
     async def _change(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> T | Refused:
         (answer,) = await self._metadata.change([functools.partial(decide, **command)])

@@ -38,16 +38,16 @@ def test_produce_is_counted_whether_it_is_over_or_not() -> None:
 
 def test_fetch_that_would_be_over_is_not_counted() -> None:
     meters = u.QuotaMeters(Windows())
-    assert meters.charge_unless_over(FETCH, 900, 0.0) == 0
-    assert meters.charge_unless_over(FETCH, 600, 0.0) == 5.0
-    assert meters.charge_unless_over(FETCH, 100, 0.0) == 0
+    assert meters.charge_unless_over(FETCH, 900, 0.0) == (0, True)
+    assert meters.charge_unless_over(FETCH, 600, 0.0) == (5.0, False)
+    assert meters.charge_unless_over(FETCH, 100, 0.0) == (0, True)
 
 
 def test_fetch_above_the_whole_quota_comes_through_when_nothing_else_was_used() -> None:
     meters = u.QuotaMeters(Windows())
-    assert meters.charge_unless_over(FETCH, 10_000, 0.0) == 90.0
-    assert meters.charge_unless_over(FETCH, 1, 0.0) > 0
-    assert meters.charge_unless_over(FETCH, 1, 12.0) == 0
+    assert meters.charge_unless_over(FETCH, 10_000, 0.0) == (90.0, True)
+    assert not meters.charge_unless_over(FETCH, 1, 0.0)[1]
+    assert meters.charge_unless_over(FETCH, 1, 12.0) == (0, True)
 
 
 def test_bucket_gives_all_at_first_then_the_rate_and_refuses_while_there_is_debt() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.broker_api.requests import Unavailable
+from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.server.cluster import Forwarding
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -53,7 +53,9 @@ class Cluster:
         api: Any = self
         forwarding = Forwarding(api, api, {"CreateTopics": handle}, listener="PLAINTEXT", timeout_ms=30_000)
         began = asyncio.get_running_loop().time()
-        assert await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), client="") == pb.CreateTopicsResponse()
+        caller = Caller("connection", "/127.0.0.1", "ab12")
+        answer = await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), caller)
+        assert answer == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began
 
 

@@ -1,0 +1,191 @@
+"""Quotas of a broker as clients meet them. A throttle time here is minutes, so that nothing depends on how fast the
+machine is: what waits is still waiting when what does not wait is done."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from bus import Admin, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
+from bus.broker import Broker
+from bus.client.values import QuotaEntity
+from bus.errors import BusError
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from tests.support.broker_thread import running_broker
+
+SLOW = (("client-id", "slow"),)
+KIB = 1024
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running_broker(tmp_path / "root") as broker, Admin(address(broker)) as admin:
+        admin.create_topics([NewTopic("t", 1)])
+        yield broker
+
+
+def address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.port}"
+
+
+def set_quota(broker: Broker, name: str, limit: float, client_id: str = "slow") -> None:
+    with Admin(address(broker)) as admin:
+        admin.alter_client_quotas({QuotaEntity("ANONYMOUS", client_id): {name: limit}})
+
+
+@contextmanager
+def stub(broker: Broker) -> Iterator[Any]:
+    with grpc.insecure_channel(address(broker)) as channel:
+        yield BusStub(channel)
+
+
+def produce(number: int, size: int) -> pb.ProduceRequest:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([b"x" * size], pa.binary())})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = pb.PartitionProduceData(topic="t", partition=0, arrow=sink.getvalue().to_pybytes())
+    return pb.ProduceRequest(correlation_id=number, acks=-1, partitions=[data])
+
+
+def fetch(number: int = 1, max_bytes: int = 0) -> pb.FetchRequest:
+    asked = pb.FetchPartition(topic="t", partition=0, fetch_offset=0)
+    return pb.FetchRequest(correlation_id=number, max_bytes=max_bytes, partitions=[asked])
+
+
+def end_offset(broker: Broker) -> int:
+    with Consumer(address(broker)) as consumer:
+        return consumer.end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)]
+
+
+class Stream:
+    """Of a client that heeds no throttle time."""
+
+    def __init__(self, method: Any) -> None:
+        self._requests: queue.Queue[Any] = queue.Queue()
+        self.answers = method(iter(self._requests.get, None), metadata=SLOW)
+
+    def send(self, request: Any) -> None:
+        self._requests.put(request)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self.answers.cancel()
+
+
+def test_produce_over_the_quota_is_appended_and_what_comes_behind_it_is_not_read(broker: Broker) -> None:
+    set_quota(broker, "producer_byte_rate", 10)
+    with stub(broker) as bus:
+        stream = Stream(bus.Produce)
+        for number in (1, 2):
+            stream.send(produce(number, 10 * KIB))
+        first = next(stream.answers)
+        assert first.partitions[0].error_code == pb.ERROR_CODE_NONE
+        assert first.throttle_time_ms > 600_000
+        other = bus.ProduceOnce(produce(3, 10 * KIB), metadata=(("client-id", "other"),), timeout=20)
+        assert (other.throttle_time_ms, other.partitions[0].base_offset) == (0, 1)
+        assert end_offset(broker) == 2
+        stream.close()
+
+
+def test_another_stream_of_the_same_client_shares_the_quota(broker: Broker) -> None:
+    set_quota(broker, "producer_byte_rate", 10)
+    with stub(broker) as bus:
+        throttle_times = []
+        for number in (1, 2):
+            stream = Stream(bus.Produce)
+            stream.send(produce(number, 10 * KIB))
+            throttle_times.append(next(stream.answers).throttle_time_ms)
+            stream.close()
+        assert throttle_times[1] > throttle_times[0] + 600_000
+
+
+def test_single_produce_over_the_quota_is_answered_within_its_deadline(broker: Broker) -> None:
+    set_quota(broker, "producer_byte_rate", 10)
+    with stub(broker) as bus:
+        answer = bus.ProduceOnce(produce(1, 10 * KIB), metadata=SLOW, timeout=2)
+    assert (answer.partitions[0].base_offset, answer.throttle_time_ms > 600_000) == (0, True)
+
+
+def test_fetch_over_the_quota_is_answered_empty_and_the_first_one_is_not(broker: Broker) -> None:
+    with Producer(address(broker)) as producer:
+        producer.send("t", b"x" * 10 * KIB).result()
+    set_quota(broker, "consumer_byte_rate", 10)
+    with stub(broker) as bus:
+        stream = Stream(bus.Fetch)
+        stream.send(fetch(1))
+        first = next(stream.answers)  # above the whole quota, and nothing was used before it
+        assert len(first.partitions[0].batches) == 1
+        assert first.throttle_time_ms > 600_000
+        stream.close()
+        second = bus.FetchOnce(fetch(2), metadata=SLOW, timeout=2)
+        assert (list(second.partitions), second.correlation_id) == ([], 2)
+        assert second.throttle_time_ms > 600_000
+        other = bus.FetchOnce(fetch(3), timeout=20)
+        assert (len(other.partitions), other.throttle_time_ms) == (1, 0)
+
+
+def test_consumer_with_a_quota_reads_on_at_its_rate(broker: Broker) -> None:
+    with Producer(address(broker)) as producer:
+        producer.send("t", b"x" * KIB).result()
+    set_quota(broker, "consumer_byte_rate", KIB * KIB)
+    with Consumer(address(broker), client_id="slow") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_beginning([TopicPartition("t", 0)])
+        assert len(consumer.poll(20_000)) == 1
+        with Admin(address(broker)) as admin:
+            (used,) = admin.describe_quota_usage()
+        assert (used.entity, used.quota, used.limit) == (
+            QuotaEntity("ANONYMOUS", "slow"),
+            "consumer_byte_rate",
+            2.0**20,
+        )
+        assert 0 <= used.rate < used.limit == KIB * KIB
+
+
+def test_flood_of_calls_waits_and_other_clients_are_served(broker: Broker) -> None:
+    set_quota(broker, "request_rate", 0.01)
+    with stub(broker) as bus:
+        assert bus.ListViews(pb.ListViewsRequest(), metadata=SLOW, timeout=20) == pb.ListViewsResponse()
+        waiting = [bus.ListViews.future(pb.ListViewsRequest(), metadata=SLOW, timeout=600) for _ in range(50)]
+        assert bus.ListViews(pb.ListViewsRequest(), timeout=20) == pb.ListViewsResponse()
+        assert not any(call.done() for call in waiting)
+        for call in waiting:
+            call.cancel()
+
+
+def test_changes_of_topics_beyond_the_quota_are_refused_each_by_itself(broker: Broker) -> None:
+    set_quota(broker, "controller_mutation_rate", 0.5, "bus-admin")  # 5.5 partitions at once
+    with Admin(address(broker), retries=0) as admin:
+        admin.create_topics([NewTopic("a", 4), NewTopic("b", 4)])  # the second one leaves a debt
+        with pytest.raises(BusError) as caught:
+            admin.create_topics([NewTopic("c", 1)])
+        assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert "controller_mutation_rate" in str(caught.value)
+        admin.create_topics([NewTopic("c", 1)], validate_only=True)
+        with pytest.raises(BusError, match="THROTTLING_QUOTA_EXCEEDED"):
+            admin.delete_topics(["a"])
+        assert sorted(admin.list_topics()) == ["a", "b", "t"]
+    with Admin(address(broker), client_id="other") as admin:
+        admin.delete_topics(["a"])
+
+
+def test_broker_stops_while_a_client_waits(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "root") as broker:
+        with Admin(address(broker)) as admin:
+            admin.create_topics([NewTopic("t", 1)])
+        set_quota(broker, "producer_byte_rate", 10)
+        channel = grpc.insecure_channel(address(broker))
+        call = BusStub(channel).ProduceOnce.future(produce(1, 10 * KIB), metadata=SLOW, timeout=600)
+        while end_offset(broker) < 1:
+            pass
+    assert call.result(timeout=20).partitions[0].base_offset == 0
+    channel.close()
