@@ -1,5 +1,5 @@
-"""Transactions beside Kafka's, by the two Python clients: commits a second, what a large transaction costs, and
-consume-transform-produce.
+"""Transactions beside Kafka's, by the two Python clients: commits a second, what a large transaction costs,
+consume-transform-produce, and a consumer beside open transactions.
 
 Kafka is asked twice: with its defaults, where a commit is in the memory of the operating system when it is answered,
 and with a sync for each record of the topics (flush.messages=1); its own log of transactions is never synced. Here a
@@ -20,6 +20,7 @@ from benchmarks.send_process import has_confluent, run_program
 _UNSYNCED = "Kafka with its defaults: not on disk when it answers"
 _SYNCED = "Kafka with flush.messages=1 on the topic"
 _LARGE_RECORDS = 10_000
+_OPEN = 100  # transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def measure_transactions(bench: Bench) -> list[Figure]:
     figures += _measure_large(
         bench, "transactions-interval", "a transaction each 100 ms, 10,000 records at a time", interval_ms=100
     )
-    return figures + _measure_pipeline(bench)
+    return [*figures, *_measure_pipeline(bench), *_measure_open(bench)]
 
 
 def _measure_case(bench: Bench, case: _Case) -> list[Figure]:
@@ -137,6 +138,53 @@ def _measure_pipeline(bench: Bench) -> list[Figure]:
         ),
         Figure("transactions-pipeline-unsynced", title, "records/s", rates[0], None, True, rates[1], _UNSYNCED),
     ]
+
+
+def _measure_open(bench: Bench) -> list[Figure]:
+    """A consumer of what is sent without transactions, beside 100 that are open, and beside none."""
+    beside, alone, peers = (list[Mapping[str, Any]]() for _ in range(3))
+    for number in range(bench.sizes.rounds):
+        for found, count in ((beside, _OPEN), (alone, 0)):
+            with bench.broker() as broker:
+                topic = bench.new_topic()
+                loads.create_topic(broker.address, topic, 1)
+                found.append(_read_beside(bench, "bus", broker.address, topic, count))
+        kafka = bench.peer() if has_confluent() else None
+        if kafka is not None:
+            kafka.create_topic(topic, 1)
+            peers.append(_read_beside(bench, "confluent", kafka.address, topic, _OPEN))
+        bench.report(f"a consumer beside {_OPEN} open transactions, round {number + 1}: {_open_text(beside, peers)}")
+    title = f"a consumer beside {_OPEN} open transactions"
+    note = "the same without open transactions"
+    rates, lags = ([_values(runs, key) for runs in (beside, alone)] for key in ("read_per_second", "lag_p50_ms"))
+    late = [_values(runs, "lag_p99_ms") for runs in (beside, alone, peers)]
+    unread = "Kafka, read_committed: what is not read within the run counts with its age"
+    return [
+        Figure("transactions-open", title, "records/s", rates[0], None, True, rates[1], note, 0.95),
+        Figure("transactions-open-p50", f"{title}, lag p50", "ms", lags[0], None, False, lags[1], note, 1.5),
+        Figure("transactions-open-p99", f"{title}, lag p99", "ms", late[0], None, False, late[1], note),
+        Figure("transactions-open-peer", f"{title}, lag p99", "ms", late[0], None, False, late[2], unread),
+    ]
+
+
+def _read_beside(bench: Bench, peer: str, address: str, topic: str, count: int) -> Mapping[str, Any]:
+    return run_program(
+        "open_transactions",
+        peer=peer,
+        address=address,
+        topic=topic,
+        open=count,
+        seconds=bench.sizes.commit_seconds,
+    )
+
+
+def _open_text(beside: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:
+    found = [("", beside), ("; Kafka ", peers)]
+    return "".join(
+        f"{label}{runs[-1]['read_per_second']:,.0f} records/s, lag p50 {runs[-1]['lag_p50_ms']:,.0f} ms"
+        for label, runs in found
+        if runs
+    )
 
 
 # ---------------------------------------------------------------- one of each
