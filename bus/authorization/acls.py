@@ -191,6 +191,31 @@ class AclBindingFilter:
     operation: AclOperation | None = None
     permission: AclPermission | None = None
 
+    @property
+    def exact(self) -> AclBinding | None:
+        """The one binding that it can find, if it says all of one."""
+        of_type = {PatternMatch.LITERAL: PatternType.LITERAL, PatternMatch.PREFIXED: PatternType.PREFIXED}
+        pattern_type = of_type.get(self.pattern_type)
+        if (
+            self.resource_type is None
+            or self.resource_name is None
+            or pattern_type is None
+            or self.principal is None
+            or self.host is None
+            or self.operation is None
+            or self.permission is None
+        ):
+            return None
+        return AclBinding(
+            self.resource_type,
+            self.resource_name,
+            pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
     def matches(self, acl: AclBinding) -> bool:
         return (
             self.resource_type in (None, acl.resource_type)

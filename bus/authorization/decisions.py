@@ -7,14 +7,13 @@ includes to describe; to alter configs includes to describe them. To be denied s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from bus.authorization.acls import (
     ANY_HOST,
     ANY_NAME,
-    ANY_PRINCIPAL,
     OPERATIONS,
     AclBinding,
     AclOperation,
@@ -101,10 +100,11 @@ def decide_access_to_any(
     policy: AclPolicy = AclPolicy(),  # immutable
 ) -> Decision:
     """Whether there may be a resource of the type on which the requester may do it (KIP-679): one that a binding
-    allows and no other denies as a whole. Looks at all bindings."""
+    allows and no other denies as a whole. Looks at all patterns that there are."""
     if requester.principal in policy.super_users:
         return Decision(True, DefaultRule.SUPER_USER)
-    about = [acl for acl in index if _is_about(acl, requester, operation, resource_type)]
+    found = index.find_all(resource_type, requester.principal)
+    about = [acl for acl in found if _is_about(acl, requester, operation)]
     denying = [acl for acl in about if acl.permission is AclPermission.DENY]
     for acl in denying:
         if acl.pattern_type is PatternType.LITERAL and acl.resource_name == ANY_NAME:
@@ -123,14 +123,9 @@ def decide_access_to_any(
     return Decision(False, DefaultRule.DENY)
 
 
-def _is_about(acl: AclBinding, requester: Requester, operation: AclOperation, resource_type: AclResourceType) -> bool:
+def _is_about(acl: AclBinding, requester: Requester, operation: AclOperation) -> bool:
     operations = _ALLOWING[operation] if acl.permission is AclPermission.ALLOW else (operation, _Op.ALL)
-    return (
-        acl.resource_type is resource_type
-        and acl.principal in (requester.principal, ANY_PRINCIPAL)
-        and acl.host in (ANY_HOST, requester.host)
-        and acl.operation in operations
-    )
+    return acl.host in (ANY_HOST, requester.host) and acl.operation in operations
 
 
 def allowed_operations(
@@ -142,8 +137,3 @@ def allowed_operations(
         for operation in OPERATIONS[resource.resource_type]
         if decide_access(index, requester, operation, resource, policy).is_allowed
     ]
-
-
-def principals_of(acls: Iterable[AclBinding]) -> list[str]:
-    """Each that a binding names, sorted; not the one that stands for all."""
-    return sorted({acl.principal for acl in acls} - {ANY_PRINCIPAL})

@@ -43,6 +43,12 @@ class AclIndex:
             if principal != ANY_PRINCIPAL:
                 yield from self.by_principal.get((pattern, ANY_PRINCIPAL), ())
 
+    def find_all(self, resource_type: AclResourceType, principal: str) -> Iterator[AclBinding]:
+        """The bindings about any resource of the type that are for the principal or for all of them."""
+        for (pattern, of), acls in self.by_principal.items():
+            if of in (principal, ANY_PRINCIPAL) and pattern[0] is resource_type:
+                yield from acls
+
     def is_named(self, resource: AclResource) -> bool:
         """Whether any binding is about the resource, for whichever principal."""
         return any(pattern in self.pattern_counts for pattern in self._patterns(resource))

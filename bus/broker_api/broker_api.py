@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bus.broker_api.acls import AclApi
+from bus.broker_api.authorization import Authorizer
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.cluster_admin import ClusterAdminApi
@@ -54,6 +56,7 @@ class BrokerApi:
         self.produce_memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
         # Of all other calls: a client whose records wait for a slow disk still gets its heartbeats through.
         self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
+        self.authorizer = Authorizer(lambda: cluster.state, config.acl_policy, shares)
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
         self.quotas = ClientQuotas(cluster, stopping)
@@ -74,6 +77,7 @@ class BrokerApi:
             request_timeout_ms=timeout_ms,
         )
         self.fetch = FetchApi(cluster, stopping, answers, shares, bytes_max=config.fetch_max_bytes)
+        self.acls = AclApi(cluster, self.authorizer, shares)
         self.groups = GroupApi(cluster, coordinator, shares)
         self.users = UserApi(users)
         self.maintenance = MaintenanceApi(

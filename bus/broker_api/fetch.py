@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bus.broker_api.authorization import Access
+from bus.broker_api.call_permissions import READ_TOPIC
 from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import Items
@@ -105,14 +107,20 @@ class FetchApi:
         return AnswerRoom(self._answers, client)
 
     async def fetch(
-        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches, times: FetchTimes | None = None
+        self,
+        request: FetchRequest,
+        room: AnswerRoom,
+        fit: FitBatches,
+        times: FetchTimes | None = None,
+        access: Access | None = None,
     ) -> list[FetchedPartition]:
         """An answer for each partition that is named. `room` holds as much as it may have, which the adapter settles by
-        what it makes of it; `fit` says how much that will be. `times` gets where the time went."""
+        what it makes of it; `fit` says how much that will be. `times` gets where the time went. `access`: what the
+        caller may do; None: everything."""
         if request.bytes_max < 0:
             message = f"expected max_bytes from 0 on, found {request.bytes_max}"
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
-        wish, refused = await self._wish(request, room, fit)
+        wish, refused = await self._wish(request, room, fit, access)
         host = self._cluster.host
         find = host.find_replica if request.rack else host.find
         results = await fetch(wish, find, self._cluster.prove_leadership, self._stopping, self._shares, times)
@@ -146,12 +154,16 @@ class FetchApi:
         return [FetchedPartition(name, 0, refusal) for name in dict.fromkeys(named)]
 
     async def _wish(
-        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches
+        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches, access: Access | None
     ) -> tuple[FetchWish, list[FetchedPartition]]:
-        """And the answers of partitions that are not fetched: those that the request names twice."""
+        """And the answers of partitions that are not fetched: those that the request names twice, and those that the
+        caller may not read."""
         asked: list[FetchPosition] = []
         share = self._shares.begin()
         await share.extend(asked, request.positions)
+        denied: Mapping[str, Refused] = {}
+        if access is not None:
+            denied = await access.refusals(READ_TOPIC, [position.partition.topic for position in asked])
         counts = Counter(position.partition for position in asked)
         positions: list[FetchPosition] = []
         refused: dict[TopicPartition, Refused] = {}
@@ -159,7 +171,9 @@ class FetchApi:
             if share.is_used_up:
                 await share.wait()
             name, times = position.partition, counts[position.partition]
-            if times > 1:
+            if name.topic in denied:
+                refused[name] = denied[name.topic]
+            elif times > 1:
                 message = f"expected each partition once in a request, found {name} {times} times"
                 refused[name] = Refused(ErrorCode.INVALID_REQUEST, message)
             elif position.bytes_max < 0:

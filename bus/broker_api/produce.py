@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from bus.broker_api.authorization import Access
+from bus.broker_api.call_permissions import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.producers import ClaimedStamp, check_stamp
 from bus.broker_api.record_faults import BLAMES_RECORDS, RecordFault, find_faults
@@ -41,6 +43,8 @@ _MAY_BE_COMMITTED = "no commit within {} ms; the records may still be committed"
 _NO_MEMORY = (
     "the broker has queued.max.request.bytes of requests waiting for a commit, or this client its share; retry later"
 )
+
+_NONE: Mapping[str, Refused] = {}
 
 DecodedRecords = RecordBatch | Refused
 
@@ -159,23 +163,33 @@ class ProduceApi:
 
     # ------------------------------------------------------------------ in
 
-    async def submit(self, request: ProduceRequest, caller: Caller, held: Held) -> ProduceInFlight:
+    async def submit(
+        self, request: ProduceRequest, caller: Caller, held: Held, access: Access | None = None
+    ) -> ProduceInFlight:
         """Queue the batches of all partitions; what is refused has its answer. `held`: what the request takes in
-        memory, which grows by that of its records and is used until all of them are settled.
+        memory, which grows by that of its records and is used until all of them are settled. `access`: what the caller
+        may do; None: everything.
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
         """
         refusal = check_acks(request.acks, is_transactional=bool(request.transactional_id))
+        if access is not None and refusal is None and request.transactional_id:
+            refusal = await access.refusal(WRITE_TRANSACTIONAL_ID, request.transactional_id)
         refusal = refusal or await self._cluster.prove_leadership()
         if refusal is not None:
             return await self._refuse(request, refusal)
+        denied = _NONE if access is None else await self._find_denied(request, access)
         now_ms = self._clock.now_ms()
         share = self._shares.begin()
-        destinations, targets = await self._find_all(request, share)
+        destinations, targets = await self._find_all(request, denied, share)
         is_any_refused = any(isinstance(target, Refused) for target in targets)
-        epochs = {one.partition: one.current_leader_epoch for one in destinations} if is_any_refused else {}
-        if is_any_refused and await self._cluster.catch_up(epochs):
-            destinations, targets = await self._find_all(request, share)
+        epochs = {
+            one.partition: one.current_leader_epoch
+            for one in (destinations if is_any_refused else ())
+            if one.partition.topic not in denied
+        }
+        if epochs and await self._cluster.catch_up(epochs):
+            destinations, targets = await self._find_all(request, denied, share)
         refused = [target if isinstance(target, Refused) else None for target in targets]
         try:
             decoded = request.payload.decode_quickly(refused, now_ms)
@@ -219,8 +233,14 @@ class ProduceApi:
             now_ms,
         )
 
+    async def _find_denied(self, request: ProduceRequest, access: Access) -> Mapping[str, Refused]:
+        """By topic."""
+        topics: list[str] = []
+        await self._shares.begin().extend(topics, (one.partition.topic for one in request.destinations))
+        return await access.refusals(WRITE_TOPIC, topics)
+
     async def _find_all(
-        self, request: ProduceRequest, share: LoopShare
+        self, request: ProduceRequest, denied: Mapping[str, Refused], share: LoopShare
     ) -> tuple[list[Destination], list[_Target | Refused]]:
         destinations: list[Destination] = []
         targets: list[_Target | Refused] = []
@@ -228,7 +248,7 @@ class ProduceApi:
             if share.is_used_up:
                 await share.wait()
             destinations.append(destination)
-            targets.append(self._find(destination, request))
+            targets.append(denied.get(destination.partition.topic) or self._find(destination, request))
         return destinations, targets
 
     def _find(self, destination: Destination, request: ProduceRequest) -> _Target | Refused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.authorization.acls import AclBinding, AclBindingFilter, check_acl
+from bus.authorization.index import AclIndex
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
@@ -49,9 +50,16 @@ def decide_delete_acls(
     refused = _check_level(state)
     if refused is not None:
         return Step(refused)
-    found = [[acl for acl in state.acls if wanted.matches(acl)] for wanted in filters]
+    found = [_find(state.acls, wanted) for wanted in filters]
     removed = dict.fromkeys(acl for of_filter in found for acl in of_filter)
     return Step(found, tuple(AclRemoved(encode_acl(acl)) for acl in removed))
+
+
+def _find(acls: AclIndex, wanted: AclBindingFilter) -> list[AclBinding]:
+    exact = wanted.exact
+    if exact is not None:
+        return [exact] if exact in acls else []
+    return [acl for acl in acls if wanted.matches(acl)]
 
 
 def _check_level(state: ClusterState) -> Refused | None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bus.authorization.acls import check_principal
+from bus.authorization.decisions import AclPolicy
 from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import (
     INT_MAX,
@@ -69,6 +71,11 @@ LEADER_SELECTOR = "leader"
 RACK_SELECTOR = "rack"
 
 
+# Values of authorizer.class.name; the second one is a synonym for configurations of Kafka.
+ACL_AUTHORIZER = "acl"
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """The settings of one broker: Kafka's names with underscores for dots. All that is known of a key stands here.
@@ -116,6 +123,15 @@ class BrokerConfig:
     allow_insecure_listeners: bool = boolean(
         False, "Whether listeners without authentication may be reached from other machines."
     )
+    authorizer_class_name: str = string(
+        "",
+        f"Who may do what: empty for everyone everything, acl for the ACLs of the cluster ({STANDARD_AUTHORIZER}).",
+        OneOf(("", ACL_AUTHORIZER, STANDARD_AUTHORIZER)),
+    )
+    super_users: str = string(
+        "", "Principals that may do everything, whatever the ACLs say, with semicolons between: User:alice;User:bob."
+    )
+    allow_everyone_if_no_acl_found: bool = boolean(False, "Whether everyone may do everything to what no ACL names.")
     broker_rack: str = string(
         "", "Rack or zone of this broker; replicas of a partition are spread over racks. Empty: none."
     )
@@ -318,6 +334,13 @@ class BrokerConfig:
         return self.ssl_client_auth == "required"
 
     @property
+    def acl_policy(self) -> AclPolicy | None:
+        """None without an authorizer. Raises `ConfigError`."""
+        if not self.authorizer_class_name:
+            return None
+        return AclPolicy(_parse_principals(self.super_users), self.allow_everyone_if_no_acl_found)
+
+    @property
     def key_files(self) -> KeyFiles | None:
         """None without a listener with TLS. Raises `ConfigError`."""
         if all(one.protocol != SSL for one in self.serving_listeners):
@@ -366,6 +389,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     settings: dict[str, Any] = {field_name(name): value for name, value in values.items()}
     config = BrokerConfig(**settings)
     _check_listeners(config)
+    _check_authorizer(config)
     _check_session_timeouts(config)
     _check_heartbeats(config)
     _check_compaction_lags(config)
@@ -418,6 +442,23 @@ def _check_listeners(config: BrokerConfig) -> None:
     )
     config.key_files  # noqa: B018  raises
     PrincipalRules(config.ssl_principal_mapping_rules)
+
+
+def _check_authorizer(config: BrokerConfig) -> None:
+    config.acl_policy  # noqa: B018  raises
+    others = ("super_users", "allow_everyone_if_no_acl_found")
+    useless = [name.replace("_", ".") for name in others if getattr(config, name)]
+    if useless and not config.authorizer_class_name:
+        raise ConfigError(f"{useless[0]}: expected authorizer.class.name=acl beside it, found none")
+
+
+def _parse_principals(text: str) -> frozenset[str]:
+    principals = [part.strip() for part in text.split(";") if part.strip()]
+    for principal in principals:
+        refused = check_principal(principal)
+        if refused is not None:
+            raise ConfigError(f"super.users: {refused.message}")
+    return frozenset(principals)
 
 
 def _check_session_timeouts(config: BrokerConfig) -> None:

@@ -39,7 +39,6 @@ _REASONS = {
     "unclean.leader.election.enable": _NO_REPLICAS,
 }
 _REASONS_BY_PREFIX = {
-    "authorizer.": _NO_LOGIN_YET,
     "controller.": "a process is broker and controller: there is no quorum to set up",
     "group.consumer.": "groups speak the classic protocol",
     "group.coordinator.": "groups are served by the event loop",
@@ -62,7 +61,6 @@ _REASONS_BY_PREFIX = {
     "ssl.truststore.": _PEM,
     "ssl.": "TLS has no such setting",
     "listener.name.": "all listeners with TLS have the same certificates and the same ssl.client.auth",
-    "super.users": _NO_LOGIN_YET,
     "transaction.": _NO_TRANSACTIONS,
     "transactional.": _NO_TRANSACTIONS,
     "zookeeper.": "there is no ZooKeeper: the cluster's metadata is a log in the root",

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bus.broker_api.requests import ANONYMOUS
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.names import is_internal_topic
+from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -40,13 +42,17 @@ METHODS: dict[str, frozenset[str]] = {}  # of bus.proto, by the call that is to 
 UNIQUE = itertools.count()
 IDENTITIES: WeakKeyDictionary[QuietBroker, dict[int, pb.InitProducerIdResponse]] = WeakKeyDictionary()
 
+# Callers are asked what they may do, and may do everything.
+AUTHORIZED = BrokerConfig(authorizer_class_name="acl", super_users=ANONYMOUS)
+
 # They change nothing that a restart would have to find again.
 READING = frozenset(
     (
         *("DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
         *("DescribeUserScramCredentials", "Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
         *("DescribeClientQuotas", "DescribeQuotaUsage"),
-        *("DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListViews", "OffsetFetch"),
+        *("DescribeAcls", "DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments"),
+        *("ListViews", "OffsetFetch"),
     )
 )
 
@@ -302,6 +308,27 @@ async def delete_offsets(broker: QuietBroker, n: int) -> None:
     await broker.call("OffsetDelete", pb.OffsetDeleteRequest(group_id=f"f{n}", topics=topics))
 
 
+@call("CreateAcls", "DeleteAcls")
+async def change_the_acls(broker: QuietBroker, n: int) -> None:
+    names = [f"acl{n}", f"other{n}"]
+    acls = [
+        pb.AclBinding(
+            resource_type=pb.ACL_RESOURCE_TYPE_TOPIC,
+            resource_name=name,
+            pattern_type=pb.ACL_PATTERN_TYPE_LITERAL,
+            principal="User:alice",
+            host="*",
+            operation=pb.ACL_OPERATION_READ,
+            permission=pb.ACL_PERMISSION_ALLOW,
+        )
+        for name in names
+    ]
+    created = await broker.call("CreateAcls", pb.CreateAclsRequest(acls=acls))
+    assert [one.error_code for one in created.results] == [0, 0], created
+    filters = [pb.AclBindingFilter(resource_name=names[1])]
+    assert not (await broker.call("DeleteAcls", pb.DeleteAclsRequest(filters=filters))).error_code
+
+
 @call("AlterUserScramCredentials")
 async def create_a_user(broker: QuietBroker, n: int) -> None:
     upsertion = pb.ScramUpsertion(
@@ -370,6 +397,7 @@ def facts(state: ClusterState) -> dict[str, Any]:
         "topics": {name: (t.topic_id, len(t.partitions), dict(t.configs)) for name, t in state.topics.items()},
         "deleted": dict(state.deleted_topics),
         "views": dict(state.views),
+        "acls": list(state.acls),
         "brokers": sorted(state.brokers),
         "replicas": {name: topic.assignments for name, topic in state.topics.items()},
         "names": {name: named.identity for name, named in state.producers.by_name.items()},
@@ -407,7 +435,7 @@ async def check(broker: QuietBroker) -> None:
 async def check_after_restart(
     store: Any, before: dict[str, Any], groups: dict[str, Any], ends: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    again = QuietBroker(store)
+    again = QuietBroker(store, AUTHORIZED)
     await again.start()
     try:
         assert facts(again.cluster.state) == before
@@ -427,7 +455,7 @@ def test_caller_that_goes_away_at_any_await_leaves_memory_as_the_log_says(name: 
     store = MemoryStore()
 
     async def live() -> None:
-        broker = QuietBroker(store)
+        broker = QuietBroker(store, AUTHORIZED)
         await broker.start()
         await CALLS[name](broker, -1)  # what only a first call waits for is there: each later one has the same awaits
         for number in itertools.count():

@@ -15,7 +15,7 @@ from bus.config.broker import BrokerConfig
 from bus.config.listeners import Address
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
-from bus.grpc_api.server.server import BusServicer
+from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
@@ -125,7 +125,9 @@ class QuietBroker:
         self.storage = open_storage_on(self.store)
         api = await self.core.start(self.storage, Address("127.0.0.1", 9094))
         self.cluster, self.coordinator = self.core.cluster, self.core.coordinator
+        self.api = api
         self.calls_of = BusServicer(api, self.streams, self.config, peers)
+        self.cluster_calls_of = ClusterServicer(api, self.calls_of)
 
     async def call(self, method: str, request: Any) -> Any:
         """As gRPC calls it; the answer, or those of a stream of answers."""

@@ -23,7 +23,7 @@ class ClusterAdmin:
 
     def describe(self, *, include_fenced_brokers: bool) -> ClusterDescription:
         request = pb.DescribeClusterRequest(include_fenced_brokers=include_fenced_brokers)
-        response = self._retrying("DescribeCluster", request)
+        response = _checked(self._retrying("DescribeCluster", request))
         return ClusterDescription(
             cluster_id=response.cluster_id,
             controller_id=response.controller_id,
@@ -45,7 +45,7 @@ class ClusterAdmin:
 
     def _elect(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         topics = [pb.TopicPartitions(topic=one.topic, partitions=[one.partition]) for one in partitions]
-        response = self._on_controller("ElectLeaders", pb.ElectLeadersRequest(topics=topics))
+        response = _checked(self._on_controller("ElectLeaders", pb.ElectLeadersRequest(topics=topics)))
         needed = [one for one in response.partitions if one.error_code != ErrorCode.ELECTION_NOT_NEEDED]
         raise_failures([(f"{one.topic}-{one.partition}", one.error_code, one.error_message) for one in needed])
         return {TopicPartition(one.topic, one.partition): one.leader_id for one in needed}
@@ -63,11 +63,11 @@ class ClusterAdmin:
         results = []
         for portion in portions(wanted, CHANGES_MAX, lambda one: 1 + len(one.replica_ids)):
             request = pb.AlterPartitionReassignmentsRequest(partitions=portion)
-            results += self._on_controller("AlterPartitionReassignments", request).partitions
+            results += _checked(self._on_controller("AlterPartitionReassignments", request)).partitions
         raise_failures([(f"{one.topic}-{one.partition}", one.error_code, one.error_message) for one in results])
 
     def list_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
-        response = self._retrying("ListPartitionReassignments", pb.ListPartitionReassignmentsRequest())
+        response = _checked(self._retrying("ListPartitionReassignments", pb.ListPartitionReassignmentsRequest()))
         return {
             TopicPartition(one.topic, one.partition): PartitionReassignment(
                 tuple(one.replica_ids), tuple(one.adding_replica_ids), tuple(one.removing_replica_ids)
@@ -84,9 +84,14 @@ class ClusterAdmin:
             self._done("UpdateFeatures", request)
 
     def _done(self, method: str, request: Any) -> None:
-        response = self._on_controller(method, request)
-        if response.error_code:
-            raise error_of(response.error_code, response.error_message)
+        _checked(self._on_controller(method, request))
+
+
+def _checked(response: Any) -> Any:
+    """Raises the `BusError` by which a request was refused as a whole."""
+    if response.error_code:
+        raise error_of(response.error_code, response.error_message)
+    return response
 
 
 def _broker(broker: pb.ClusterBroker) -> BrokerDescription:

@@ -44,6 +44,8 @@ class QuotaAdmin:
     def usage_on(self, broker: pb.Broker, deadline_ms: float) -> Iterable[QuotaUsage]:
         request, address = pb.DescribeQuotaUsageRequest(), f"{broker.host}:{broker.port}"
         response = self._cluster.call("DescribeQuotaUsage", request, address=address, deadline_ms=deadline_ms)
+        if response.error_code:
+            raise error_of(response.error_code, response.error_message)
         return [
             QuotaUsage(broker.broker_id, _decode(one.entity), one.quota, one.limit, one.rate, one.throttle_time_ms)
             for one in response.entries

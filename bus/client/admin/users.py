@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bus.client.admin.failures import raise_failures
+from bus.client.connection.cluster import error_of
 from bus.client.connection.portions import CHANGES_MAX, portions
 from bus.client.values import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
 from bus.errors import BusError, ErrorCode
@@ -27,7 +28,10 @@ class UserAdmin:
         found = []
         for portion in portions(names, CHANGES_MAX) if names else [[]]:
             request = pb.DescribeUserScramCredentialsRequest(users=portion)
-            found += self._ask("DescribeUserScramCredentials", request).users
+            response = self._ask("DescribeUserScramCredentials", request)
+            if response.error_code:
+                raise error_of(response.error_code, response.error_message)
+            found += response.users
         raise_failures([(one.user, one.error_code, one.error_message) for one in found])
         return {
             one.user: [ScramCredentialInfo(info.mechanism, info.iterations) for info in one.credentials]

@@ -18,6 +18,7 @@ from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavaila
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
+from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of, with_error
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
@@ -102,10 +103,14 @@ class Forwarding:
 
 
 class ClusterHandler:
-    """`handlers_at`: what answers calls that came by a listener of this name, by the name of the method."""
+    """`handlers_at`: what answers calls that came by a listener of this name, by the name of the method. A call in an
+    envelope is checked as that of the client, not as that of the broker that sends it on."""
 
-    def __init__(self, api: ClusterApi, handlers_at: Callable[[str], Mapping[str, Handle]]) -> None:
+    def __init__(
+        self, api: ClusterApi, authorization: CallAuthorization, handlers_at: Callable[[str], Mapping[str, Handle]]
+    ) -> None:
         self._api = api
+        self._authorization = authorization
         self._handlers_at = handlers_at
 
     async def identify(self, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
@@ -183,7 +188,10 @@ class ClusterHandler:
         message = control_reader(_BUS.methods_by_name[request.method].input_type._concrete_class)(request.request)
         if isinstance(message, Unreadable):
             raise UnreadableRequest(message)
-        current_caller.set(_caller_of(request))
+        caller = _caller_of(request)
+        current_caller.set(caller)
+        if not request.is_own:
+            handle = self._authorization.around(request.method, handle, lambda: caller)
         try:
             response = await handle(message)
         except NotController as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
@@ -36,6 +37,7 @@ class FetchHandler:
     def __init__(
         self,
         api: FetchApi,
+        authorizer: Authorizer,
         quotas: ClientQuotas,
         streams: StreamRegistry,
         calls: BlockingCalls,
@@ -43,6 +45,7 @@ class FetchHandler:
         listener: str,
     ) -> None:
         self._api = api
+        self._authorizer = authorizer
         self._quotas = quotas
         self._streams = streams
         self._calls = calls
@@ -54,7 +57,8 @@ class FetchHandler:
         room = self._api.room_for(pace.caller.connection)
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
-        encoded = await self._fetch(answered, room, pace)
+        access = self._authorizer.access(pace.caller, "FetchOnce")
+        encoded = await self._fetch(answered, room, pace, access)
         await pace.wait(context.time_remaining())
         _log_answer(answered, len(encoded))
         return encoded
@@ -68,6 +72,7 @@ class FetchHandler:
         reader = self._streams.start(_read(held_requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
         room = self._api.room_for(caller.connection)
+        access = self._authorizer.access(caller, "Fetch")
         try:
             while (asked := await queue.get()) is not None:
                 if isinstance(asked, Exception):
@@ -75,7 +80,7 @@ class FetchHandler:
                 answered, held = asked
                 try:
                     request_id.set(f"{stream_id}/{answered.request.correlation_id}")
-                    encoded = await self._fetch(answered, room, pace)
+                    encoded = await self._fetch(answered, room, pace, access)
                     written = _now_ms()
                     await context.write(encoded)
                     answered.write_ms = _now_ms() - written
@@ -88,7 +93,7 @@ class FetchHandler:
             reader.cancel()
             reader.add_done_callback(lambda _: _drop_all(queue))
 
-    async def _fetch(self, answered: _Answered, room: AnswerRoom, pace: CallerPace) -> bytes:
+    async def _fetch(self, answered: _Answered, room: AnswerRoom, pace: CallerPace, access: Access | None) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times. One that is
         over the caller's quota has no partitions."""
         request = answered.request
@@ -108,7 +113,7 @@ class FetchHandler:
         if refusal is not None:
             found = await self._api.refuse(asked, refusal)
         else:
-            found = await self._api.fetch(asked, room, fit_batches, answered.times)
+            found = await self._api.fetch(asked, room, fit_batches, answered.times, access)
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
         answer = Answer(request.correlation_id, columns, is_plain, found, room.granted_bytes, self._listener)
         encode = functools.partial(encode_answer, answer)

@@ -166,7 +166,11 @@ def member_of(request: pb.OffsetCommitRequest | pb.TxnOffsetCommitRequest) -> Gr
 def offsets_of(
     request: pb.OffsetCommitRequest | pb.TxnOffsetCommitRequest,
 ) -> Converted[pb.OffsetCommitPartition, PartitionOffset]:
-    return Converted(request.partitions, _partition_offset)
+    return offsets_in(request.partitions)
+
+
+def offsets_in(partitions: Sequence[pb.OffsetCommitPartition]) -> Converted[pb.OffsetCommitPartition, PartitionOffset]:
+    return Converted(partitions, _partition_offset)
 
 
 def _partition_offset(item: pb.OffsetCommitPartition) -> PartitionOffset:

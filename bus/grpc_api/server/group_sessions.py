@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc
 
+from bus.broker_api.authorization import Access, Authorizer
+from bus.broker_api.call_permissions import READ_GROUP, READ_TOPIC
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument
-from bus.consumer_groups.requests import GroupAnswer
+from bus.consumer_groups.requests import GroupAnswer, HeartbeatTaken
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import caller_of
@@ -30,23 +32,30 @@ from bus.runtime.logs import request_id
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256
+_NONE: Mapping[str, Refused] = {}
 
 
 class GroupSessionHandler:
     def __init__(
-        self, api: GroupApi, quotas: ClientQuotas, streams: StreamRegistry, memory: RequestMemory, listener: str
+        self,
+        api: GroupApi,
+        authorizer: Authorizer,
+        quotas: ClientQuotas,
+        streams: StreamRegistry,
+        memory: RequestMemory,
+        listener: str,
     ) -> None:
         self._api = api
+        self._authorizer = authorizer
         self._quotas = quotas
         self._listener = listener
         self._streams = streams
         self._memory = memory
 
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
-        session = _Session(self._api)
-        held_requests = hold_requests(
-            self._memory, requests, CallerPace(self._quotas, caller_of(context, self._listener))
-        )
+        caller = caller_of(context, self._listener)
+        session = _Session(self._api, self._authorizer.access(caller, "GroupSession"))
+        held_requests = hold_requests(self._memory, requests, CallerPace(self._quotas, caller))
         reader = self._streams.start(session.read(held_requests), f"group/{request_id.get()}")
         reader.add_done_callback(session.end)
         try:
@@ -67,8 +76,9 @@ _Response = tuple[pb.GroupSessionResponse, Held | None]  # and the request that 
 
 
 class _Session:
-    def __init__(self, api: GroupApi) -> None:
+    def __init__(self, api: GroupApi, access: Access | None) -> None:
         self._api = api
+        self._access = access
         self._responses: deque[_Response] = deque()
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -92,7 +102,7 @@ class _Session:
             try:
                 match request.WhichOneof("call"):
                     case "heartbeat":
-                        self._heartbeat(request, held)
+                        await self._heartbeat(request, held)
                     case "offset_commit":
                         await self._commit(request, held)
                     case _:
@@ -106,14 +116,24 @@ class _Session:
                 self._has_room.clear()
                 await self._has_room.wait()
 
-    def _heartbeat(self, request: pb.GroupSessionRequest, held: Held) -> None:
+    async def _heartbeat(self, request: pb.GroupSessionRequest, held: Held) -> None:
         command = calls.decode_heartbeat(request.heartbeat)
+        refused = await self._check_group(command.group_id)
+        if refused is not None:
+            self._stop_listening()  # to what is told of a group that the member may not read any more
+            self._respond_to_heartbeat(request, refused, held)
+            return
         answer = self._api.heartbeat(command)
         member = (command.group_id, command.member_id)
         if member != self._member:
             self._stop_listening()
             self._member = member
         self._api.listen(*member, self._tell)
+        self._respond_to_heartbeat(request, answer, held)
+
+    def _respond_to_heartbeat(
+        self, request: pb.GroupSessionRequest, answer: HeartbeatTaken | Refused, held: Held
+    ) -> None:
         self._respond(
             pb.GroupSessionResponse(correlation_id=request.correlation_id, heartbeat=calls.encode_heartbeat(answer)),
             held,
@@ -121,9 +141,28 @@ class _Session:
 
     async def _commit(self, request: pb.GroupSessionRequest, held: Held) -> None:
         asked = request.offset_commit
-        committing = await self._api.begin_commit(calls.member_of(asked), calls.offsets_of(asked))
+        denied = await self._find_denied(asked)
+        allowed = [item for item in asked.partitions if item.topic not in denied]
+        if denied and not allowed:
+            self._respond_to_commit(request, [denied[item.topic] for item in asked.partitions], held)
+            return
+        offsets = calls.offsets_of(asked) if not denied else calls.offsets_in(allowed)
+        committing = await self._api.begin_commit(calls.member_of(asked), offsets)
         self._unanswered += 1
-        committing.answer.add_done_callback(functools.partial(self._on_committed, request, committing, held))
+        committing.answer.add_done_callback(functools.partial(self._on_committed, request, committing, denied, held))
+
+    async def _check_group(self, group_id: str) -> Refused | None:
+        return None if self._access is None else await self._access.refusal(READ_GROUP, group_id)
+
+    async def _find_denied(self, asked: pb.OffsetCommitRequest) -> Mapping[str, Refused]:
+        """By topic: why no offsets of it may be committed."""
+        if self._access is None:
+            return _NONE
+        topics = [item.topic for item in asked.partitions]
+        refused = await self._check_group(asked.group_id)
+        if refused is not None:
+            return dict.fromkeys(topics, refused)
+        return await self._access.refusals(READ_TOPIC, topics)
 
     # ------------------------------------------------------------------ out
 
@@ -131,6 +170,7 @@ class _Session:
         self,
         request: pb.GroupSessionRequest,
         committing: OffsetCommitting,
+        denied: Mapping[str, Refused],
         held: Held,
         answer: asyncio.Future[GroupAnswer],
     ) -> None:
@@ -139,7 +179,14 @@ class _Session:
         if answer.cancelled() or self._is_closed:
             held.drop()
             return
-        response = calls.encode_commit(request.offset_commit, committing.outcomes())
+        outcomes = iter(committing.outcomes())
+        partitions = request.offset_commit.partitions
+        self._respond_to_commit(request, [denied.get(item.topic) or next(outcomes) for item in partitions], held)
+
+    def _respond_to_commit(
+        self, request: pb.GroupSessionRequest, outcomes: Sequence[Refused | None], held: Held
+    ) -> None:
+        response = calls.encode_commit(request.offset_commit, outcomes)
         self._respond(pb.GroupSessionResponse(correlation_id=request.correlation_id, offset_commit=response), held)
 
     def _on_notice(self, refused: Refused) -> None:

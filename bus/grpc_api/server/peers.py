@@ -207,7 +207,10 @@ class GrpcPeers:
 
     async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:
         envelope = pb.EnvelopeRequest(
-            method="InitProducerId", request=pb.InitProducerIdRequest().SerializeToString(), client="broker"
+            method="InitProducerId",
+            request=pb.InitProducerIdRequest().SerializeToString(),
+            client="broker",
+            is_own=True,
         )
         answer = await self.forward(controller, envelope, timeout_s=timeout_s)
         if isinstance(answer, Refused):

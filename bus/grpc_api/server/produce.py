@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
+from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.produce import (
     Destination,
@@ -48,6 +49,7 @@ class ProduceHandler:
     def __init__(
         self,
         api: ProduceApi,
+        authorizer: Authorizer,
         quotas: ClientQuotas,
         streams: StreamRegistry,
         calls: BlockingCalls,
@@ -58,6 +60,7 @@ class ProduceHandler:
         listener: str,
     ) -> None:
         self._api = api
+        self._authorizer = authorizer
         self._quotas = quotas
         self._streams = streams
         self._calls = calls
@@ -70,8 +73,9 @@ class ProduceHandler:
     async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
         pace = CallerPace(self._quotas, caller_of(context, self._listener))
         pace.note_request()
+        access = self._authorizer.access(pace.caller, "ProduceOnce")
         is_refused = not self._memory.has_room(pace.caller.connection)
-        answer = await self._answer(await self._take(received, pace, is_refused=is_refused))
+        answer = await self._answer(await self._take(received, pace, access, is_refused=is_refused))
         await pace.wait(context.time_remaining())
         return answer
 
@@ -91,11 +95,12 @@ class ProduceHandler:
         self, calls: AsyncIterator[ProduceCall | UnparsedCall], window: Window[ProduceInFlight], pace: CallerPace
     ) -> None:
         failure: Exception | None = None
+        access = self._authorizer.access(pace.caller, "Produce")
         try:
             async for received in calls:
                 pace.note_request()
                 is_refused = self._memory.is_overdrawn(pace.caller.connection)
-                await window.admit(await self._take(received, pace, is_refused=is_refused))
+                await window.admit(await self._take(received, pace, access, is_refused=is_refused))
                 await pace.wait()
         except Exception as error:
             failure = error
@@ -103,7 +108,7 @@ class ProduceHandler:
             window.end(failure)
 
     async def _take(
-        self, received: ProduceCall | UnparsedCall, pace: CallerPace, *, is_refused: bool
+        self, received: ProduceCall | UnparsedCall, pace: CallerPace, access: Access | None, *, is_refused: bool
     ) -> ProduceInFlight:
         """`is_refused`: for want of memory. A request over the quota is taken all the same; the next one waits."""
         caller = pace.caller
@@ -113,7 +118,7 @@ class ProduceHandler:
             request = self._request(await self._parse(received, caller))
             if is_refused:
                 return await self._api.refuse_for_memory(request)
-            in_flight = await self._api.submit(request, caller, held)
+            in_flight = await self._api.submit(request, caller, held, access)
             return replace(in_flight, throttle_ms=throttle_ms) if throttle_ms else in_flight
         finally:
             held.drop()

@@ -34,6 +34,8 @@ _ITEMS_MAX_OF: Mapping[str, int] = {
     "DeleteGroupsRequest": 1_000,
     "ElectLeadersRequest": 1_000,
     "AlterPartitionReassignmentsRequest": 2_000,
+    "CreateAclsRequest": 1_000,
+    "DeleteAclsRequest": 100,
     "DescribeUserScramCredentialsRequest": 1_000,
     "AlterUserScramCredentialsRequest": 1_000,
     "AlterClientQuotasRequest": 2_000,

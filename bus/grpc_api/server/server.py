@@ -18,6 +18,8 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
 from bus.config.principals import PrincipalRules
+from bus.grpc_api.server.acls import AclHandler
+from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
@@ -59,6 +61,7 @@ def forwardable_calls(api: BrokerApi, listener: str) -> dict[str, Handle]:
     groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
     transactions = TransactionHandler(api.transactions, api.shares, listener)
     cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
+    acls = AclHandler(api.acls, api.shares)
 
     async def find_coordinator(request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
@@ -79,6 +82,8 @@ def forwardable_calls(api: BrokerApi, listener: str) -> dict[str, Handle]:
         "AlterPartitionReassignments": cluster_admin.alter_reassignments,
         "UnregisterBroker": cluster_admin.unregister_broker,
         "AlterClientQuotas": QuotaHandler(api.quota_admin, api.shares).alter,
+        "CreateAcls": acls.create,
+        "DeleteAcls": acls.delete,
         "UpdateFeatures": cluster_admin.update_features,
     }
 
@@ -97,10 +102,12 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._control_memory = api.control_memory
         self._quotas = api.quotas
         self._listener = listener
+        self._authorization = CallAuthorization(api.authorizer)
         self._metadata = MetadataHandler(api.metadata, api.shares, listener)
         self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
             api.produce,
+            api.authorizer,
             api.quotas,
             streams,
             api.calls,
@@ -109,13 +116,18 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
             listener=listener,
         )
-        self._fetch = FetchHandler(api.fetch, api.quotas, streams, api.calls, self._control_memory, listener)
+        self._fetch = FetchHandler(
+            api.fetch, api.authorizer, api.quotas, streams, api.calls, self._control_memory, listener
+        )
         self._groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
-        self._group_sessions = GroupSessionHandler(api.groups, api.quotas, streams, self._control_memory, listener)
+        self._group_sessions = GroupSessionHandler(
+            api.groups, api.authorizer, api.quotas, streams, self._control_memory, listener
+        )
         self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
         self._quota_admin = QuotaHandler(api.quota_admin, api.shares)
         self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
         self.transactions = TransactionHandler(api.transactions, api.shares, listener)
+        self._acls = AclHandler(api.acls, api.shares)
         self._users = UserHandler(api.users, api.shares)
         self._forwarding = Forwarding(
             api.cluster,
@@ -130,13 +142,21 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             caller = caller_of(context, self._listener)
             return await self._forwarding.handle(method, readable, caller)
 
-        return await self.unary(handle, request, context)
+        return await self.unary(method, handle, request, context)
 
-    async def unary(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        """A call of a client, which waits as its quota wants before anything is done about it."""
-        return await self.held(
-            handle if not self._quotas.has(REQUEST_RATE) else self._paced(handle, context), request, context
+    async def unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """A client's call of this name, which waits as its quota wants before anything is done about it."""
+        authorized = self._authorized(method, handle, context)
+        return await self._held(
+            authorized if not self._quotas.has(REQUEST_RATE) else self._paced(authorized, context), request, context
         )
+
+    async def of_broker(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """A call of this name that brokers make; no quota is about them."""
+        return await self._held(self._authorized(method, handle, context), request, context)
+
+    def _authorized(self, method: str, handle: Any, context: grpc.aio.ServicerContext) -> Any:
+        return self._authorization.around(method, handle, functools.partial(caller_of, context, self._listener))
 
     def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
         async def answer(request: Any) -> Any:
@@ -147,7 +167,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
         return answer
 
-    async def held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def _held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """While it waits for its answer, a request counts against its client's share of memory."""
         with hold_request(self._control_memory, request, context.peer()) as held:
             return await guard(handle, held, context)
@@ -160,77 +180,77 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
         if getattr(request, "transactional_id", ""):  # its coordinator is asked; a request may be `Unreadable`
-            return await self.unary(self.transactions.init, request, context)
+            return await self.unary("InitProducerId", self.transactions.init, request, context)
         return await self._here_or_forwarded("InitProducerId", request, context)
 
     async def ResumeProducer(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._producers.resume, request, context)
+        return await self.unary("ResumeProducer", self._producers.resume, request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._fetch.stream, request_iterator, context)
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(functools.partial(self._fetch.once, context=context), request, context)
+        return await self.unary("FetchOnce", functools.partial(self._fetch.once, context=context), request, context)
 
     async def FindCoordinator(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("FindCoordinator", request, context)
 
     async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(functools.partial(self._groups.join, context=context), request, context)
+        return await self.unary("JoinGroup", functools.partial(self._groups.join, context=context), request, context)
 
     async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.sync, request, context)
+        return await self.unary("SyncGroup", self._groups.sync, request, context)
 
     async def Heartbeat(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.heartbeat, request, context)
+        return await self.unary("Heartbeat", self._groups.heartbeat, request, context)
 
     async def LeaveGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.leave, request, context)
+        return await self.unary("LeaveGroup", self._groups.leave, request, context)
 
     async def OffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.commit, request, context)
+        return await self.unary("OffsetCommit", self._groups.commit, request, context)
 
     async def OffsetFetch(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.fetch_offsets, request, context)
+        return await self.unary("OffsetFetch", self._groups.fetch_offsets, request, context)
 
     async def OffsetDelete(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.delete_offsets, request, context)
+        return await self.unary("OffsetDelete", self._groups.delete_offsets, request, context)
 
     async def ListGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.list_groups, request, context)
+        return await self.unary("ListGroups", self._groups.list_groups, request, context)
 
     async def DescribeGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.describe_groups, request, context)
+        return await self.unary("DescribeGroups", self._groups.describe_groups, request, context)
 
     async def DeleteGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._groups.delete_groups, request, context)
+        return await self.unary("DeleteGroups", self._groups.delete_groups, request, context)
 
     async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._group_sessions.stream, request_iterator, context)
 
     async def TxnOffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.commit_offsets, request, context)
+        return await self.unary("TxnOffsetCommit", self.transactions.commit_offsets, request, context)
 
     async def EndTxn(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.end, request, context)
+        return await self.unary("EndTxn", self.transactions.end, request, context)
 
     async def ListTransactions(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.list_transactions, request, context)
+        return await self.unary("ListTransactions", self.transactions.list_transactions, request, context)
 
     async def DescribeTransactions(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.describe_transactions, request, context)
+        return await self.unary("DescribeTransactions", self.transactions.describe_transactions, request, context)
 
     async def DescribeProducers(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.describe_producers, request, context)
+        return await self.unary("DescribeProducers", self.transactions.describe_producers, request, context)
 
     async def AbortTransaction(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.abort, request, context)
+        return await self.unary("AbortTransaction", self.transactions.abort, request, context)
 
     async def FenceProducers(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self.transactions.fence, request, context)
+        return await self.unary("FenceProducers", self.transactions.fence, request, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._metadata.list_offsets, request, context)
+        return await self.unary("ListOffsets", self._metadata.list_offsets, request, context)
 
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("Metadata", request, context)
@@ -245,20 +265,22 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._here_or_forwarded("CreatePartitions", request, context)
 
     async def DescribeConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._metadata.describe_configs, request, context)
+        return await self.unary("DescribeConfigs", self._metadata.describe_configs, request, context)
 
     async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("AlterConfigs", request, context)
 
     async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._maintenance.delete_records, request, context)
+        return await self.unary("DeleteRecords", self._maintenance.delete_records, request, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
-        async for response in guard_answers(self._maintenance.maintain, request, context):
+        caller = functools.partial(caller_of, context, self._listener)
+        maintain = self._authorization.around_answers("MaintainLog", self._maintenance.maintain, caller)
+        async for response in guard_answers(maintain, request, context):
             yield response
 
     async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._maintenance.swap_files, request, context)
+        return await self.unary("SwapFiles", self._maintenance.swap_files, request, context)
 
     async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("CreateView", request, context)
@@ -267,10 +289,10 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._here_or_forwarded("DeleteView", request, context)
 
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._metadata.list_views, request, context)
+        return await self.unary("ListViews", self._metadata.list_views, request, context)
 
     async def DescribeCluster(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._cluster_admin.describe, request, context)
+        return await self.unary("DescribeCluster", self._cluster_admin.describe, request, context)
 
     async def ElectLeaders(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("ElectLeaders", request, context)
@@ -279,25 +301,34 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._here_or_forwarded("AlterPartitionReassignments", request, context)
 
     async def ListPartitionReassignments(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._cluster_admin.list_reassignments, request, context)
+        return await self.unary("ListPartitionReassignments", self._cluster_admin.list_reassignments, request, context)
 
     async def UnregisterBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UnregisterBroker", request, context)
 
     async def DescribeUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._users.describe, request, context)
+        return await self.unary("DescribeUserScramCredentials", self._users.describe, request, context)
 
     async def AlterUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._users.alter, request, context)
+        return await self.unary("AlterUserScramCredentials", self._users.alter, request, context)
+
+    async def CreateAcls(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._here_or_forwarded("CreateAcls", request, context)
+
+    async def DescribeAcls(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary("DescribeAcls", self._acls.describe, request, context)
+
+    async def DeleteAcls(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._here_or_forwarded("DeleteAcls", request, context)
 
     async def DescribeClientQuotas(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._quota_admin.describe, request, context)
+        return await self.unary("DescribeClientQuotas", self._quota_admin.describe, request, context)
 
     async def AlterClientQuotas(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("AlterClientQuotas", request, context)
 
     async def DescribeQuotaUsage(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.unary(self._quota_admin.usage, request, context)
+        return await self.unary("DescribeQuotaUsage", self._quota_admin.usage, request, context)
 
     async def UpdateFeatures(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UpdateFeatures", request, context)
@@ -306,42 +337,45 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     def __init__(self, api: BrokerApi, bus: BusServicer) -> None:
         handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwardable_calls, api))
-        self._cluster = ClusterHandler(api.cluster, handlers_at)
+        self._cluster = ClusterHandler(api.cluster, CallAuthorization(api.authorizer), handlers_at)
         self._transactions = bus.transactions
-        self._unary = bus.held  # no quota is about other brokers
+        self._unary = bus.of_broker
 
     async def IdentifyBroker(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.identify, request, context)
+        return await self._unary("IdentifyBroker", self._cluster.identify, request, context)
 
     async def RegisterBroker(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.register, request, context)
+        return await self._unary("RegisterBroker", self._cluster.register, request, context)
 
     async def BrokerHeartbeat(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.heartbeat, request, context)
+        return await self._unary("BrokerHeartbeat", self._cluster.heartbeat, request, context)
 
     async def CommittedVersions(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.committed_versions, request, context)
+        return await self._unary("CommittedVersions", self._cluster.committed_versions, request, context)
 
     async def RaiseLeaderEpoch(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.raise_leader_epoch, request, context)
+        return await self._unary("RaiseLeaderEpoch", self._cluster.raise_leader_epoch, request, context)
 
     async def AddPartitionsToTxn(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._transactions.add, request, context)
+        return await self._unary("AddPartitionsToTxn", self._transactions.add, request, context)
 
     async def VoteTransaction(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(functools.partial(self._transactions.step, StepKind.VOTE), request, context)
+        step = functools.partial(self._transactions.step, StepKind.VOTE)
+        return await self._unary("VoteTransaction", step, request, context)
 
     async def ApplyTransaction(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(functools.partial(self._transactions.step, StepKind.APPLY), request, context)
+        step = functools.partial(self._transactions.step, StepKind.APPLY)
+        return await self._unary("ApplyTransaction", step, request, context)
 
     async def DropTransaction(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(functools.partial(self._transactions.step, StepKind.DROP), request, context)
+        step = functools.partial(self._transactions.step, StepKind.DROP)
+        return await self._unary("DropTransaction", step, request, context)
 
     async def FindNeeded(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._transactions.find_needed, request, context)
+        return await self._unary("FindNeeded", self._transactions.find_needed, request, context)
 
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._cluster.envelope, request, context)
+        return await self._unary("Envelope", self._cluster.envelope, request, context)
 
 
 class BusServer:

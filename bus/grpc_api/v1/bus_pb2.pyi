@@ -37,6 +37,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INVALID_SESSION_TIMEOUT: _ClassVar[ErrorCode]
     ERROR_CODE_REBALANCE_IN_PROGRESS: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ClassVar[ErrorCode]
+    ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _ClassVar[ErrorCode]
+    ERROR_CODE_GROUP_AUTHORIZATION_FAILED: _ClassVar[ErrorCode]
+    ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_TIMESTAMP: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_SASL_MECHANISM: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
@@ -56,6 +59,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INVALID_TRANSACTION_TIMEOUT: _ClassVar[ErrorCode]
     ERROR_CODE_CONCURRENT_TRANSACTIONS: _ClassVar[ErrorCode]
     ERROR_CODE_TRANSACTION_COORDINATOR_FENCED: _ClassVar[ErrorCode]
+    ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ClassVar[ErrorCode]
+    ERROR_CODE_SECURITY_DISABLED: _ClassVar[ErrorCode]
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ClassVar[ErrorCode]
     ERROR_CODE_SASL_AUTHENTICATION_FAILED: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_PRODUCER_ID: _ClassVar[ErrorCode]
@@ -105,6 +110,42 @@ class CoordinatorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COORDINATOR_TYPE_GROUP: _ClassVar[CoordinatorType]
     COORDINATOR_TYPE_TRANSACTION: _ClassVar[CoordinatorType]
+
+class AclResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACL_RESOURCE_TYPE_ANY: _ClassVar[AclResourceType]
+    ACL_RESOURCE_TYPE_TOPIC: _ClassVar[AclResourceType]
+    ACL_RESOURCE_TYPE_GROUP: _ClassVar[AclResourceType]
+    ACL_RESOURCE_TYPE_CLUSTER: _ClassVar[AclResourceType]
+    ACL_RESOURCE_TYPE_TRANSACTIONAL_ID: _ClassVar[AclResourceType]
+
+class AclPatternType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACL_PATTERN_TYPE_ANY: _ClassVar[AclPatternType]
+    ACL_PATTERN_TYPE_LITERAL: _ClassVar[AclPatternType]
+    ACL_PATTERN_TYPE_PREFIXED: _ClassVar[AclPatternType]
+    ACL_PATTERN_TYPE_MATCH: _ClassVar[AclPatternType]
+
+class AclOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACL_OPERATION_ANY: _ClassVar[AclOperation]
+    ACL_OPERATION_ALL: _ClassVar[AclOperation]
+    ACL_OPERATION_READ: _ClassVar[AclOperation]
+    ACL_OPERATION_WRITE: _ClassVar[AclOperation]
+    ACL_OPERATION_CREATE: _ClassVar[AclOperation]
+    ACL_OPERATION_DELETE: _ClassVar[AclOperation]
+    ACL_OPERATION_ALTER: _ClassVar[AclOperation]
+    ACL_OPERATION_DESCRIBE: _ClassVar[AclOperation]
+    ACL_OPERATION_CLUSTER_ACTION: _ClassVar[AclOperation]
+    ACL_OPERATION_DESCRIBE_CONFIGS: _ClassVar[AclOperation]
+    ACL_OPERATION_ALTER_CONFIGS: _ClassVar[AclOperation]
+    ACL_OPERATION_IDEMPOTENT_WRITE: _ClassVar[AclOperation]
+
+class AclPermission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACL_PERMISSION_ANY: _ClassVar[AclPermission]
+    ACL_PERMISSION_ALLOW: _ClassVar[AclPermission]
+    ACL_PERMISSION_DENY: _ClassVar[AclPermission]
 
 class MaintenanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -156,6 +197,9 @@ ERROR_CODE_UNKNOWN_MEMBER_ID: ErrorCode
 ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode
 ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode
 ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode
+ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: ErrorCode
+ERROR_CODE_GROUP_AUTHORIZATION_FAILED: ErrorCode
+ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode
 ERROR_CODE_UNSUPPORTED_SASL_MECHANISM: ErrorCode
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
@@ -175,6 +219,8 @@ ERROR_CODE_INVALID_PRODUCER_ID_MAPPING: ErrorCode
 ERROR_CODE_INVALID_TRANSACTION_TIMEOUT: ErrorCode
 ERROR_CODE_CONCURRENT_TRANSACTIONS: ErrorCode
 ERROR_CODE_TRANSACTION_COORDINATOR_FENCED: ErrorCode
+ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode
+ERROR_CODE_SECURITY_DISABLED: ErrorCode
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode
 ERROR_CODE_SASL_AUTHENTICATION_FAILED: ErrorCode
 ERROR_CODE_UNKNOWN_PRODUCER_ID: ErrorCode
@@ -215,6 +261,30 @@ RECORD_FORMAT_ARROW: RecordFormat
 RECORD_FORMAT_RECORDS: RecordFormat
 COORDINATOR_TYPE_GROUP: CoordinatorType
 COORDINATOR_TYPE_TRANSACTION: CoordinatorType
+ACL_RESOURCE_TYPE_ANY: AclResourceType
+ACL_RESOURCE_TYPE_TOPIC: AclResourceType
+ACL_RESOURCE_TYPE_GROUP: AclResourceType
+ACL_RESOURCE_TYPE_CLUSTER: AclResourceType
+ACL_RESOURCE_TYPE_TRANSACTIONAL_ID: AclResourceType
+ACL_PATTERN_TYPE_ANY: AclPatternType
+ACL_PATTERN_TYPE_LITERAL: AclPatternType
+ACL_PATTERN_TYPE_PREFIXED: AclPatternType
+ACL_PATTERN_TYPE_MATCH: AclPatternType
+ACL_OPERATION_ANY: AclOperation
+ACL_OPERATION_ALL: AclOperation
+ACL_OPERATION_READ: AclOperation
+ACL_OPERATION_WRITE: AclOperation
+ACL_OPERATION_CREATE: AclOperation
+ACL_OPERATION_DELETE: AclOperation
+ACL_OPERATION_ALTER: AclOperation
+ACL_OPERATION_DESCRIBE: AclOperation
+ACL_OPERATION_CLUSTER_ACTION: AclOperation
+ACL_OPERATION_DESCRIBE_CONFIGS: AclOperation
+ACL_OPERATION_ALTER_CONFIGS: AclOperation
+ACL_OPERATION_IDEMPOTENT_WRITE: AclOperation
+ACL_PERMISSION_ANY: AclPermission
+ACL_PERMISSION_ALLOW: AclPermission
+ACL_PERMISSION_DENY: AclPermission
 MAINTENANCE_ACTION_ROLL: MaintenanceAction
 MAINTENANCE_ACTION_COMPACT: MaintenanceAction
 MAINTENANCE_ACTION_CLEAN: MaintenanceAction
@@ -886,10 +956,12 @@ class ListedGroup(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupsRequest(_message.Message):
-    __slots__ = ("group_ids",)
+    __slots__ = ("group_ids", "include_authorized_operations")
     GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     group_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    include_authorized_operations: bool
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ..., include_authorized_operations: _Optional[bool] = ...) -> None: ...
 
 class DescribeGroupsResponse(_message.Message):
     __slots__ = ("groups",)
@@ -898,7 +970,7 @@ class DescribeGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[DescribedGroup, _Mapping]]] = ...) -> None: ...
 
 class DescribedGroup(_message.Message):
-    __slots__ = ("group_id", "error_code", "error_message", "state", "protocol_type", "protocol", "generation", "leader_id", "coordinator", "members", "pending_offsets")
+    __slots__ = ("group_id", "error_code", "error_message", "state", "protocol_type", "protocol", "generation", "leader_id", "coordinator", "members", "pending_offsets", "authorized_operations")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -910,6 +982,7 @@ class DescribedGroup(_message.Message):
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     error_code: ErrorCode
     error_message: str
@@ -921,7 +994,8 @@ class DescribedGroup(_message.Message):
     coordinator: Broker
     members: _containers.RepeatedCompositeFieldContainer[DescribedMember]
     pending_offsets: _containers.RepeatedCompositeFieldContainer[PendingOffsets]
-    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_offsets: _Optional[_Iterable[_Union[PendingOffsets, _Mapping]]] = ...) -> None: ...
+    authorized_operations: _containers.RepeatedScalarFieldContainer[AclOperation]
+    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_offsets: _Optional[_Iterable[_Union[PendingOffsets, _Mapping]]] = ..., authorized_operations: _Optional[_Iterable[_Union[AclOperation, str]]] = ...) -> None: ...
 
 class PendingOffsets(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "offset_count", "commit_ms")
@@ -1044,12 +1118,14 @@ class ListOffsetsPartitionResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
-    __slots__ = ("topics", "allow_auto_topic_creation")
+    __slots__ = ("topics", "allow_auto_topic_creation", "include_authorized_operations")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_AUTO_TOPIC_CREATION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     allow_auto_topic_creation: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., allow_auto_topic_creation: _Optional[bool] = ...) -> None: ...
+    include_authorized_operations: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., allow_auto_topic_creation: _Optional[bool] = ..., include_authorized_operations: _Optional[bool] = ...) -> None: ...
 
 class MetadataResponse(_message.Message):
     __slots__ = ("cluster_id", "controller_id", "brokers", "topics", "root", "metadata_offset")
@@ -1078,20 +1154,22 @@ class Broker(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class TopicMetadata(_message.Message):
-    __slots__ = ("error_code", "error_message", "name", "topic_id", "is_internal", "partitions")
+    __slots__ = ("error_code", "error_message", "name", "topic_id", "is_internal", "partitions", "authorized_operations")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     IS_INTERNAL_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     name: str
     topic_id: str
     is_internal: bool
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionMetadata]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., name: _Optional[str] = ..., topic_id: _Optional[str] = ..., is_internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
+    authorized_operations: _containers.RepeatedScalarFieldContainer[AclOperation]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., name: _Optional[str] = ..., topic_id: _Optional[str] = ..., is_internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ..., authorized_operations: _Optional[_Iterable[_Union[AclOperation, str]]] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
     __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch", "replica_ids", "isr_ids", "is_offline")
@@ -1114,13 +1192,15 @@ class PartitionMetadata(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ..., isr_ids: _Optional[_Iterable[int]] = ..., is_offline: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
-    __slots__ = ("include_fenced_brokers",)
+    __slots__ = ("include_fenced_brokers", "include_authorized_operations")
     INCLUDE_FENCED_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     include_fenced_brokers: bool
-    def __init__(self, include_fenced_brokers: _Optional[bool] = ...) -> None: ...
+    include_authorized_operations: bool
+    def __init__(self, include_fenced_brokers: _Optional[bool] = ..., include_authorized_operations: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "root", "controller_id", "controller_epoch", "feature_level", "brokers", "under_replicated_partitions", "offline_partitions")
+    __slots__ = ("cluster_id", "root", "controller_id", "controller_epoch", "feature_level", "brokers", "under_replicated_partitions", "offline_partitions", "authorized_operations", "error_code", "error_message")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1129,6 +1209,9 @@ class DescribeClusterResponse(_message.Message):
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OFFLINE_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     root: str
     controller_id: int
@@ -1137,7 +1220,10 @@ class DescribeClusterResponse(_message.Message):
     brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
     under_replicated_partitions: int
     offline_partitions: int
-    def __init__(self, cluster_id: _Optional[str] = ..., root: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., feature_level: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., under_replicated_partitions: _Optional[int] = ..., offline_partitions: _Optional[int] = ...) -> None: ...
+    authorized_operations: _containers.RepeatedScalarFieldContainer[AclOperation]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, cluster_id: _Optional[str] = ..., root: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., feature_level: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., under_replicated_partitions: _Optional[int] = ..., offline_partitions: _Optional[int] = ..., authorized_operations: _Optional[_Iterable[_Union[AclOperation, str]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class ClusterBroker(_message.Message):
     __slots__ = ("broker_id", "host", "port", "rack", "is_fenced", "broker_epoch", "incarnation_id", "leader_count", "replica_count", "min_feature_level", "max_feature_level")
@@ -1172,10 +1258,14 @@ class ElectLeadersRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class ElectLeadersResponse(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "error_code", "error_message")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[ElectedLeader]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[ElectedLeader, _Mapping]]] = ...) -> None: ...
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ElectedLeader, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class ElectedLeader(_message.Message):
     __slots__ = ("topic", "partition", "error_code", "error_message", "leader_id")
@@ -1210,10 +1300,14 @@ class PartitionReassignment(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class AlterPartitionReassignmentsResponse(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "error_code", "error_message")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionReassignmentResult]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignmentResult, _Mapping]]] = ...) -> None: ...
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignmentResult, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class PartitionReassignmentResult(_message.Message):
     __slots__ = ("topic", "partition", "error_code", "error_message")
@@ -1234,10 +1328,14 @@ class ListPartitionReassignmentsRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class ListPartitionReassignmentsResponse(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "error_code", "error_message")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[OngoingReassignment]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[OngoingReassignment, _Mapping]]] = ...) -> None: ...
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OngoingReassignment, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class OngoingReassignment(_message.Message):
     __slots__ = ("topic", "partition", "replica_ids", "adding_replica_ids", "removing_replica_ids")
@@ -1381,10 +1479,14 @@ class DescribeQuotaUsageRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeQuotaUsageResponse(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "error_code", "error_message")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QuotaUsage]
-    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ...) -> None: ...
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class QuotaUsage(_message.Message):
     __slots__ = ("entity", "quota", "limit", "rate", "throttle_time_ms")
@@ -1399,6 +1501,104 @@ class QuotaUsage(_message.Message):
     rate: float
     throttle_time_ms: int
     def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., quota: _Optional[str] = ..., limit: _Optional[float] = ..., rate: _Optional[float] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
+
+class AclBinding(_message.Message):
+    __slots__ = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    resource_type: AclResourceType
+    resource_name: str
+    pattern_type: AclPatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: AclPermission
+    def __init__(self, resource_type: _Optional[_Union[AclResourceType, str]] = ..., resource_name: _Optional[str] = ..., pattern_type: _Optional[_Union[AclPatternType, str]] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[AclOperation, str]] = ..., permission: _Optional[_Union[AclPermission, str]] = ...) -> None: ...
+
+class AclBindingFilter(_message.Message):
+    __slots__ = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    resource_type: AclResourceType
+    resource_name: str
+    pattern_type: AclPatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: AclPermission
+    def __init__(self, resource_type: _Optional[_Union[AclResourceType, str]] = ..., resource_name: _Optional[str] = ..., pattern_type: _Optional[_Union[AclPatternType, str]] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[AclOperation, str]] = ..., permission: _Optional[_Union[AclPermission, str]] = ...) -> None: ...
+
+class CreateAclsRequest(_message.Message):
+    __slots__ = ("acls",)
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    acls: _containers.RepeatedCompositeFieldContainer[AclBinding]
+    def __init__(self, acls: _Optional[_Iterable[_Union[AclBinding, _Mapping]]] = ...) -> None: ...
+
+class CreateAclsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "results")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    results: _containers.RepeatedCompositeFieldContainer[CreatedAcl]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., results: _Optional[_Iterable[_Union[CreatedAcl, _Mapping]]] = ...) -> None: ...
+
+class CreatedAcl(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DescribeAclsRequest(_message.Message):
+    __slots__ = ("filter",)
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    filter: AclBindingFilter
+    def __init__(self, filter: _Optional[_Union[AclBindingFilter, _Mapping]] = ...) -> None: ...
+
+class DescribeAclsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "acls")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    acls: _containers.RepeatedCompositeFieldContainer[AclBinding]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., acls: _Optional[_Iterable[_Union[AclBinding, _Mapping]]] = ...) -> None: ...
+
+class DeleteAclsRequest(_message.Message):
+    __slots__ = ("filters",)
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    filters: _containers.RepeatedCompositeFieldContainer[AclBindingFilter]
+    def __init__(self, filters: _Optional[_Iterable[_Union[AclBindingFilter, _Mapping]]] = ...) -> None: ...
+
+class DeleteAclsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "results")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    results: _containers.RepeatedCompositeFieldContainer[DeletedAcls]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DeletedAcls, _Mapping]]] = ...) -> None: ...
+
+class DeletedAcls(_message.Message):
+    __slots__ = ("acls",)
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    acls: _containers.RepeatedCompositeFieldContainer[AclBinding]
+    def __init__(self, acls: _Optional[_Iterable[_Union[AclBinding, _Mapping]]] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "validate_only")
@@ -2152,20 +2352,22 @@ class RaiseLeaderEpochResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class EnvelopeRequest(_message.Message):
-    __slots__ = ("method", "request", "client", "listener", "principal", "client_id")
+    __slots__ = ("method", "request", "client", "listener", "principal", "client_id", "is_own")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     LISTENER_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_OWN_FIELD_NUMBER: _ClassVar[int]
     method: str
     request: bytes
     client: str
     listener: str
     principal: str
     client_id: str
-    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ..., listener: _Optional[str] = ..., principal: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
+    is_own: bool
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ..., listener: _Optional[str] = ..., principal: _Optional[str] = ..., client_id: _Optional[str] = ..., is_own: _Optional[bool] = ...) -> None: ...
 
 class EnvelopeResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "response", "metadata_offset")
@@ -2310,10 +2512,14 @@ class DescribeUserScramCredentialsRequest(_message.Message):
     def __init__(self, users: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeUserScramCredentialsResponse(_message.Message):
-    __slots__ = ("users",)
+    __slots__ = ("users", "error_code", "error_message")
     USERS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[UserScramCredentials]
-    def __init__(self, users: _Optional[_Iterable[_Union[UserScramCredentials, _Mapping]]] = ...) -> None: ...
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, users: _Optional[_Iterable[_Union[UserScramCredentials, _Mapping]]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class UserScramCredentials(_message.Message):
     __slots__ = ("user", "credentials", "error_code", "error_message")

@@ -274,6 +274,21 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.FromString,
                 _registered_method=True)
+        self.CreateAcls = channel.unary_unary(
+                '/bus.v1.Bus/CreateAcls',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsResponse.FromString,
+                _registered_method=True)
+        self.DescribeAcls = channel.unary_unary(
+                '/bus.v1.Bus/DescribeAcls',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsResponse.FromString,
+                _registered_method=True)
+        self.DeleteAcls = channel.unary_unary(
+                '/bus.v1.Bus/DeleteAcls',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsResponse.FromString,
+                _registered_method=True)
         self.UpdateFeatures = channel.unary_unary(
                 '/bus.v1.Bus/UpdateFeatures',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.SerializeToString,
@@ -596,6 +611,26 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateAcls(self, request, context):
+        """Who may do what (KIP-140). Only the controller changes them; every broker that serves acts by a change once it is
+        answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateFeatures(self, request, context):
         """Finalize a level of a feature (KIP-584), once all brokers can work at it. There is no way back.
         """
@@ -845,6 +880,21 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.DescribeQuotaUsage,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.SerializeToString,
+            ),
+            'CreateAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAcls,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsResponse.SerializeToString,
+            ),
+            'DescribeAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeAcls,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsResponse.SerializeToString,
+            ),
+            'DeleteAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAcls,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsResponse.SerializeToString,
             ),
             'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateFeatures,
@@ -2148,6 +2198,87 @@ class Bus:
             '/bus.v1.Bus/DescribeQuotaUsage',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeQuotaUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/CreateAcls',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeAcls',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DeleteAcls',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteAclsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,7 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client_quotas.quotas import AlterQuotas, Quotas
+from bus.cluster_metadata.acl_decisions import decide_create_acls, decide_delete_acls
 from bus.cluster_metadata.broker_decisions import decide_unregister_broker, decide_upgrade_features
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import (
@@ -222,6 +224,21 @@ class Controller:
 
     async def alter_quotas(self, commands: Sequence[AlterQuotas]) -> list[Quotas | Refused]:
         return await self._metadata.change([functools.partial(decide_alter_quotas, command=one) for one in commands])
+
+    # ------------------------------------------------------------------ access control lists
+
+    async def create_acls(self, acls: Sequence[AclBinding]) -> list[Refused | None] | Refused:
+        """Answered once every broker that is not fenced has applied them."""
+        return await self._change_everywhere(decide_create_acls, acls=acls)
+
+    async def delete_acls(self, filters: Sequence[AclBindingFilter]) -> list[list[AclBinding]] | Refused:
+        """The same."""
+        return await self._change_everywhere(decide_delete_acls, filters=filters)
+
+    async def _change_everywhere(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> T | Refused:
+        answer = await self._change(decide, **command)
+        await self._wait_until_followed(self._metadata.applied_offset)
+        return answer
 
     async def _change(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> T | Refused:
         (answer,) = await self._metadata.change([functools.partial(decide, **command)])

@@ -15,6 +15,7 @@ from bus.model import BrokerEndpoint
 from tests.support.virtual_time import run_virtually
 
 FORMER, PRESENT, SELF = (BrokerEndpoint(number, "h", number) for number in range(3))
+CALLER = Caller("connection", "/10.0.0.1", "request", "User:alice", "loader")
 ANSWER = pb.EnvelopeResponse(response=pb.CreateTopicsResponse().SerializeToString(), metadata_offset=7)
 
 
@@ -37,6 +38,8 @@ class Cluster:
 
     async def forward(self, controller: BrokerEndpoint, envelope: Any, *, timeout_s: float) -> Any:
         assert controller == FORMER
+        assert (envelope.principal, envelope.client, envelope.client_id) == ("User:alice", "/10.0.0.1", "loader")
+        assert not envelope.is_own
         try:
             await asyncio.wait_for(asyncio.sleep(self._answers_after_s), timeout_s)
         except asyncio.TimeoutError:
@@ -53,9 +56,7 @@ class Cluster:
         api: Any = self
         forwarding = Forwarding(api, api, {"CreateTopics": handle}, listener="PLAINTEXT", timeout_ms=30_000)
         began = asyncio.get_running_loop().time()
-        caller = Caller("connection", "/127.0.0.1", "ab12")
-        answer = await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), caller)
-        assert answer == pb.CreateTopicsResponse()
+        assert await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), CALLER) == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began
 
 

@@ -1,0 +1,614 @@
+"""Authorization of calls: what is named in the messages of each call, and how a refusal stands in its answer.
+
+What a call needs is decided by broker_api/call_permissions.py; here is where the names are. A request is checked before
+its handler sees it: one that is refused as a whole is answered here, and of one whose items are refused the handler
+gets the rest, so an answer has the refusals in the places of their items. What may not be seen is taken out of answers.
+
+Produce, Fetch and GroupSession check each of their requests by themselves (`CHECK_THEMSELVES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+
+from bus.authorization.acls import CLUSTER_NAME, AclResourceType
+from bus.broker_api.authorization import Access, Authorizer
+from bus.broker_api.call_permissions import CALL_RULES, CallRule
+from bus.broker_api.requests import Caller
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+Handle = Callable[[Any], Awaitable[Any]]
+Names = tuple[Sequence[str], ...]  # for each need in turn; none: it does not apply
+
+CHECK_THEMSELVES = frozenset({"Produce", "ProduceOnce", "Fetch", "FetchOnce", "GroupSession"})
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A repeated field of the request. Each of its items has one or more entries in a repeated field of the answer, in
+    the same order. `refuse`: the entries of an item that is refused, as many as it would have."""
+
+    asked: str
+    answered: str
+    names: Callable[[Any], Names]
+    refuse: Callable[[Any, Refused], Sequence[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A repeated field of the answer, whose items are left out unless they may be seen."""
+
+    answered: str
+    name: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Of one call. `names`: of the resources that the request is about as a whole. `refuse`: its answer if it is
+    refused as a whole; None: `response` with the error, or each item with it where that has none."""
+
+    response: type[Message]
+    names: Callable[[Any, Authorizer], Names] | None = None
+    items: Items | None = None
+    shown: Shown | None = None
+    refuse: Callable[[Any, Refused], Message] | None = None
+
+    def refuse_whole(self, request: Any, refused: Refused) -> Any:
+        if self.refuse is not None:
+            return self.refuse(request, refused)
+        answer = self.response()
+        if "error_code" in self.response.DESCRIPTOR.fields_by_name:
+            return with_error(answer, refused)
+        assert self.items is not None, f"expected a place for an error in {self.response.DESCRIPTOR.name}"
+        for item in getattr(request, self.items.asked):
+            getattr(answer, self.items.answered).extend(self.items.refuse(item, refused))
+        return answer
+
+
+class CallAuthorization:
+    """Checks every call but `CHECK_THEMSELVES`."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def around(self, method: str, handle: Handle, caller: Callable[[], Caller]) -> Handle:
+        """The same handler, for what the caller may do."""
+        is_checked = self._authorizer.is_enabled or method in _WITH_OPERATIONS
+        if not is_checked or method in CHECK_THEMSELVES:
+            return handle
+
+        async def answer(request: Any) -> Any:
+            return await self.answer(method, handle, request, caller())
+
+        return answer
+
+    def around_answers(
+        self, method: str, handle: Callable[[Any], AsyncIterator[Any]], caller: Callable[[], Caller]
+    ) -> Callable[[Any], AsyncIterator[Any]]:
+        """The same of a handler that gives several answers, whose request is refused as a whole."""
+
+        async def answers(request: Any) -> AsyncIterator[Any]:
+            form, access = FORMS[method], self._authorizer.access(caller(), method)
+            refused = None if access is None else await self._check_request(method, form, request, access)
+            if refused is not None:
+                yield form.refuse_whole(request, refused)
+                return
+            async for one in handle(request):
+                yield one
+
+        return answers
+
+    async def answer(self, method: str, handle: Handle, request: Any, caller: Caller) -> Any:
+        access = self._authorizer.access(caller, method)
+        if access is None:
+            response = await handle(request)
+        elif method == "Metadata":
+            response = await self._metadata(handle, request, access)
+        elif method == "OffsetFetch":
+            response = await self._offset_fetch(handle, request, access)
+        else:
+            response = await self._answer(method, handle, request, access)
+        await self._add_operations(method, request, response, caller)
+        return response
+
+    async def _answer(self, method: str, handle: Handle, request: Any, access: Access) -> Any:
+        form, rule = FORMS[method], CALL_RULES[method]
+        refused = await self._check_request(method, form, request, access)
+        if refused is not None:
+            return form.refuse_whole(request, refused)
+        response = await self._answer_items(form, rule, handle, request, access)
+        if form.shown is not None:
+            await self._filter(form.shown, rule, response, access)
+        elif method == "DescribeTransactions":
+            for described in response.transactions:
+                await self._filter(Shown("topics", _topic), rule, described, access)
+        return response
+
+    async def _check_request(self, method: str, form: Form, request: Any, access: Access) -> Refused | None:
+        """The first need that is not met decides."""
+        if form.names is None:
+            return None
+        for need, names in zip(CALL_RULES[method].request, form.names(request, self._authorizer), strict=True):
+            if names:
+                refused = await access.refusals(need, names)
+                if refused:
+                    return next(iter(refused.values()))
+        return None
+
+    # ------------------------------------------------------------------ items
+
+    async def _answer_items(self, form: Form, rule: CallRule, handle: Handle, request: Any, access: Access) -> Any:
+        if form.items is None:
+            return await handle(request)
+        items = list(getattr(request, form.items.asked))
+        refused = await self._check_items(form.items, rule, items, access)
+        if not refused:
+            return await handle(request)
+        left = [item for place, item in enumerate(items) if place not in refused]
+        response = await handle(_with_items(request, form.items.asked, left)) if left else form.response()
+        return await self._merge(form.items, items, refused, response)
+
+    async def _check_items(
+        self, form: Items, rule: CallRule, items: Sequence[Any], access: Access
+    ) -> Mapping[int, Refused]:
+        """By the place of the item."""
+        share = self._authorizer.shares.begin()
+        named: list[list[str]] = [[] for _ in rule.items]
+        places: list[list[int]] = [[] for _ in rule.items]
+        for place, item in enumerate(items):
+            if share.is_used_up:
+                await share.wait()
+            for which, names in enumerate(form.names(item)):
+                named[which] += names
+                places[which] += [place] * len(names)
+        found: dict[int, Refused] = {}
+        for need, names, where in zip(rule.items, named, places, strict=True):
+            refused = await access.refusals(need, names)
+            if refused:
+                of_need = {place: refused[name] for name, place in zip(names, where, strict=True) if name in refused}
+                found = {**of_need, **found}
+        return found
+
+    async def _merge(self, form: Items, items: Sequence[Any], refused: Mapping[int, Refused], response: Any) -> Any:
+        """The answer to the items that were left, with the others in their places."""
+        share, answered = self._authorizer.shares.begin(), iter(list(getattr(response, form.answered)))
+        counts = [len(form.refuse(item, _ANY_REFUSAL)) for item in items]
+        expected = sum(count for place, count in enumerate(counts) if place not in refused)
+        if expected != len(getattr(response, form.answered)):
+            return response  # it is refused as a whole, for another reason
+        merged: list[Message] = []
+        for place, item in enumerate(items):
+            if share.is_used_up:
+                await share.wait()
+            if place in refused:
+                merged += form.refuse(item, refused[place])
+            else:
+                merged += [next(answered) for _ in range(counts[place])]
+        return _with_items(response, form.answered, merged)
+
+    async def _filter(self, shown: Shown, rule: CallRule, response: Any, access: Access) -> None:
+        (need,) = rule.shown
+        field = getattr(response, shown.answered)
+        items = list(field)
+        visible = await access.visible(need, map(shown.name, items))
+        kept = [item for item in items if shown.name(item) in visible]
+        if len(kept) < len(items):
+            del field[:]
+            field.extend(kept)
+
+    # ------------------------------------------------------------------ calls that are like no other
+
+    async def _metadata(self, handle: Handle, request: pb.MetadataRequest, access: Access) -> pb.MetadataResponse:
+        """A topic that may not be described is left out where all are asked for, and refused where it is named, whether
+        it exists or not. The brokers are told in any case."""
+        rule = CALL_RULES["Metadata"]
+        if not request.topics:
+            response: pb.MetadataResponse = await handle(request)
+            await self._filter(Shown("topics", _name), rule, response, access)
+            return response
+        names = list(dict.fromkeys(request.topics))
+        refused = dict(await access.refusals(rule.items[0], names))
+        if request.allow_auto_topic_creation:
+            missing = [name for name in names if name not in refused and not self._authorizer.has_topic(name)]
+            refused.update(await access.refusals(rule.created[0], missing))
+        if not refused:
+            return await handle(request)  # type: ignore[no-any-return]
+        left = [name for name in names if name not in refused]
+        asked = pb.MetadataRequest()
+        asked.CopyFrom(request)
+        asked.allow_auto_topic_creation = bool(left) and request.allow_auto_topic_creation
+        answer = await handle(_with_items(asked, "topics", left or names[:1]))
+        described = {topic.name: topic for topic in answer.topics}
+        merged = [
+            with_error(pb.TopicMetadata(name=name), refused[name]) if name in refused else described[name]
+            for name in names
+            if name in refused or name in described
+        ]
+        return _with_items(answer, "topics", merged)  # type: ignore[no-any-return]
+
+    async def _offset_fetch(
+        self, handle: Handle, request: pb.OffsetFetchRequest, access: Access
+    ) -> pb.OffsetFetchResponse:
+        """Of all partitions of a group those of topics that may be described; of partitions that are named, the others
+        are refused one by one, behind them."""
+        rule, form = CALL_RULES["OffsetFetch"], FORMS["OffsetFetch"]
+        named = [item.topic for group in request.groups for item in group.topics]
+        refused = await access.refusals(rule.shown[0], named) if named else {}
+        asked = pb.OffsetFetchRequest()
+        asked.CopyFrom(request)
+        for group in asked.groups:
+            kept = [item for item in group.topics if item.topic not in refused]
+            del group.topics[:]
+            group.topics.extend(kept)
+        response = await self._answer_items(form, rule, handle, asked, access)
+        for group, answer in zip(request.groups, response.groups, strict=True):
+            if answer.error_code:
+                continue
+            if group.all_partitions:
+                await self._filter(Shown("offsets", _topic), rule, answer, access)
+                continue
+            for item in group.topics:
+                if item.topic in refused:
+                    answer.offsets.extend(
+                        with_error(
+                            pb.CommittedOffset(topic=item.topic, partition=number, offset=-1, leader_epoch=-1),
+                            refused[item.topic],
+                        )
+                        for number in item.partitions
+                    )
+        return response  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ operations (KIP-430)
+
+    async def _add_operations(self, method: str, request: Any, response: Any, caller: Caller) -> None:
+        wish = _WITH_OPERATIONS.get(method)
+        if wish is None or not getattr(request, wish.field):
+            return
+        share = self._authorizer.shares.begin()
+        for item in wish.items(response):
+            if share.is_used_up:
+                await share.wait()
+            if not item.error_code:
+                found = self._authorizer.allowed_operations(caller, wish.resource_type, wish.name(item))
+                item.authorized_operations.extend(pb.AclOperation.Value(f"ACL_OPERATION_{one.name}") for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _OperationsWish:
+    field: str  # of the request, by which they are asked for
+    resource_type: AclResourceType
+    items: Callable[[Any], Iterable[Any]]
+    name: Callable[[Any], str]
+
+
+_WITH_OPERATIONS = {
+    "Metadata": _OperationsWish(
+        "include_authorized_operations", AclResourceType.TOPIC, lambda response: response.topics, lambda one: one.name
+    ),
+    "DescribeGroups": _OperationsWish(
+        "include_authorized_operations",
+        AclResourceType.GROUP,
+        lambda response: response.groups,
+        lambda one: one.group_id,
+    ),
+    "DescribeCluster": _OperationsWish(
+        "include_authorized_operations", AclResourceType.CLUSTER, lambda response: (response,), lambda _: CLUSTER_NAME
+    ),
+}
+_ANY_REFUSAL = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+
+
+def _with_items(message: Any, field: str, items: Iterable[Any]) -> Any:
+    """The message with these in the repeated field."""
+    changed = type(message)()
+    changed.CopyFrom(message)
+    changed.ClearField(field)
+    getattr(changed, field).extend(items)
+    return changed
+
+
+# ---------------------------------------------------------------- where the names are
+
+
+def _topic(message: Any) -> str:
+    return message.topic  # type: ignore[no-any-return]
+
+
+def _name(message: Any) -> str:
+    return message.name  # type: ignore[no-any-return]
+
+
+def _of_topic(message: Any) -> Names:
+    return ([message.topic],)
+
+
+def _of_name(message: Any) -> Names:
+    return ([message.name],)
+
+
+def _itself(name: str) -> Names:
+    return ([name],)
+
+
+def _of_cluster(_: Any, __: Authorizer) -> Names:
+    return ([CLUSTER_NAME],)
+
+
+def _of_group(request: Any, _: Authorizer) -> Names:
+    return ([request.group_id],)
+
+
+def _of_transactional_id(request: Any, _: Authorizer) -> Names:
+    return ([request.transactional_id],)
+
+
+def _of_config_resource(resource: pb.ConfigResource) -> Names:
+    is_topic = resource.type == pb.RESOURCE_TYPE_TOPIC
+    return ([resource.name], []) if is_topic else ([], [CLUSTER_NAME])
+
+
+def _entry(entry: type[Message], *fields: str) -> Callable[[Any, Refused], Sequence[Message]]:
+    """One entry, with these fields of the item."""
+
+    def refuse(item: Any, refused: Refused) -> Sequence[Message]:
+        return [with_error(entry(**{field: getattr(item, field) for field in fields}), refused)]
+
+    return refuse
+
+
+def _entry_of_text(entry: type[Message], field: str, **others: Any) -> Callable[[str, Refused], Sequence[Message]]:
+    return lambda text, refused: [with_error(entry(**{field: text}, **others), refused)]
+
+
+def _entry_for_each_partition(entry: type[Message]) -> Callable[[Any, Refused], Sequence[Message]]:
+    return lambda item, refused: [
+        with_error(entry(topic=item.topic, partition=number), refused) for number in item.partitions
+    ]
+
+
+def _init_producer_names(request: pb.InitProducerIdRequest, _: Authorizer) -> Names:
+    names = [name for name in (request.transactional_id, request.name) if name]
+    return (names, [] if names else [CLUSTER_NAME])
+
+
+def _coordinator_names(request: pb.FindCoordinatorRequest, _: Authorizer) -> Names:
+    return ([], [request.key]) if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION else ([request.key], [])
+
+
+def _created_view_names(request: pb.CreateViewRequest, authorizer: Authorizer) -> Names:
+    """Also the topic of the view that is replaced."""
+    before = authorizer.topic_of_view(request.view.name) if request.replace else None
+    return ([request.view.topic, *filter(None, [before])],)
+
+
+def _deleted_view_names(request: pb.DeleteViewRequest, authorizer: Authorizer) -> Names:
+    """A view that is not there is refused as a topic of its name: nothing tells it from one that may not be deleted."""
+    return ([authorizer.topic_of_view(request.name) or request.name],)
+
+
+def _refuse_step(request: pb.TransactionStepRequest, refused: Refused) -> Message:
+    return pb.TransactionStepResponse(
+        partitions=[with_error(pb.TransactionStepResult(), refused) for _ in request.partitions],
+        groups=[with_error(pb.TransactionStepResult(), refused) for _ in request.groups],
+    )
+
+
+_step = Form(pb.TransactionStepResponse, _of_cluster, refuse=_refuse_step)
+_topic_results = _entry_of_text(pb.TopicResult, "name")
+_committed = Items(
+    "partitions", "partitions", _of_topic, _entry(pb.OffsetCommitPartitionResponse, "topic", "partition")
+)
+
+FORMS: Mapping[str, Form] = {
+    "InitProducerId": Form(
+        pb.InitProducerIdResponse,
+        _init_producer_names,
+        refuse=lambda _, refused: with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), refused),
+    ),
+    "ResumeProducer": Form(
+        pb.ResumeProducerResponse,
+        items=Items(
+            "partitions",
+            "partitions",
+            _of_topic,
+            lambda item, refused: [
+                with_error(
+                    pb.ResumeProducerPartitionResponse(
+                        topic=item.topic, partition=item.partition, last_sequence=-1, last_epoch=-1, version=-1
+                    ),
+                    refused,
+                )
+            ],
+        ),
+    ),
+    "FindCoordinator": Form(pb.FindCoordinatorResponse, _coordinator_names),
+    "JoinGroup": Form(
+        pb.JoinGroupResponse,
+        _of_group,
+        refuse=lambda asked, refused: with_error(
+            pb.JoinGroupResponse(generation=-1, member_id=asked.member_id), refused
+        ),
+    ),
+    "SyncGroup": Form(pb.SyncGroupResponse, _of_group),
+    "Heartbeat": Form(pb.HeartbeatResponse, _of_group),
+    "LeaveGroup": Form(pb.LeaveGroupResponse, _of_group),
+    "OffsetCommit": Form(pb.OffsetCommitResponse, _of_group, _committed),
+    "OffsetFetch": Form(
+        pb.OffsetFetchResponse,
+        items=Items(
+            "groups",
+            "groups",
+            lambda group: ([group.group_id],),
+            _entry(pb.OffsetFetchGroupResponse, "group_id"),
+        ),
+    ),
+    "OffsetDelete": Form(
+        pb.OffsetDeleteResponse,
+        _of_group,
+        Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.OffsetCommitPartitionResponse)),
+    ),
+    "ListGroups": Form(pb.ListGroupsResponse, shown=Shown("groups", lambda group: group.group_id)),
+    "DescribeGroups": Form(
+        pb.DescribeGroupsResponse,
+        items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DescribedGroup, "group_id")),
+    ),
+    "DeleteGroups": Form(
+        pb.DeleteGroupsResponse,
+        items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DeletedGroup, "group_id")),
+    ),
+    "TxnOffsetCommit": Form(
+        pb.TxnOffsetCommitResponse,
+        lambda request, _: ([request.transactional_id], [request.group_id]),
+        _committed,
+    ),
+    "EndTxn": Form(
+        pb.EndTxnResponse,
+        _of_transactional_id,
+        refuse=lambda _, refused: with_error(pb.EndTxnResponse(producer_id=-1, producer_epoch=-1), refused),
+    ),
+    "ListTransactions": Form(
+        pb.ListTransactionsResponse, shown=Shown("transactions", lambda one: one.transactional_id)
+    ),
+    "DescribeTransactions": Form(
+        pb.DescribeTransactionsResponse,
+        items=Items(
+            "transactional_ids",
+            "transactions",
+            _itself,
+            _entry_of_text(pb.DescribedTransaction, "transactional_id"),
+        ),
+    ),
+    "DescribeProducers": Form(
+        pb.DescribeProducersResponse,
+        items=Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.PartitionProducers)),
+    ),
+    "AbortTransaction": Form(pb.AbortTransactionResponse, _of_cluster),
+    "FenceProducers": Form(
+        pb.FenceProducersResponse,
+        items=Items(
+            "transactional_ids",
+            "producers",
+            _itself,
+            _entry_of_text(pb.FencedProducer, "transactional_id", producer_id=-1, producer_epoch=-1),
+        ),
+    ),
+    "ListOffsets": Form(
+        pb.ListOffsetsResponse,
+        items=Items(
+            "partitions",
+            "partitions",
+            _of_topic,
+            lambda item, refused: [
+                with_error(
+                    pb.ListOffsetsPartitionResponse(
+                        topic=item.topic, partition=item.partition, offset=-1, timestamp_ms=-1
+                    ),
+                    refused,
+                )
+            ],
+        ),
+    ),
+    "Metadata": Form(pb.MetadataResponse),
+    "CreateTopics": Form(
+        pb.CreateTopicsResponse, items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))
+    ),
+    "DeleteTopics": Form(pb.DeleteTopicsResponse, items=Items("topics", "topics", _itself, _topic_results)),
+    "CreatePartitions": Form(
+        pb.CreatePartitionsResponse, items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))
+    ),
+    "DescribeConfigs": Form(
+        pb.DescribeConfigsResponse,
+        items=Items(
+            "resources",
+            "resources",
+            _of_config_resource,
+            lambda item, refused: [with_error(pb.ConfigsResult(resource=item), refused)],
+        ),
+    ),
+    "AlterConfigs": Form(
+        pb.AlterConfigsResponse,
+        items=Items(
+            "resources",
+            "resources",
+            lambda item: _of_config_resource(item.resource),
+            _entry(pb.ConfigsResult, "resource"),
+        ),
+    ),
+    "DeleteRecords": Form(
+        pb.DeleteRecordsResponse,
+        items=Items(
+            "partitions",
+            "partitions",
+            _of_topic,
+            lambda item, refused: [
+                with_error(
+                    pb.DeleteRecordsPartitionResponse(
+                        topic=item.topic, partition=item.partition, low_watermark=-1, version=-1
+                    ),
+                    refused,
+                )
+            ],
+        ),
+    ),
+    "MaintainLog": Form(
+        pb.MaintainLogResponse,
+        lambda request, _: ([request.topic],),
+        refuse=lambda _, refused: with_error(pb.MaintainLogResponse(partition=-1), refused),
+    ),
+    "SwapFiles": Form(pb.SwapFilesResponse, lambda request, _: ([request.topic], [request.topic])),
+    "CreateView": Form(pb.CreateViewResponse, _created_view_names),
+    "DeleteView": Form(pb.DeleteViewResponse, _deleted_view_names),
+    "ListViews": Form(pb.ListViewsResponse, shown=Shown("views", _topic)),
+    "DescribeCluster": Form(pb.DescribeClusterResponse, _of_cluster),
+    "ElectLeaders": Form(pb.ElectLeadersResponse, _of_cluster),
+    "AlterPartitionReassignments": Form(pb.AlterPartitionReassignmentsResponse, _of_cluster),
+    "ListPartitionReassignments": Form(pb.ListPartitionReassignmentsResponse, _of_cluster),
+    "DescribeUserScramCredentials": Form(pb.DescribeUserScramCredentialsResponse, _of_cluster),
+    "AlterUserScramCredentials": Form(
+        pb.AlterUserScramCredentialsResponse,
+        _of_cluster,
+        refuse=lambda request, refused: pb.AlterUserScramCredentialsResponse(
+            users=[
+                with_error(pb.AlteredUser(user=user), refused)
+                for user in dict.fromkeys(one.user for one in (*request.upsertions, *request.deletions))
+            ]
+        ),
+    ),
+    "DescribeClientQuotas": Form(pb.DescribeClientQuotasResponse, _of_cluster),
+    "AlterClientQuotas": Form(
+        pb.AlterClientQuotasResponse,
+        _of_cluster,
+        refuse=lambda request, refused: pb.AlterClientQuotasResponse(
+            entries=[with_error(pb.AlteredQuotas(entity=one.entity), refused) for one in request.entries]
+        ),
+    ),
+    "DescribeQuotaUsage": Form(pb.DescribeQuotaUsageResponse, _of_cluster),
+    "CreateAcls": Form(pb.CreateAclsResponse, _of_cluster),
+    "DescribeAcls": Form(pb.DescribeAclsResponse, _of_cluster),
+    "DeleteAcls": Form(pb.DeleteAclsResponse, _of_cluster),
+    "UnregisterBroker": Form(pb.UnregisterBrokerResponse, _of_cluster),
+    "UpdateFeatures": Form(pb.UpdateFeaturesResponse, _of_cluster),
+    "IdentifyBroker": Form(pb.IdentifyBrokerResponse, _of_cluster),
+    "RegisterBroker": Form(pb.RegisterBrokerResponse, _of_cluster),
+    "BrokerHeartbeat": Form(pb.BrokerHeartbeatResponse, _of_cluster),
+    "CommittedVersions": Form(pb.CommittedVersionsResponse, _of_cluster),
+    "RaiseLeaderEpoch": Form(pb.RaiseLeaderEpochResponse, _of_cluster),
+    "AddPartitionsToTxn": Form(
+        pb.AddPartitionsToTxnResponse,
+        _of_cluster,
+        refuse=lambda request, refused: pb.AddPartitionsToTxnResponse(
+            transactions=[with_error(pb.TransactionAdded(), refused) for _ in request.transactions]
+        ),
+    ),
+    "VoteTransaction": _step,
+    "ApplyTransaction": _step,
+    "DropTransaction": _step,
+    "FindNeeded": Form(pb.FindNeededResponse, _of_cluster),
+    "Envelope": Form(pb.EnvelopeResponse, _of_cluster),
+}

@@ -1,0 +1,167 @@
+"""What callers may do: refusals, what is remembered of them, and what is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
+from bus.authorization.decisions import AclPolicy
+from bus.authorization.index import AclIndex, AclIndexDraft
+from bus.broker_api.authorization import Access, Authorizer
+from bus.broker_api.call_permissions import CREATE_TOPIC, READ_TOPIC, WRITE_TOPIC
+from bus.broker_api.requests import Caller
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER
+from bus.errors import ErrorCode, Refused
+from bus.runtime.loop_shares import LoopShares
+
+T = TypeVar("T")
+ALICE = Caller("connection", "/10.0.0.1", "request", "User:alice")
+WRITE_ORDERS = AclBinding(
+    AclResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:alice",
+    "10.0.0.1",
+    AclOperation.WRITE,
+    AclPermission.ALLOW,
+)
+REFUSED = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "User:alice may not Write topic orders")
+
+
+class Cluster:
+    def __init__(self, *acls: AclBinding, policy: AclPolicy | None = None) -> None:
+        self.state = EMPTY_CLUSTER
+        self.look_ups = 0
+        self.add(*acls)
+        self.authorizer = Authorizer(lambda: self.state, policy or AclPolicy(), LoopShares())
+
+    def add(self, *acls: AclBinding) -> None:
+        draft = AclIndexDraft(self.state.acls)
+        for acl in acls:
+            draft.add(acl)
+        self.state = replace(self.state, acls=draft.finish())
+
+    def remove(self, acl: AclBinding) -> None:
+        draft = AclIndexDraft(self.state.acls)
+        draft.remove(acl)
+        self.state = replace(self.state, acls=draft.finish())
+
+    def access(self, caller: Caller = ALICE) -> Access:
+        access = self.authorizer.access(caller, "Produce")
+        assert access is not None
+        return access
+
+
+def run(waited: Awaitable[T]) -> T:
+    async def wait() -> T:
+        return await waited
+
+    return asyncio.run(wait())
+
+
+def test_a_refusal_says_who_may_not_do_what_and_not_by_which_rule() -> None:
+    assert run(Cluster().access().refusal(WRITE_TOPIC, "orders")) == REFUSED
+    deny = replace(WRITE_ORDERS, permission=AclPermission.DENY)
+    assert run(Cluster(deny).access().refusal(WRITE_TOPIC, "orders")) == REFUSED
+
+
+def test_the_host_is_the_address_without_what_kafka_prints_before_it() -> None:
+    assert run(Cluster(WRITE_ORDERS).access().refusal(WRITE_TOPIC, "orders")) is None
+    elsewhere = replace(ALICE, host="/10.0.0.2")
+    assert run(Cluster(WRITE_ORDERS).access(elsewhere).refusal(WRITE_TOPIC, "orders")) == REFUSED
+
+
+def test_a_change_of_the_acls_acts_on_the_next_request_of_the_same_stream() -> None:
+    cluster = Cluster()
+    access = cluster.access()
+    assert run(access.refusal(WRITE_TOPIC, "orders")) == REFUSED
+    cluster.add(WRITE_ORDERS)
+    assert run(access.refusal(WRITE_TOPIC, "orders")) is None
+    assert run(access.refusal(WRITE_TOPIC, "orders")) is None
+    cluster.remove(WRITE_ORDERS)
+    assert run(access.refusal(WRITE_TOPIC, "orders")) == REFUSED
+
+
+def test_what_was_allowed_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(WRITE_ORDERS)
+    access = cluster.access()
+    assert run(access.refusal(WRITE_TOPIC, "orders")) is None
+    monkeypatch.setattr(AclIndex, "find", None)
+    assert run(access.refusal(WRITE_TOPIC, "orders")) is None
+    with pytest.raises(TypeError):
+        run(access.refusal(READ_TOPIC, "orders"))
+    with pytest.raises(TypeError):
+        run(access.refusal(WRITE_TOPIC, "others"))
+
+
+def test_names_that_are_refused_and_names_that_are_seen() -> None:
+    access = Cluster(WRITE_ORDERS).access()
+    assert run(access.refusals(WRITE_TOPIC, ["others", "orders", "others"])).keys() == {"others"}
+    assert run(access.visible(WRITE_TOPIC, ["others", "orders"])) == {"orders"}
+
+
+def test_each_denial_is_one_line_of_kafkas_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bus.authorizer")
+    deny = replace(WRITE_ORDERS, permission=AclPermission.DENY, host="*")
+    access = Cluster(deny).access()
+    run(access.refusals(WRITE_TOPIC, ["orders", "orders", "others"]))
+    run(access.visible(WRITE_TOPIC, ["orders"]))
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "INFO",
+            "Principal = User:alice is Denied operation = Write from host = 10.0.0.1 on resource = "
+            "Topic:LITERAL:orders for request = Produce with resourceRefCount = 2 based on rule "
+            "MatchingAcl(acl=StandardAcl(resourceType=TOPIC, resourceName=orders, patternType=LITERAL, "
+            "principal=User:alice, host=*, operation=WRITE, permissionType=DENY))",
+        ),
+        (
+            "INFO",
+            "Principal = User:alice is Denied operation = Write from host = 10.0.0.1 on resource = "
+            "Topic:LITERAL:others for request = Produce with resourceRefCount = 1 based on rule DefaultDeny",
+        ),
+    ]
+
+
+def test_grants_and_what_a_list_leaves_out_are_lines_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "bus.authorizer")
+    access = Cluster(WRITE_ORDERS, policy=AclPolicy(frozenset({"User:root"}))).access()
+    for _ in range(2):  # also what is known already
+        run(access.refusals(WRITE_TOPIC, ["orders"]))
+    run(access.visible(WRITE_TOPIC, ["others"]))
+    run(Cluster(policy=AclPolicy(frozenset({"User:alice"}))).access().refusal(CREATE_TOPIC, "new"))
+    assert [record.levelname for record in caplog.records] == ["DEBUG"] * 4
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == lines[1]
+    assert " is Allowed operation = Write " in lines[0]
+    assert " is Denied operation = Write " in lines[2]
+    assert " on resource = Topic:LITERAL:new for request = Produce " in lines[3]
+    assert lines[3].endswith(" based on rule SuperUser")
+
+
+def test_names_with_newlines_forge_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bus.authorizer")
+    caller = replace(ALICE, principal="User:a\nPrincipal = User:root is Allowed", host="/\u2028")
+    refused = run(Cluster().access(caller).refusal(WRITE_TOPIC, "x\r\n2026-01-01 INFO forged"))
+    assert refused is not None
+    (record,) = caplog.records
+    for text in (record.getMessage(), refused.message):
+        assert len(text.splitlines()) == 1
+
+
+def test_nothing_is_asked_without_an_authorizer() -> None:
+    authorizer = Authorizer(lambda: EMPTY_CLUSTER, None, LoopShares())
+    assert authorizer.access(ALICE, "Produce") is None
+    assert not authorizer.is_enabled
+
+
+def test_a_stream_keeps_no_more_names_than_it_may() -> None:
+    access = Cluster(replace(WRITE_ORDERS, resource_name="*")).access()
+    for number in range(3):
+        assert not run(access.refusals(WRITE_TOPIC, [f"{number}-{name}" for name in range(6_000)]))
+    assert len(access._allowed[WRITE_TOPIC]) < 16_000

@@ -1,0 +1,373 @@
+"""Authorization of calls: each call of the contract has a rule, and a refusal has its place in each answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+from bus.authorization.acls import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from bus.authorization.decisions import AclPolicy
+from bus.authorization.index import AclIndexDraft
+from bus.broker_api.authorization import Authorizer
+from bus.broker_api.call_permissions import CALL_RULES
+from bus.broker_api.requests import Caller
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
+from bus.errors import ErrorCode
+from bus.grpc_api.server.authorization import CHECK_THEMSELVES, FORMS, CallAuthorization
+from bus.grpc_api.server.service_door import BUS, CLUSTER
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.loop_shares import LoopShares
+
+METHODS = {method.name: method for service in (BUS, CLUSTER) for method in service.methods}
+CODES = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+ALICE = Caller("connection", "/127.0.0.1", "request", "User:alice")
+
+
+def allow(
+    operation: AclOperation, name: str, of: AclResourceType = AclResourceType.TOPIC, principal: str = "User:alice"
+) -> AclBinding:
+    return AclBinding(of, name, PatternType.LITERAL, principal, "*", operation, AclPermission.ALLOW)
+
+
+def authorization(*acls: AclBinding, policy: AclPolicy | None = None, state: ClusterState = EMPTY_CLUSTER) -> Any:
+    draft = AclIndexDraft(EMPTY_CLUSTER.acls)
+    for acl in acls:
+        draft.add(acl)
+    known = replace(state, acls=draft.finish())
+    return CallAuthorization(Authorizer(lambda: known, policy or AclPolicy(), LoopShares()))
+
+
+def answer(checked: CallAuthorization, method: str, request: Any, response: Any = None) -> tuple[Any, list[Any]]:
+    """The answer, and what the handler was asked, which gives `response`."""
+    asked: list[Any] = []
+
+    async def handle(message: Any) -> Any:
+        asked.append(message)
+        return response(message) if callable(response) else response
+
+    return asyncio.run(checked.answer(method, handle, request, ALICE)), asked
+
+
+def filled(message: Any, depth: int = 0) -> Any:
+    """With something in every field: one item, one name."""
+    for field in message.DESCRIPTOR.fields:
+        is_repeated = field.is_repeated
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            continue
+        if field.message_type is not None:
+            if depth < 4:
+                part = getattr(message, field.name)
+                filled(part.add() if is_repeated else part, depth + 1)
+                if not is_repeated:
+                    part.SetInParent()
+            continue
+        value: Any = {FieldDescriptor.CPPTYPE_STRING: "x", FieldDescriptor.CPPTYPE_BOOL: False}.get(field.cpp_type, 0)
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and field.type == FieldDescriptor.TYPE_BYTES:
+            value = b""
+        if is_repeated:
+            getattr(message, field.name).append(value)
+        else:
+            setattr(message, field.name, value)
+    return message
+
+
+def codes_in(message: Any) -> set[int]:
+    found = set()
+    for field, value in message.ListFields():
+        values = list(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes)) else [value]
+        if field.name == "error_code":
+            found.add(value)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            found |= {code for part in values for code in codes_in(part)}
+    return found
+
+
+def test_each_call_of_the_contract_has_a_rule_and_a_form_and_no_other_has() -> None:
+    assert CALL_RULES.keys() == METHODS.keys()
+    assert FORMS.keys() | CHECK_THEMSELVES == METHODS.keys()
+    assert not FORMS.keys() & CHECK_THEMSELVES
+    for name, form in FORMS.items():
+        assert form.response.DESCRIPTOR is METHODS[name].output_type, name
+
+
+def test_each_rule_asks_for_something_and_only_the_rules_of_streams_are_not_checked_here() -> None:
+    for name, rule in CALL_RULES.items():
+        assert rule.request or rule.items or rule.shown, name
+    streams = {name for name, method in METHODS.items() if method.client_streaming}
+    assert streams | {"ProduceOnce", "FetchOnce"} == CHECK_THEMSELVES
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - CHECK_THEMSELVES - {"MaintainLog"}))
+def test_who_is_allowed_nothing_gets_nothing_done_and_sees_nothing(method: str) -> None:
+    request = filled(METHODS[method].input_type._concrete_class())
+    response = filled(METHODS[method].output_type._concrete_class())
+    for field, _ in response.ListFields():
+        if field.name == "error_code":
+            response.ClearField("error_code")
+    found, asked = answer(authorization(), method, request, response)
+    rule = CALL_RULES[method]
+    if rule.request or rule.items:
+        assert codes_in(found) & CODES, method
+        assert not asked or method == "Metadata", method  # which tells of the brokers in any case
+    else:
+        shown = FORMS[method].shown
+        assert shown is not None
+        assert len(getattr(found, shown.answered)) == 0
+        assert not codes_in(found) & CODES  # a list is never refused
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - CHECK_THEMSELVES - {"MaintainLog"}))
+def test_a_super_user_may_make_each_call(method: str) -> None:
+    request = filled(METHODS[method].input_type._concrete_class())
+    response = METHODS[method].output_type._concrete_class()
+    if method == "OffsetFetch":
+        response = filled(response)
+    found, asked = answer(authorization(policy=AclPolicy(frozenset({"User:alice"}))), method, request, response)
+    assert asked == [request]
+    assert found == response
+
+
+def test_items_that_are_refused_are_in_their_places_and_cost_no_other() -> None:
+    request = pb.DeleteTopicsRequest(topics=["a", "mine", "b", "mine"])
+    response = pb.DeleteTopicsResponse(topics=[pb.TopicResult(name="mine", topic_id="1")] * 2)
+    found, asked = answer(authorization(allow(AclOperation.DELETE, "mine")), "DeleteTopics", request, response)
+    assert [list(one.topics) for one in asked] == [["mine", "mine"]]
+    assert [(one.name, one.topic_id, one.error_code) for one in found.topics] == [
+        ("a", "", 29),
+        ("mine", "1", 0),
+        ("b", "", 29),
+        ("mine", "1", 0),
+    ]
+    assert found.topics[0].error_message == "User:alice may not Delete topic a"
+
+
+def test_topics_of_several_partitions_are_refused_partition_by_partition() -> None:
+    request = pb.DescribeProducersRequest(
+        topics=[
+            pb.TopicPartitions(topic="a", partitions=[0, 1]),
+            pb.TopicPartitions(topic="mine", partitions=[2, 3]),
+            pb.TopicPartitions(topic="b", partitions=[4]),
+        ]
+    )
+    response = pb.DescribeProducersResponse(
+        partitions=[pb.PartitionProducers(topic="mine", partition=number) for number in (2, 3)]
+    )
+    found, _ = answer(authorization(allow(AclOperation.READ, "mine")), "DescribeProducers", request, response)
+    places = [(one.topic, one.partition, one.error_code) for one in found.partitions]
+    assert places == [("a", 0, 29), ("a", 1, 29), ("mine", 2, 0), ("mine", 3, 0), ("b", 4, 29)]
+
+
+def test_an_answer_that_is_an_error_as_a_whole_stays_what_it_is() -> None:
+    request = pb.OffsetDeleteRequest(
+        group_id="g", topics=[pb.TopicPartitions(topic=one, partitions=[0]) for one in ("a", "mine")]
+    )
+    acls = (allow(AclOperation.DELETE, "g", AclResourceType.GROUP), allow(AclOperation.READ, "mine"))
+    response = pb.OffsetDeleteResponse(error_code=pb.ERROR_CODE_NOT_COORDINATOR)
+    found, _ = answer(authorization(*acls), "OffsetDelete", request, response)
+    assert found == response
+
+
+def test_the_first_need_that_is_not_met_is_the_one_that_is_told() -> None:
+    request = pb.TxnOffsetCommitRequest(
+        transactional_id="t", group_id="g", partitions=[pb.OffsetCommitPartition(topic="a", partition=1)]
+    )
+    acls = (
+        allow(AclOperation.WRITE, "t", AclResourceType.TRANSACTIONAL_ID),
+        allow(AclOperation.READ, "g", AclResourceType.GROUP),
+        allow(AclOperation.READ, "a"),
+    )
+    for count, code in enumerate((53, 30, 29)):
+        found, asked = answer(authorization(*acls[:count]), "TxnOffsetCommit", request)
+        assert [(one.topic, one.partition, one.error_code) for one in found.partitions] == [("a", 1, code)]
+        assert not asked
+    _, asked = answer(authorization(*acls), "TxnOffsetCommit", request, pb.TxnOffsetCommitResponse())
+    assert asked == [request]
+
+
+def test_an_identity_needs_idempotent_write_or_any_topic_to_write_to_and_a_name_the_right_to_it() -> None:
+    def code(request: pb.InitProducerIdRequest, *acls: AclBinding) -> int:
+        found, _ = answer(authorization(*acls), "InitProducerId", request, pb.InitProducerIdResponse())
+        return int(found.error_code)
+
+    nameless = pb.InitProducerIdRequest()
+    assert code(nameless) == 31
+    assert code(nameless, allow(AclOperation.WRITE, "any")) == 0
+    assert code(nameless, allow(AclOperation.READ, "any")) == 31
+    cluster = allow(AclOperation.IDEMPOTENT_WRITE, "kafka-cluster", AclResourceType.CLUSTER)
+    assert code(nameless, cluster) == 0
+    for named in (pb.InitProducerIdRequest(name="n"), pb.InitProducerIdRequest(transactional_id="n")):
+        assert code(named, cluster, allow(AclOperation.WRITE, "any")) == 53
+        assert code(named, allow(AclOperation.WRITE, "n", AclResourceType.TRANSACTIONAL_ID)) == 0
+
+
+def test_topics_are_created_by_those_who_may_create_any_or_this_one() -> None:
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a"), pb.NewTopic(name="b")])
+
+    def created(*acls: AclBinding) -> list[str]:
+        def made(asked: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
+            return pb.CreateTopicsResponse(topics=[pb.TopicResult(name=one.name) for one in asked.topics])
+
+        found, _ = answer(authorization(*acls), "CreateTopics", request, made)
+        assert [one.name for one in found.topics] == ["a", "b"]
+        return [one.name for one in found.topics if not one.error_code]
+
+    assert created() == []
+    assert created(allow(AclOperation.CREATE, "b")) == ["b"]
+    assert created(allow(AclOperation.CREATE, "kafka-cluster", AclResourceType.CLUSTER)) == ["a", "b"]
+
+
+def test_configs_of_a_broker_are_those_of_the_cluster() -> None:
+    request = pb.DescribeConfigsRequest(
+        resources=[
+            pb.ConfigResource(type=pb.RESOURCE_TYPE_BROKER),
+            pb.ConfigResource(type=pb.RESOURCE_TYPE_TOPIC, name="a"),
+        ]
+    )
+
+    def described(asked: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
+        return pb.DescribeConfigsResponse(resources=[pb.ConfigsResult(resource=one) for one in asked.resources])
+
+    acl = allow(AclOperation.ALTER_CONFIGS, "a")
+    found, _ = answer(authorization(acl), "DescribeConfigs", request, described)
+    assert [one.error_code for one in found.resources] == [31, 0]
+    assert [one.resource for one in found.resources] == list(request.resources)
+
+
+def test_groups_are_listed_as_far_as_they_may_be_described() -> None:
+    response = pb.ListGroupsResponse(groups=[pb.ListedGroup(group_id=name) for name in ("a", "b")])
+
+    def listed(*acls: AclBinding) -> list[str]:
+        found, _ = answer(authorization(*acls), "ListGroups", pb.ListGroupsRequest(), response)
+        assert found.error_code == 0
+        return [one.group_id for one in found.groups]
+
+    assert listed(allow(AclOperation.READ, "b", AclResourceType.GROUP)) == ["b"]
+    response = pb.ListGroupsResponse(groups=[pb.ListedGroup(group_id=name) for name in ("a", "b")])
+    assert listed(allow(AclOperation.DESCRIBE, "kafka-cluster", AclResourceType.CLUSTER)) == ["a", "b"]
+
+
+def metadata(asked: pb.MetadataRequest) -> pb.MetadataResponse:
+    names = list(asked.topics) or ["mine", "other"]
+    return pb.MetadataResponse(
+        brokers=[pb.Broker(broker_id=0)], topics=[pb.TopicMetadata(name=name, topic_id=f"id {name}") for name in names]
+    )
+
+
+def test_topics_are_listed_as_far_as_they_may_be_described() -> None:
+    found, _ = answer(authorization(allow(AclOperation.READ, "mine")), "Metadata", pb.MetadataRequest(), metadata)
+    assert [one.name for one in found.topics] == ["mine"]
+    assert len(found.brokers) == 1
+
+
+def test_a_topic_that_is_named_and_may_not_be_described_is_refused_whether_it_exists_or_not() -> None:
+    request = pb.MetadataRequest(topics=["other", "mine", "none", "mine"], allow_auto_topic_creation=True)
+    acls = (allow(AclOperation.WRITE, "mine"), allow(AclOperation.CREATE, "mine"))
+    found, asked = answer(authorization(*acls), "Metadata", request, metadata)
+    assert [(one.name, one.topic_id, one.error_code) for one in found.topics] == [
+        ("other", "", 29),
+        ("mine", "id mine", 0),
+        ("none", "", 29),
+    ]
+    assert [list(one.topics) for one in asked] == [["mine"]]
+
+
+def test_metadata_of_topics_of_which_none_may_be_described_still_tell_of_the_brokers_and_create_none() -> None:
+    request = pb.MetadataRequest(topics=["other", "another"], allow_auto_topic_creation=True)
+    found, (asked,) = answer(authorization(), "Metadata", request, metadata)
+    assert [(one.name, one.error_code) for one in found.topics] == [("other", 29), ("another", 29)]
+    assert len(found.brokers) == 1
+    assert not asked.allow_auto_topic_creation
+
+
+def test_a_topic_that_does_not_exist_is_created_only_for_those_who_may() -> None:
+    request = pb.MetadataRequest(topics=["new"], allow_auto_topic_creation=True)
+    found, _ = answer(authorization(allow(AclOperation.WRITE, "new")), "Metadata", request, metadata)
+    assert [(one.name, one.error_code) for one in found.topics] == [("new", 29)]
+    assert found.topics[0].error_message == "User:alice may not Create topic new"
+    acls = (allow(AclOperation.WRITE, "new"), allow(AclOperation.CREATE, "new"))
+    found, (asked,) = answer(authorization(*acls), "Metadata", request, metadata)
+    assert asked == request
+    assert found.topics[0].topic_id == "id new"
+
+
+def test_offsets_are_shown_of_topics_that_may_be_described() -> None:
+    named = [pb.TopicPartitions(topic=topic, partitions=[0, 1]) for topic in ("other", "mine")]
+    request = pb.OffsetFetchRequest(
+        groups=[
+            pb.OffsetFetchGroup(group_id="hidden", topics=named),
+            pb.OffsetFetchGroup(group_id="g", topics=named),
+            pb.OffsetFetchGroup(group_id="g", all_partitions=True),
+        ]
+    )
+
+    def fetched(asked: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
+        return pb.OffsetFetchResponse(
+            groups=[
+                pb.OffsetFetchGroupResponse(
+                    group_id=group.group_id,
+                    offsets=[
+                        pb.CommittedOffset(topic=topic, offset=7)
+                        for topic in ([one.topic for one in group.topics] or ["other", "mine"])
+                    ],
+                )
+                for group in asked.groups
+            ]
+        )
+
+    acls = (allow(AclOperation.READ, "g", AclResourceType.GROUP), allow(AclOperation.READ, "mine"))
+    found, _ = answer(authorization(*acls), "OffsetFetch", request, fetched)
+    offsets = [
+        [(one.topic, one.partition, one.offset, one.error_code) for one in group.offsets] for group in found.groups
+    ]
+    assert [group.error_code for group in found.groups] == [30, 0, 0]
+    assert offsets == [
+        [],
+        [("mine", 0, 7, 0), ("other", 0, -1, 29), ("other", 1, -1, 29)],
+        [("mine", 0, 7, 0)],
+    ]
+
+
+def test_operations_are_told_on_request_also_where_nobody_is_asked() -> None:
+    request = pb.DescribeGroupsRequest(group_ids=["g"], include_authorized_operations=True)
+
+    def described(asked: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
+        return pb.DescribeGroupsResponse(groups=[pb.DescribedGroup(group_id=one) for one in asked.group_ids])
+
+    acl = allow(AclOperation.DESCRIBE, "g", AclResourceType.GROUP)
+    found, _ = answer(authorization(acl), "DescribeGroups", request, described)
+    assert list(found.groups[0].authorized_operations) == [pb.ACL_OPERATION_DESCRIBE]
+    open_to_all = CallAuthorization(Authorizer(lambda: EMPTY_CLUSTER, None, LoopShares()))
+    found, _ = answer(open_to_all, "DescribeGroups", request, described)
+    assert list(found.groups[0].authorized_operations) == [
+        pb.ACL_OPERATION_READ,
+        pb.ACL_OPERATION_DELETE,
+        pb.ACL_OPERATION_DESCRIBE,
+    ]
+    found, _ = answer(open_to_all, "DescribeGroups", pb.DescribeGroupsRequest(group_ids=["g"]), described)
+    assert not found.groups[0].authorized_operations
+
+
+def test_without_an_authorizer_handlers_are_called_as_they_are() -> None:
+    open_to_all = CallAuthorization(Authorizer(lambda: EMPTY_CLUSTER, None, LoopShares()))
+
+    async def handle(request: Any) -> Any:
+        return request
+
+    with_operations = {"Metadata", "DescribeGroups", "DescribeCluster"}
+    for method in METHODS.keys() - with_operations:
+        assert open_to_all.around(method, handle, lambda: ALICE) is handle
