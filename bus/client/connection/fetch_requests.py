@@ -51,7 +51,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int
     log_start: int
     batches: list[FetchedBatch]
-    size_bytes: int  # of the batches, on the wire
+    size_bytes: int  # of the batches' records
     leader: LeaderHint | None = None
     version: int = -1
     read_replica: int | None = None
@@ -100,13 +100,14 @@ def decode_fetch(response: Any) -> Fetched:
 def _decode_partition(answer: pb.PartitionFetchResponse) -> FetchedPartition:
     partition = TopicPartition(answer.topic, answer.partition)
     error = error_of(answer.error_code, answer.error_message or str(partition)) if answer.error_code else None
+    batches = list(map(decode_batch, answer.batches))
     return FetchedPartition(
         partition,
         error,
         answer.high_watermark,
         answer.log_start_offset,
-        [decode_batch(batch) for batch in answer.batches],
-        sum(batch.ByteSize() for batch in answer.batches),
+        batches,
+        sum(len(batch.payload) for batch in batches),  # protobuf's ByteSize would encode them all again
         hint_of(answer),
         answer.version,
         answer.preferred_read_replica if answer.HasField("preferred_read_replica") else None,
