@@ -331,6 +331,10 @@ class StagedTransactions(Protocol):
         one is missing or damaged."""
         ...
 
+    def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
+        """What `read` would return, if memory has exactly that; None: `read` it. Does no I/O."""
+        ...
+
     def drop(self, key: StagingKey) -> None:
         """Delete all that is staged of the transaction. Safe to repeat. Not atomic: a crash may leave some of it."""
         ...

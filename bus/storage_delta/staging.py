@@ -94,6 +94,12 @@ class DeltaStagedTransactions:
             newest_ms=max(entry.modified_ms for _, entry in files),
         )
 
+    def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
+        found = self._cache.find(self._cached_name(key), last_sequence)
+        if found is None or sum(batch.record_count for batch in found) != last_sequence + 1:
+            return None
+        return found
+
     def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
         staged_here = self._cache.find(self._cached_name(key), last_sequence)
         return self._read_files(key, last_sequence) if staged_here is None else self._cut(staged_here, last_sequence)

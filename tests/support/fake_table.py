@@ -83,6 +83,7 @@ class FakeStaged:
         self.find_fault: Exception | None = None
         self.batches: dict[StagingKey, dict[tuple[int, int], RecordBatch]] = {}
         self.faults: list[Exception | Scripted | None] = []
+        self.recalled: dict[StagingKey, Sequence[RecordBatch]] = {}
         self.finds = 0
         self.now_ms = 0
 
@@ -122,6 +123,9 @@ class FakeStaged:
         if sequence <= last_sequence:
             raise StorageFault(f"{key}: expected sequence {sequence} in a staged file, found none")
         return batches
+
+    def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
+        return self.recalled.get(key)
 
     def drop(self, key: StagingKey) -> None:
         self.batches.pop(key, None)

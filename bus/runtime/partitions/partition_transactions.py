@@ -298,12 +298,19 @@ class PartitionTransactions:
         batches: Sequence[RecordBatch] = ()
         if not is_applied(self._table, applied):
             try:
-                batches = await self._calls.read(functools.partial(self._table.staged.read, key, last_sequence))
+                batches = await self._read_staged(key, last_sequence)
             except StorageFault as fault:
                 if not is_applied(self._table, applied):  # else the call that it repeats has ended meanwhile
                     _log.error("%s: %s cannot be applied: %s", self._name, applied, fault)
                     return self._refuse(str(fault))
         return await self._writer.apply_transaction(applied, batches)
+
+    async def _read_staged(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+        """As a rule this leader has staged them itself, and a thread would cost more than it does."""
+        recalled = self._table.staged.recall(key, last_sequence)
+        if recalled is not None:
+            return recalled
+        return await self._calls.read(functools.partial(self._table.staged.read, key, last_sequence))
 
     def _recall(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
         """What a repeat is answered, as far as memory goes."""

@@ -52,6 +52,23 @@ def test_what_this_leader_staged_is_not_read_from_the_files_and_is_the_same() ->
         store.reads = 0
 
 
+def test_what_memory_has_exactly_is_recalled_without_any_reading() -> None:
+    store = CountingStore()
+    staged = leader(store, StagedCache())
+    for first, last in ((0, 2), (3, 3), (4, 9)):
+        staged.stage(KEY, numbers(first, last))
+    for last_sequence in (9, 3, 2):
+        recalled = staged.recall(KEY, last_sequence)
+        assert recalled is not None
+        assert list(recalled) == list(staged.read(KEY, last_sequence))
+    assert store.reads == 0
+    assert staged.recall(KEY, 5) is None, "the last batch has to be cut"
+    assert staged.recall(KEY, 10) is None
+    assert leader(store, StagedCache()).recall(KEY, 9) is None
+    staged.drop(KEY)
+    assert staged.recall(KEY, 9) is None
+
+
 def test_what_another_leader_staged_is_read_from_its_file() -> None:
     """Its broker may have given it other timestamps than ours gave to the repeat."""
     store = CountingStore()

@@ -270,6 +270,17 @@ def test_application_that_failed_leaves_no_row_and_can_be_repeated() -> None:
     run(scenario)
 
 
+def test_what_this_leader_remembers_is_applied_without_reading_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        await stage(bench, Coordinator(), 0, 2)
+        staged = bench.table.staged
+        staged.recalled[KEY] = [*staged.batches.pop(KEY).values()]
+        assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
+        assert rows(bench) == [(0, 7, 0), (1, 7, 1)]
+
+    run(scenario)
+
+
 def test_staged_rows_that_are_missing_are_never_left_out() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
