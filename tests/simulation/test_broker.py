@@ -596,8 +596,9 @@ def broken_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A root of level 0 gets records of level 1."""
-    for module in (broker_decisions, broker_lifecycle, cluster_draft, partition_placement):
+    for module in (broker_decisions, broker_lifecycle, partition_placement):
         monkeypatch.setattr(module, "LEVEL_OF_CLUSTERS", 0)
+    monkeypatch.setattr(cluster_draft, "level_of", lambda record: 0)
 
 
 def broken_leadership(monkeypatch: pytest.MonkeyPatch) -> None:

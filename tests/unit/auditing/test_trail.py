@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from bus.auditing import trail as t
+from bus.auditing.events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind, check_row, encode_event
+
+MINUTE = t.GRANT_INTERVAL_MS
+
+
+def denial(time_ms: int, topic: str = "orders") -> AuditEvent:
+    return AuditEvent(time_ms, AuditKind.DECISION, "User:a", operation="Write", resource=topic, decision=DENIED)
+
+
+def grant(time_ms: int, topic: str = "orders", count: int = 1, principal: str = "User:a") -> AuditEvent:
+    return AuditEvent(
+        time_ms, AuditKind.DECISION, principal, operation="Read", resource=topic, decision=ALLOWED, count=count
+    )
+
+
+def test_rows_are_taken_in_order_so_many_at_a_time() -> None:
+    trail = t.AuditTrail()
+    events = [denial(1), denial(2), denial(3)]
+    for event in events:
+        trail.add(event)
+    assert trail.take(2, 10) == events[:2]
+    assert trail.take(2, 10) == events[2:]
+    assert trail.take(2, 10) == []
+
+
+def test_grants_are_a_row_a_minute_for_each_principal_operation_and_resource() -> None:
+    trail = t.AuditTrail()
+    for event in (grant(0), grant(5, count=3), grant(6, "other"), grant(7, principal="User:b")):
+        trail.add_grant(event)
+    assert trail.take(10, MINUTE - 1) == []
+    assert trail.take(10, MINUTE) == [
+        AuditEvent(5, AuditKind.DECISION, "User:a", operation="Read", resource="orders", decision=ALLOWED, count=4),
+        grant(6, "other"),
+        grant(7, principal="User:b"),
+    ]
+    trail.add_grant(grant(MINUTE))
+    assert trail.take(10, MINUTE + 1) == []
+    assert trail.take(10, MINUTE + 1, is_last=True) == [grant(MINUTE)]
+
+
+def test_what_is_too_much_is_counted_in_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t, "ROWS_MAX", 2)
+    monkeypatch.setattr(t, "GRANTS_MAX", 1)
+    trail = t.AuditTrail()
+    for number in range(5):
+        trail.add(denial(number))
+        trail.add_grant(grant(number, f"t{number}"))
+    assert trail.take(1, 9) == [denial(0)]
+    assert trail.take(9, 9) == [denial(1), AuditEvent(9, AuditKind.GAP, count=7)]
+    assert trail.take(9, 9, is_last=True) == [grant(0, "t0")]
+
+
+def test_rows_that_could_not_be_written_come_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trail = t.AuditTrail()
+    trail.add(denial(1))
+    taken = trail.take(9, 5)
+    trail.add(denial(2))
+    trail.put_back(taken)
+    assert trail.take(9, 6) == [denial(1), denial(2)]
+
+
+def test_rows_that_are_put_back_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t, "ROWS_MAX", 2)
+    monkeypatch.setattr(t, "GRANTS_MAX", 0)
+    trail = t.AuditTrail()
+    trail.add(denial(3))
+    trail.put_back([denial(1), denial(2)])
+    assert trail.take(1, 9) == [denial(1)]
+    assert trail.take(9, 9) == [denial(2), AuditEvent(9, AuditKind.GAP, count=1)]
+
+
+def test_row_has_bounded_texts_and_is_taken_from_another_broker() -> None:
+    row = encode_event(denial(7, "x" * 5_000), broker_id=3)
+    assert (row["time"], row["kind"], row["broker_id"]) == (7_000, "DECISION", 3)
+    assert len(row["resource"]) == TEXT_LENGTH_MAX
+    assert check_row(row) == row
+
+
+@pytest.mark.parametrize("change", [{"time": "now"}, {"count": True}, {"principal": None}, {"more": 1}])
+def test_row_of_another_form_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        check_row(encode_event(denial(7), broker_id=3) | change)
