@@ -30,6 +30,7 @@ from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.model import PLAINTEXT, SSL, BrokerEndpoint, ListenerAddress, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
@@ -77,6 +78,7 @@ class BrokerCore:
         self._coordinator: GroupCoordinator | None = None
         self._transactions: Transactions | None = None
         self._users: UserDirectory | None = None
+        self._audit: AuditLog | None = None
 
     @property
     def storage(self) -> Storage:
@@ -97,6 +99,11 @@ class BrokerCore:
     def transactions(self) -> Transactions:
         assert self._transactions is not None, "the broker has not started"
         return self._transactions
+
+    @property
+    def audit(self) -> AuditLog:
+        assert self._audit is not None, "the broker has not started"
+        return self._audit
 
     async def start(self, storage: Storage, address: Address, listeners: tuple[ListenerAddress, ...] = ()) -> BrokerApi:
         """Raises `StorageFault`; then nothing of it runs any more. The core closes `storage`. `address`: for other
@@ -135,6 +142,8 @@ class BrokerCore:
             self.transactions.start()
             self._users = UserDirectory(storage, clock=self._clock, calls=self.calls, tasks=self._tasks)
             await self._users.start(follow=self._config.has_logins)
+            self._audit = AuditLog(self.cluster, self._peers, clock=self._clock, tasks=self._tasks)
+            self._audit.start()
         except BaseException:
             await self.abandon()
             raise
@@ -143,6 +152,7 @@ class BrokerCore:
             self.coordinator,
             self.transactions,
             self._users,
+            self.audit,
             self._config,
             clock=self._clock,
             calls=self.calls,
@@ -176,6 +186,7 @@ class BrokerCore:
             self._users.close()
 
     async def stop(self) -> None:
+        await self.audit.close()
         await self.cluster.end_changes()
         await self.cluster.end_maintenance()
         await self._tasks.join()
@@ -216,6 +227,10 @@ class Broker:
     @property
     def cluster(self) -> Cluster:
         return self._core.cluster
+
+    @property
+    def audit(self) -> AuditLog:
+        return self._core.audit
 
     async def start(self) -> None:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""

@@ -22,6 +22,7 @@ INTERNAL_TOPIC_PREFIX = "__"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
+AUDIT_TOPIC = "__audit"
 GROUP_PLACEMENT = "group.placement"  # kept with that topic: how a group's id leads to its partition
 
 

@@ -87,6 +87,7 @@ class Access:
 
     def __init__(self, authorizer: Authorizer, caller: Caller, call: str) -> None:
         self._authorizer = authorizer
+        self._caller = caller
         self._requester = requester_of(caller)
         self._call = call
         self._index: AclIndex | None = None
@@ -127,7 +128,9 @@ class Access:
             if not decision.is_allowed or authorizer.log.has_grants:
                 resource = AclResource(need.resource_type, name)
                 authorizer.log.report(
-                    AccessDecided(self._requester, need.operation, resource, self._call, count, decision, is_filter)
+                    AccessDecided(
+                        self._requester, need.operation, resource, self._call, count, decision, is_filter, self._caller
+                    )
                 )
         return refused
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bus.broker_api.access_log import AccessLog
 from bus.broker_api.acls import AclApi
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.client_quotas import ClientQuotas
@@ -19,6 +20,7 @@ from bus.broker_api.transactions import TransactionApi
 from bus.broker_api.users import UserApi
 from bus.config.broker import BrokerConfig
 from bus.ports import Clock
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
@@ -43,6 +45,7 @@ class BrokerApi:
         coordinator: GroupCoordinator,
         transactions: Transactions,
         users: UserDirectory,
+        audit: AuditLog,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -51,18 +54,19 @@ class BrokerApi:
         shares: LoopShares,
     ) -> None:
         self.calls = calls
+        self.audit = audit
         self.shares = shares
         self.endpoint = cluster.endpoint
         self.produce_memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
         # Of all other calls: a client whose records wait for a slow disk still gets its heartbeats through.
         self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
-        self.authorizer = Authorizer(lambda: cluster.state, config.acl_policy, shares)
+        self.authorizer = Authorizer(lambda: cluster.state, config.acl_policy, shares, AccessLog(audit))
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
         self.quotas = ClientQuotas(cluster, stopping)
         self.quota_admin = QuotaAdminApi(cluster, self.quotas)
         self.cluster_admin = ClusterAdminApi(cluster, shares)
-        self.cluster = ClusterApi(cluster, stopping)
+        self.cluster = ClusterApi(cluster, stopping, audit)
         self.metadata = MetadataApi(cluster, self.quotas, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
         self.produce = ProduceApi(cluster, transactions.link, clock, calls, shares, request_timeout_ms=timeout_ms)

@@ -151,5 +151,6 @@ CALL_RULES: Mapping[str, CallRule] = {
     "ApplyTransaction": _BETWEEN_BROKERS,
     "DropTransaction": _BETWEEN_BROKERS,
     "FindNeeded": _BETWEEN_BROKERS,
+    "AppendAudit": _BETWEEN_BROKERS,
     "Envelope": _BETWEEN_BROKERS,
 }

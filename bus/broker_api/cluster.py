@@ -8,6 +8,7 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import BrokerEndpoint
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.partitions.fetches import Stopping
@@ -15,9 +16,10 @@ from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequ
 
 
 class ClusterApi:
-    def __init__(self, cluster: Cluster, stopping: Stopping) -> None:
+    def __init__(self, cluster: Cluster, stopping: Stopping, audit: AuditLog) -> None:
         self._cluster = cluster
         self._stopping = stopping
+        self._audit = audit
         self.endpoint = cluster.endpoint
 
     @property
@@ -47,6 +49,10 @@ class ClusterApi:
             return await self._cluster.controller.raise_leader_epoch(command)
         except NotController as error:
             return Refused(ErrorCode.NOT_CONTROLLER, str(error))
+
+    async def append_audit(self, rows: bytes) -> Refused | None:
+        """Rows of another broker."""
+        return await self._audit.append_rows(rows)
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         return await self._cluster.heartbeats.take(heartbeat)

@@ -33,6 +33,7 @@ from bus.cluster_metadata.partition_placement import (
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of
 from bus.model import (
+    AUDIT_TOPIC,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -45,7 +46,7 @@ DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
 _DEFAULT_REPLICAS = (-1, 0)
 # One that a table or a broker names may not be higher: as many elections as that are left then.
 LEADER_EPOCH_MAX = 2**30
-_OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+_OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC)
 _KEPT_KEYS = frozenset(map(collision_key, _OWN_TOPICS))
 
 

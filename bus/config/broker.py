@@ -309,6 +309,9 @@ class BrokerConfig:
         Between(2),
     )
     quota_window_size_seconds: int = integer(1, "Length of one of these windows.", Between(1))
+    audit_enable: bool = boolean(
+        False, "Whether denials, logins and changes, and how often what was read and written, are kept in __audit."
+    )
     num_io_threads: int = integer(8, "Threads that read and write the storage.", Between(1))
     controlled_shutdown_timeout_ms: int = integer(
         30_000, "How long a shutdown waits for the commits in flight and their answers.", Between(0)

@@ -47,6 +47,7 @@ SYSTEM_VIEW_NAMES = (
     "transactions",
     "transaction_history",
     "quotas",
+    "audit",
 )
 NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000

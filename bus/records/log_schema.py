@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from bus.model import AUDIT_TOPIC, CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from bus.records.json_text import parse_json
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -180,11 +180,35 @@ USERS_VALUE_TYPE = pa.struct(
     ]
 )
 
+# The value of `__audit`: what callers did, or were kept from; see auditing/events.py.
+AUDIT_VALUE_TYPE = pa.struct(
+    [
+        pa.field("time", TIMESTAMP_TYPE),
+        pa.field("kind", pa.string()),  # DECISION, LOGIN, CHANGE or GAP
+        pa.field("principal", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("client_id", pa.string()),
+        pa.field("listener", pa.string()),
+        pa.field("mechanism", pa.string()),
+        pa.field("call", pa.string()),
+        pa.field("operation", pa.string()),
+        pa.field("resource_type", pa.string()),
+        pa.field("resource", pa.string()),
+        pa.field("decision", pa.string()),
+        pa.field("rule", pa.string()),
+        pa.field("count", pa.int64()),
+        pa.field("request_id", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("broker_id", pa.int32()),  # that tells it
+    ]
+)
+
 # Internal topics are typed: the struct of each one's values.
 INTERNAL_VALUE_TYPES: dict[str, pa.StructType] = {
     CLUSTER_METADATA_TOPIC: CLUSTER_METADATA_VALUE_TYPE,
     CONSUMER_OFFSETS_TOPIC: CONSUMER_OFFSETS_VALUE_TYPE,
     TRANSACTION_STATE_TOPIC: TRANSACTION_STATE_VALUE_TYPE,
+    AUDIT_TOPIC: AUDIT_VALUE_TYPE,
 }
 LOG_COLUMNS = tuple(LOG_SCHEMA.names)
 

@@ -610,5 +610,6 @@ FORMS: Mapping[str, Form] = {
     "ApplyTransaction": _step,
     "DropTransaction": _step,
     "FindNeeded": Form(pb.FindNeededResponse, _of_cluster),
+    "AppendAudit": Form(pb.AppendAuditResponse, _of_cluster),
     "Envelope": Form(pb.EnvelopeResponse, _of_cluster),
 }

@@ -181,6 +181,11 @@ class ClusterHandler:
             return with_error(pb.RaiseLeaderEpochResponse(), answer)
         return pb.RaiseLeaderEpochResponse(leader_epoch=answer)
 
+    async def append_audit(self, request: pb.AppendAuditRequest) -> pb.AppendAuditResponse:
+        refusal = await self._api.append_audit(request.rows)
+        response = pb.AppendAuditResponse()
+        return response if refusal is None else with_error(response, refusal)
+
     async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
         handle = self._handlers_at(request.listener or PLAINTEXT).get(request.method)
         if handle is None:

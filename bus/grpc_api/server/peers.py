@@ -205,6 +205,10 @@ class GrpcPeers:
         answer = await self._ask(coordinator, "FindNeeded", request, timeout_s)
         return answer if isinstance(answer, Refused) else traces_of(answer.traces)
 
+    async def append_audit(self, leader: BrokerEndpoint, rows: bytes, *, timeout_s: float) -> Refused | None:
+        answer = await self._ask(leader, "AppendAudit", pb.AppendAuditRequest(rows=rows), timeout_s)
+        return answer if isinstance(answer, Refused) else None
+
     async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:
         envelope = pb.EnvelopeRequest(
             method="InitProducerId",

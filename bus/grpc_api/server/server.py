@@ -19,6 +19,7 @@ from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
 from bus.config.principals import PrincipalRules
 from bus.grpc_api.server.acls import AclHandler
+from bus.grpc_api.server.audited_calls import AuditedServicer
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
@@ -147,9 +148,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """A client's call of this name, which waits as its quota wants before anything is done about it."""
         authorized = self._authorized(method, handle, context)
-        return await self._held(
-            authorized if not self._quotas.has(REQUEST_RATE) else self._paced(authorized, context), request, context
-        )
+        if self._quotas.has(REQUEST_RATE):
+            authorized = self._paced(authorized, context)
+        return await self._held(authorized, request, context)
 
     async def of_broker(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """A call of this name that brokers make; no quota is about them."""
@@ -374,6 +375,9 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     async def FindNeeded(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary("FindNeeded", self._transactions.find_needed, request, context)
 
+    async def AppendAudit(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary("AppendAudit", self._cluster.append_audit, request, context)
+
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary("Envelope", self._cluster.envelope, request, context)
 
@@ -403,7 +407,8 @@ class BusServer:
     async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
         for one in self._listening:
             bus = BusServicer(api, self._streams, self._config, peers, one.name)
-            one.door.open(bus, ClusterServicer(api, bus))
+            told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
+            one.door.open(told, ClusterServicer(api, bus))
         await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -2377,6 +2377,11 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.FromString,
                 _registered_method=True)
+        self.AppendAudit = channel.unary_unary(
+                '/bus.v1.Cluster/AppendAudit',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditResponse.FromString,
+                _registered_method=True)
         self.Envelope = channel.unary_unary(
                 '/bus.v1.Cluster/Envelope',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
@@ -2463,6 +2468,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AppendAudit(self, request, context):
+        """From a broker that has something to tell to the leader of the partition of __audit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Envelope(self, request, context):
         """A call of the service Bus that changes the cluster metadata, as a client sent it to another broker (KIP-590).
         """
@@ -2522,6 +2534,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.FindNeeded,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.SerializeToString,
+            ),
+            'AppendAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendAudit,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditResponse.SerializeToString,
             ),
             'Envelope': grpc.unary_unary_rpc_method_handler(
                     servicer.Envelope,
@@ -2800,6 +2817,33 @@ class Cluster:
             '/bus.v1.Cluster/FindNeeded',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/AppendAudit',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AppendAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

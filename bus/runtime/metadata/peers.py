@@ -45,7 +45,13 @@ class HeartbeatAnswer:
     lagging: Lagging = field(default_factory=dict)  # of the whole cluster
 
 
-class Peers(Leaders, TransactionPeers, Protocol):
+class AuditPeers(Protocol):
+    async def append_audit(self, leader: BrokerEndpoint, rows: bytes, *, timeout_s: float) -> Refused | None:
+        """Rows for the partition of the audit that the broker leads; see `AuditLog.append_rows`."""
+        ...
+
+
+class Peers(Leaders, TransactionPeers, AuditPeers, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
 
     async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:

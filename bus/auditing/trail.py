@@ -1,0 +1,67 @@
+"""Rows of the audit on their way into the log. Time is an argument, in milliseconds.
+
+Guards three promises: memory is bounded, whatever callers do; what is not kept is counted, in a row of its own; and
+nothing here waits. Reads and writes that are allowed are counted, a row a minute for each (principal, operation,
+resource): there may be thousands a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bus.auditing.events import AuditEvent, AuditKind
+
+ROWS_MAX = 10_000
+GRANTS_MAX = 10_000  # that are counted at once
+GRANT_INTERVAL_MS = 60_000
+
+_Grant = tuple[str, str, str, str]  # principal, operation, type and name of the resource
+
+
+class AuditTrail:
+    def __init__(self) -> None:
+        self._rows: deque[AuditEvent] = deque()
+        self._grants: dict[_Grant, AuditEvent] = {}  # by what is granted: the first one, with the count of all
+        self._grants_since_ms: int | None = None  # None: there are none
+        self._lost = 0
+
+    def add(self, event: AuditEvent) -> None:
+        """A row of its own."""
+        if len(self._rows) >= ROWS_MAX:
+            self._lost += 1
+        else:
+            self._rows.append(event)
+
+    def add_grant(self, event: AuditEvent) -> None:
+        """One of many, which is counted."""
+        key = event.principal, event.operation, event.resource_type, event.resource
+        known = self._grants.get(key)
+        if known is not None:
+            self._grants[key] = replace(known, time_ms=event.time_ms, count=known.count + event.count)
+        elif len(self._grants) >= GRANTS_MAX:
+            self._lost += 1
+        else:
+            self._grants[key] = event
+            if self._grants_since_ms is None:
+                self._grants_since_ms = event.time_ms
+
+    def take(self, count_max: int, now_ms: int, *, is_last: bool = False) -> list[AuditEvent]:
+        """What is to be written now, the oldest first. `is_last`: counts are not waited for, since no more will be."""
+        if self._lost and len(self._rows) < ROWS_MAX:
+            self._rows.append(AuditEvent(now_ms, AuditKind.GAP, count=self._lost))
+            self._lost = 0
+        since_ms = self._grants_since_ms
+        if since_ms is not None and (is_last or not 0 <= now_ms - since_ms < GRANT_INTERVAL_MS):
+            self._rows.extend(self._grants.values())  # which are bounded themselves
+            self._grants.clear()
+            self._grants_since_ms = None
+        return [self._rows.popleft() for _ in range(min(count_max, len(self._rows)))]
+
+    def put_back(self, events: Sequence[AuditEvent]) -> None:
+        """They could not be written; of too many the newest are given up."""
+        self._rows.extendleft(reversed(events))
+        while len(self._rows) > ROWS_MAX + GRANTS_MAX:
+            self._rows.pop()
+            self._lost += 1

@@ -1,0 +1,134 @@
+"""What a broker with `audit.enable` tells of its callers, as SQL reads it when the broker has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bus.sql
+from bus import Admin, BusError, NewTopic, Producer
+from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
+from bus.broker import Broker
+from bus.client.values import QuotaEntity
+from bus.config.broker import BrokerConfig
+from bus.grpc_api.server.audited_calls import CHANGES
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import AUDIT_TOPIC
+from tests.integration.grpc_api.test_listeners import wait_for_both
+from tests.support.broker_thread import run_on, running_broker
+
+CONFIG = BrokerConfig(audit_enable=True, offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
+COLUMNS = "kind, principal, client_id, call, operation, resource_type, resource, error, broker_id"
+
+
+def rows(root: Path, query: str) -> list[tuple[Any, ...]]:
+    with bus.sql.connect(str(root)) as connection:
+        return connection.sql(query).fetchall()
+
+
+def change(call: str, operation: str, kind: str, resource: str, error: str = "", broker_id: int = 0) -> tuple[Any, ...]:
+    return ("CHANGE", "User:ANONYMOUS", "me", call, operation, kind, resource, error, broker_id)
+
+
+def test_each_change_is_a_row_and_so_is_each_that_was_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root, config=CONFIG) as broker, Admin(f"127.0.0.1:{broker.port}", client_id="me") as admin:
+        admin.create_topics([NewTopic("a", 1), NewTopic("b", 2)])
+        with pytest.raises(BusError):
+            admin.create_topics([NewTopic("no good", 1)])
+        admin.create_topics([NewTopic("c", 1)], validate_only=True)
+        admin.alter_configs("a", {"retention.ms": "1000"})
+        admin.alter_client_quotas({QuotaEntity("alice"): {"request_rate": 5}})
+        admin.describe_topics(["a"])
+        admin.delete_topics(["b"])
+    (refused,) = rows(root, "SELECT error FROM audit WHERE resource = 'no good'")
+    assert refused[0].startswith("INVALID_TOPIC_EXCEPTION: ")
+    assert rows(root, f"SELECT {COLUMNS} FROM audit WHERE resource != 'no good'") == [
+        change("CreateTopics", "Create", "Topic", "a"),
+        change("CreateTopics", "Create", "Topic", "b"),
+        change("AlterConfigs", "AlterConfigs", "Topic", "a"),
+        change("AlterClientQuotas", "AlterConfigs", "ClientQuota", "user=alice"),
+        change("DeleteTopics", "Delete", "Topic", "b"),
+    ]
+    places = rows(root, "SELECT DISTINCT host, listener, count, year(time) > 2020, length(request_id) FROM audit")
+    assert places == [("/127.0.0.1", "PLAINTEXT", 1, True, 8)]
+    assert rows(root, "SELECT count(*) FROM __audit WHERE value.call = 'DeleteTopics'") == [(1,)]
+
+
+def test_decisions_and_logins_are_rows_and_grants_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    read = {"operation": "Read", "resource_type": "Topic", "resource": "t"}
+    with running_broker(root, config=CONFIG) as broker:
+
+        async def tell() -> None:
+            audit = broker.audit
+            for _ in range(3):
+                audit.add_grant(AuditEvent(audit.now_ms(), AuditKind.DECISION, "User:a", decision=ALLOWED, **read))
+            audit.add(AuditEvent(audit.now_ms(), AuditKind.DECISION, "User:b", decision=DENIED, rule="none", **read))
+            audit.add(AuditEvent(audit.now_ms(), AuditKind.LOGIN, "User:c", mechanism="SCRAM-SHA-256", error="wrong"))
+
+        run_on(broker, tell())
+    assert rows(root, "SELECT kind, principal, decision, count, error FROM audit ORDER BY principal") == [
+        ("DECISION", "User:a", "ALLOWED", 3, ""),
+        ("DECISION", "User:b", "DENIED", 1, ""),
+        ("LOGIN", "User:c", "", 1, "wrong"),
+    ]
+
+
+def test_denials_are_rows_and_no_changes(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    config = replace(CONFIG, authorizer_class_name="acl")
+    with (
+        running_broker(root, config=config) as broker,
+        Admin(f"127.0.0.1:{broker.port}", client_id="me") as admin,
+        pytest.raises(BusError, match="AUTHORIZATION_FAILED"),
+    ):
+        admin.create_topics([NewTopic("a", 1)])
+    found = rows(root, "SELECT kind, client_id, call, operation, resource_type, resource, decision, rule FROM audit")
+    assert ("DECISION", "me", "CreateTopics", "Create", "Topic", "a", "DENIED", "DefaultDeny") in found
+    assert {row[0] for row in found} == {"DECISION"}
+
+
+def test_what_may_be_written_is_counted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    config = replace(CONFIG, authorizer_class_name="acl", super_users="User:ANONYMOUS")
+    with (
+        running_broker(root, config=config) as broker,
+        Producer(f"127.0.0.1:{broker.port}", client_id="me", batch_size=0) as producer,
+    ):
+        for _ in range(5):
+            producer.send("a", b"v", partition=0).result()
+    query = "SELECT operation, resource, decision, rule, count FROM audit WHERE operation = 'Write'"
+    assert ("Write", "a", "ALLOWED", "SuperUser", 5) in rows(root, query)
+
+
+def test_brokers_that_do_not_lead_the_partition_send_their_rows_to_the_leader(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    configs = [BrokerConfig(broker_id=one, audit_enable=True) for one in range(2)]
+
+    async def tell(broker: Broker) -> None:
+        audit = broker.audit
+        audit.add(AuditEvent(audit.now_ms(), AuditKind.LOGIN, "User:a"))
+        while AUDIT_TOPIC not in broker.cluster.state.topics:
+            await broker.cluster.metadata.wait_until_applied(broker.cluster.metadata.applied_offset + 1)
+
+    with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
+        wait_for_both(first, second)
+        for broker in (first, second):
+            run_on(broker, tell(broker))
+    assert rows(root, "SELECT principal, broker_id FROM audit ORDER BY ALL") == [("User:a", 0), ("User:a", 1)]
+
+
+def test_nothing_is_kept_without_audit_enable(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        admin.create_topics([NewTopic("a", 1)])
+        assert "__audit" not in admin.list_topics(include_internal=True)
+    assert rows(root, "SELECT * FROM audit") == []
+
+
+def test_every_audited_call_is_one_of_the_contract() -> None:
+    assert CHANGES.keys() <= set(pb.DESCRIPTOR.services_by_name["Bus"].methods_by_name)
