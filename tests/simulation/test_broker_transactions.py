@@ -340,7 +340,7 @@ def test_commit_without_a_partition_that_a_coordinator_forgot_is_seen(monkeypatc
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_writer, "is_applied", lambda table, applied: False)
     monkeypatch.setattr(partition_transactions, "is_applied", lambda table, applied: False)
-    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop_quietly", _do_nothing)
+    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop_applied", _do_nothing)
     fails_in(new_world, "found|NoUnforeseenError|TablesAreSound")
 
 

@@ -83,6 +83,7 @@ class FakeStaged:
         self.find_fault: Exception | None = None
         self.batches: dict[StagingKey, dict[tuple[int, int], RecordBatch]] = {}
         self.faults: list[Exception | Scripted | None] = []
+        self.drop_faults: dict[StagingKey, Exception] = {}
         self.recalled: dict[StagingKey, Sequence[RecordBatch]] = {}
         self.finds = 0
         self.now_ms = 0
@@ -128,6 +129,8 @@ class FakeStaged:
         return self.recalled.get(key)
 
     def drop(self, key: StagingKey) -> None:
+        if key in self.drop_faults:
+            raise self.drop_faults[key]
         self.batches.pop(key, None)
 
     def list(self) -> Sequence[tuple[StagingKey, Staged]]:

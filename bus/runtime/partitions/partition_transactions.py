@@ -111,6 +111,9 @@ class PartitionTransactions:
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
         self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
+        # They have ended here; what is staged of them is to be deleted.
+        self._applied: list[tuple[StagingKey, _Open | None]] = []
+        self._dropping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ staging
 
@@ -278,7 +281,7 @@ class PartitionTransactions:
         written = await self._write(key, applied, last_sequence)
         if isinstance(written, Refused):
             return written
-        self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
+        self._drop_later(key)
         written = self._recall(applied, written)
         if written.base_offset < 0:
             written = await self._find_rows(applied, written)
@@ -353,25 +356,44 @@ class PartitionTransactions:
         await self._drop(key)
         return True
 
-    async def _drop_quietly(self, key: StagingKey) -> None:
+    def _drop_later(self, key: StagingKey) -> None:
+        """Of a transaction that is applied. Those of one version come at once, and share a thread."""
+        self._applied.append((key, self._end(key)))
+        if self._dropping is None:
+            self._dropping = self._tasks.start(self._drop_applied(), f"{self._name}/staged")
+
+    async def _drop_applied(self) -> None:
+        """Ends when nothing is left."""
         try:
-            await self._drop(key)
-        except StorageFault as fault:
-            _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
+            while self._applied:
+                applied, self._applied = self._applied, []
+                await asyncio.gather(*(self._wait_until_staged(known) for _, known in applied))
+                await self._calls.housekeep(functools.partial(self._drop_quietly, [key for key, _ in applied]))
+        finally:
+            self._dropping = None
+
+    def _drop_quietly(self, keys: Sequence[StagingKey]) -> None:
+        for key in keys:
+            try:
+                self._table.staged.drop(key)
+            except StorageFault as fault:
+                _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
 
     async def _drop(self, key: StagingKey) -> None:
-        """From here on batches of this transaction are refused; those that are being staged are waited for."""
+        await self._wait_until_staged(self._end(key))
+        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+
+    def _end(self, key: StagingKey) -> _Open | None:
+        """From here on batches of this transaction are refused. Returns what was known of it: batches may be on their
+        way, and have to be waited for."""
         ended = self._ended.pop(key.producer_id, -1)
         self._ended[key.producer_id] = max(ended, key.producer_epoch)
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
-        known = self._open.pop(key, None)
-        if known is not None:
-            await self._wait_until_staged(known)
-        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+        return self._open.pop(key, None)
 
-    async def _wait_until_staged(self, transaction: _Open) -> None:
-        while transaction.task is not None:
+    async def _wait_until_staged(self, transaction: _Open | None) -> None:
+        while transaction is not None and transaction.task is not None:
             await asyncio.wait([transaction.task])
 
     # ------------------------------------------------------------------ what is known

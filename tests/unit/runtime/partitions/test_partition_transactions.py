@@ -399,6 +399,22 @@ def test_transactions_that_wait_at_the_same_time_are_one_version_and_each_is_who
     run(scenario)
 
 
+def test_what_is_staged_of_transactions_that_share_a_version_is_deleted_though_one_cannot_be() -> None:
+    async def scenario(bench: Bench) -> None:
+        staged = bench.table.staged
+        staged.drop_faults[KEY] = StorageFault("the disk is away")
+        applied = [APPLIED, *(AppliedTransaction(str(number), 3, 20 + number, 0) for number in range(2))]
+        await asyncio.gather(*await queue_behind_a_commit(bench, *applied))
+        await wait_until(lambda: list(staged.batches) == [KEY])
+        late = stage(bench, Coordinator(), 0, key=StagingKey(4, 20, 0), transactional_id="0")
+        assert code(await late) is ErrorCode.INVALID_PRODUCER_EPOCH
+        await stage(bench, Coordinator(), 0, key=OTHER, transactional_id="bills")
+        await bench.partition.transactions.apply(OTHER, AppliedTransaction("bills", 0, 8, 0), 0)
+        await wait_until(lambda: list(staged.batches) == [KEY])
+
+    run(scenario)
+
+
 def test_transactions_of_one_id_are_a_version_each() -> None:
     async def scenario(bench: Bench) -> None:
         following = AppliedTransaction("payments", 6, 7, 4)
