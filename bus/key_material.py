@@ -16,6 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from bus.errors import count_of
 from bus.model import KeyFiles
 
 _log = logging.getLogger(__name__)
@@ -30,6 +33,9 @@ _log = logging.getLogger(__name__)
 _KEY_BLOCK = re.compile(
     rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?-----END (?:[A-Z]+ )?PRIVATE KEY-----\n?", re.DOTALL
 )
+_CERTIFICATE_BEGIN = re.compile(rb"-----BEGIN (?:X509 )?CERTIFICATE-----")
+_CURVES = (ec.SECP256R1.name, ec.SECP384R1.name)  # gRPC's TLS ends no handshake with a key of another kind, except RSA
+_UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE = b"\x30"
 
@@ -118,9 +124,27 @@ def _read(path: Path) -> bytes:
 
 def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(content)
-    except ValueError:
+        found = x509.load_pem_x509_certificates(content)
+    except _UNREADABLE:
         raise KeyMaterialFault(f"{path}: expected certificates as PEM, found none that can be read") from None
+    begun = len(_CERTIFICATE_BEGIN.findall(content))
+    if begun != len(found):
+        raise KeyMaterialFault(f"{path}: expected {count_of(begun, 'whole certificate')}, found {len(found)}")
+    return found
+
+
+def _public_key(path: Path, certificate: x509.Certificate) -> rsa.RSAPublicKey | ec.EllipticCurvePublicKey:
+    try:
+        key = certificate.public_key()
+    except _UNREADABLE as error:
+        raise KeyMaterialFault(f"{path}: expected a certificate with a public key, found: {error}") from None
+    if isinstance(key, rsa.RSAPublicKey) or (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES):
+        return key
+    found = key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__
+    raise KeyMaterialFault(
+        f"{path}: expected a certificate of an RSA key or one on the curves P-256 and P-384, which gRPC's TLS takes, "
+        f"found {found.removesuffix('PublicKey')}"
+    )
 
 
 def _read_pair(certificate: Path, key_path: Path, password: str | None, now: datetime) -> tuple[bytes, bytes]:
@@ -131,6 +155,7 @@ def _read_pair(certificate: Path, key_path: Path, password: str | None, now: dat
     since, until = own.not_valid_before_utc, own.not_valid_after_utc
     if not since <= now <= until:
         raise KeyMaterialFault(f"{certificate}: expected a certificate that is valid now, found {since} to {until}")
+    public_key = _public_key(certificate, own)
     block = _KEY_BLOCK.search(_read(key_path))
     if block is None:
         raise KeyMaterialFault(f"{key_path}: expected a private key as PEM, found none")
@@ -139,10 +164,10 @@ def _read_pair(certificate: Path, key_path: Path, password: str | None, now: dat
     except TypeError:
         found = "an encrypted one and no password" if password is None else "one that is not encrypted, and a password"
         raise KeyMaterialFault(f"{key_path}: expected a private key, found {found} (ssl.key.password)") from None
-    except ValueError:
+    except _UNREADABLE:
         hint = "" if password is None else ", or its password is another one (ssl.key.password)"
         raise KeyMaterialFault(f"{key_path}: expected a private key as PEM; it cannot be read{hint}") from None
-    if key.public_key() != own.public_key():
+    if key.public_key() != public_key:
         raise KeyMaterialFault(f"{key_path}: expected the private key of {certificate}, found another one")
     chain = b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain

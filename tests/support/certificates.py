@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -39,10 +40,16 @@ class Authority:
         self.path.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def issue(
-        self, name: str, *, host: str = "127.0.0.1", days: tuple[float, float] = (-1, 30), password: str | None = None
+        self,
+        name: str,
+        *,
+        host: str = "127.0.0.1",
+        days: tuple[float, float] = (-1, 30),
+        password: str | None = None,
+        key: CertificateIssuerPrivateKeyTypes | None = None,
     ) -> Issued:
         """`days`: from when to when it is valid, from now."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         certificate = _sign(name, key, self._certificate, self._key, host=host, days=days)
         encryption: KeySerializationEncryption = NoEncryption()
         if password is not None:
@@ -58,7 +65,7 @@ class Authority:
 
 def _sign(
     name: str,
-    key: ec.EllipticCurvePrivateKey,
+    key: CertificateIssuerPrivateKeyTypes,
     issuer: x509.Certificate | None,
     issuer_key: ec.EllipticCurvePrivateKey,
     *,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes as PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
 
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
 from bus.model import KeyFiles
@@ -60,6 +65,52 @@ def test_files_that_cannot_be_used_are_refused_with_the_reason(authority: Author
         with pytest.raises(KeyMaterialFault, match=re.escape(said)) as refused:
             read_key_material(files, NOW)
         assert "hush" not in str(refused.value)
+
+
+def test_bundle_that_is_written_half_is_refused_not_taken_in_part(authority: Authority, tmp_path: Path) -> None:
+    bundle, broker = tmp_path / "bundle.pem", authority.issue("broker")
+    whole = authority.path.read_bytes() + Authority(tmp_path / "two").path.read_bytes()
+    bundle.write_bytes(whole)
+    assert read_key_material(KeyFiles(trusted=bundle), NOW).trusted == whole
+    bundle.write_bytes(whole[:-60])
+    with pytest.raises(KeyMaterialFault, match=r"bundle\.pem: expected 2 whole certificates, found 1"):
+        read_key_material(KeyFiles(trusted=bundle), NOW)
+    broker.certificate.write_bytes(broker.certificate.read_bytes() + whole[:-60])
+    with pytest.raises(KeyMaterialFault, match=r"broker\.crt: expected 3 whole certificates, found 2"):
+        read_key_material(KeyFiles(broker.certificate, broker.key), NOW)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        (ec.generate_private_key(ec.SECP521R1()), "secp521r1"),
+        (ed25519.Ed25519PrivateKey.generate(), "Ed25519"),
+    ],
+)
+def test_key_with_which_no_handshake_ends_is_refused(authority: Authority, key: PrivateKeyTypes, found: str) -> None:
+    issued = authority.issue("broker", key=key)
+    with pytest.raises(KeyMaterialFault, match=rf"expected a certificate of an RSA key .*, found {found}$"):
+        read_key_material(KeyFiles(issued.certificate, issued.key), NOW)
+
+
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        ("a003020102", "a003020139"),  # version
+        ("06072a8648ce3d0201", "06072a8648ce3d0241"),  # kind of the key
+        ("06082a8648ce3d030107", "06082a8648ce3d030159"),  # its curve
+        ("03420004", "03420007"),  # its point
+    ],
+)
+def test_damaged_certificate_is_a_fault_wherever_it_is_damaged(authority: Authority, whole: str, damaged: str) -> None:
+    """The library has errors of its own for what it does not know."""
+    broker = authority.issue("broker")
+    content = load_pem_x509_certificate(broker.certificate.read_bytes()).public_bytes(Encoding.DER)
+    assert bytes.fromhex(whole) in content
+    text = base64.encodebytes(content.replace(bytes.fromhex(whole), bytes.fromhex(damaged))).decode()
+    broker.certificate.write_text(f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n")
+    with pytest.raises(KeyMaterialFault, match=r"broker\.crt: expected"):
+        read_key_material(KeyFiles(broker.certificate, broker.key), NOW)
 
 
 def pair(issued: Issued) -> tuple[Path, Path]:
