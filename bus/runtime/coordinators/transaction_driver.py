@@ -12,7 +12,6 @@ for a transaction and a step there is one task at a time.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +34,24 @@ _LOGGED_AFTER_TRIES = 8
 
 _Key = tuple[str, int, VoteId | None]  # transactional id, number; None: it is decided
 AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Awaitable[StepAnswer | Refused]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a coordinator wants done. `is_wanted`: it still waits for it. `submit` takes the answer."""
+
+    notice: TransactionNotice
+    coordinator_partition: int
+    is_wanted: Callable[[], bool]
+    submit: Callable[[TransactionCommand], Awaitable[object]]
+
+    @property
+    def key(self) -> _Key:
+        vote_id = None if isinstance(self.notice, Finish) else self.notice.vote_id
+        return self.notice.transactional_id, self.notice.number, vote_id
+
+    def __str__(self) -> str:
+        return f"transaction {self.notice.number} of {self.notice.transactional_id}"
 
 
 @dataclass(slots=True)
@@ -68,7 +85,7 @@ class TransactionDriver:
         self._take_producer_id = take_producer_id
         self._tasks = tasks
         self._running: dict[_Key, asyncio.Task[None]] = {}
-        self._again: dict[_Key, Callable[[], None]] = {}  # asked for while it runs
+        self._again: dict[_Key, _Work] = {}  # asked for while it runs
 
     def begin(
         self,
@@ -79,28 +96,25 @@ class TransactionDriver:
         submit: Callable[[TransactionCommand], Awaitable[object]],
     ) -> None:
         """`is_wanted`: the coordinator still waits for it. `submit` takes the answer."""
-        vote_id = None if isinstance(notice, Finish) else notice.vote_id
-        key = notice.transactional_id, notice.number, vote_id
+        self._begin(_Work(notice, coordinator_partition, is_wanted, submit))
+
+    def _begin(self, work: _Work) -> None:
+        key = work.key
         if key in self._running:
-            self._again[key] = functools.partial(
-                self.begin,
-                notice,
-                coordinator_partition=coordinator_partition,
-                is_wanted=is_wanted,
-                submit=submit,
-            )
+            self._again[key] = work
             return
 
         async def run() -> None:
             try:
-                await self._drive_until_taken(notice, coordinator_partition, is_wanted, submit)
+                await self._drive_until_taken(work)
             finally:
                 del self._running[key]
                 again = self._again.pop(key, None)
-                if again is not None and is_wanted():
-                    again()
+                if again is not None and work.is_wanted():
+                    self._begin(again)
 
-        self._running[key] = self._tasks.start(run(), f"transaction/{notice.transactional_id}/{notice.number}")
+        name = f"transaction/{work.notice.transactional_id}/{work.notice.number}"
+        self._running[key] = self._tasks.start(run(), name)
 
     def stop(self) -> None:
         """Before the broker stops: its successor goes on."""
@@ -108,50 +122,39 @@ class TransactionDriver:
         for task in self._running.values():
             task.cancel()
 
-    async def _drive_until_taken(
-        self,
-        notice: TransactionNotice,
-        coordinator_partition: int,
-        is_wanted: Callable[[], bool],
-        submit: Callable[[TransactionCommand], Awaitable[object]],
-    ) -> None:
+    async def _drive_until_taken(self, work: _Work) -> None:
         """Once more after an error that nothing expects, and if the coordinator does not take the answer: otherwise a
         decision would wait for the next load of its shard. All who take part can be asked again."""
         delay_s = _RETRY_S_MIN
         while True:
             try:
-                command = await self._drive(notice, coordinator_partition, is_wanted)
-                taken = None if command is None else await submit(command)
-                if not isinstance(taken, Refused) or not is_wanted():
+                command = await self._drive(work)
+                taken = None if command is None else await work.submit(command)
+                if not isinstance(taken, Refused) or not work.is_wanted():
                     return
-                why = taken.message
-                _log.warning("transaction %d of %s: retrying: %s", notice.number, notice.transactional_id, why)
+                _log.warning("%s: retrying: %s", work, taken.message)
             except Exception:
-                _log.exception("transaction %d of %s: a step failed, retrying", notice.number, notice.transactional_id)
+                _log.exception("%s: a step failed, retrying", work)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_S_MAX)
 
-    async def _drive(
-        self, notice: TransactionNotice, coordinator_partition: int, is_wanted: Callable[[], bool]
-    ) -> TransactionCommand | None:
+    async def _drive(self, work: _Work) -> TransactionCommand | None:
         """The answer; None: it is not wanted any more."""
-        match notice:
-            case CollectVotes():
-                return await self._collect(notice, coordinator_partition, is_wanted)
-            case Finish():
-                return await self._finish(notice, coordinator_partition, is_wanted)
+        match work.notice:
+            case CollectVotes() as notice:
+                return await self._collect(work, notice)
+            case Finish() as notice:
+                return await self._finish(work, notice)
 
     # ------------------------------------------------------------------ the two steps
 
-    async def _collect(
-        self, notice: CollectVotes, coordinator_partition: int, is_wanted: Callable[[], bool]
-    ) -> Voted | None:
+    async def _collect(self, work: _Work, notice: CollectVotes) -> Voted | None:
         named = notice.last_sequences
         left = _Left(
             {each: (StepKind.VOTE, named.get(each.name, NO_SEQUENCE)) for each in notice.partitions},
             dict.fromkeys(notice.groups, StepKind.VOTE),
         )
-        if not await self._ask_all(left, notice, coordinator_partition, is_wanted):
+        if not await self._ask_all(left, work):
             return None
         lacking = [group.group_id for group, stepped in left.groups_done.items() if not stepped.has_pending]
         refused = None
@@ -161,9 +164,7 @@ class TransactionDriver:
         votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
         return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, frozenset(left.gone), refused)
 
-    async def _finish(
-        self, notice: Finish, coordinator_partition: int, is_wanted: Callable[[], bool]
-    ) -> Finished | None:
+    async def _finish(self, work: _Work, notice: Finish) -> Finished | None:
         def kind(last_sequence: int) -> StepKind:
             return StepKind.APPLY if notice.is_commit and last_sequence != NO_SEQUENCE else StepKind.DROP
 
@@ -171,9 +172,9 @@ class TransactionDriver:
             {each: (kind(last_sequence), last_sequence) for each, last_sequence in notice.partitions.items()},
             dict.fromkeys(notice.groups, StepKind.APPLY if notice.is_commit else StepKind.DROP),
         )
-        if not await self._ask_all(left, notice, coordinator_partition, is_wanted):
+        if not await self._ask_all(left, work):
             return None
-        new_producer_id = await self._new_producer_id(is_wanted) if notice.needs_producer_id else None
+        new_producer_id = await self._new_producer_id(work.is_wanted) if notice.needs_producer_id else None
         results = {
             partition: AppliedRows(stepped.version, stepped.base_offset)
             for partition, stepped in left.done.items()
@@ -193,26 +194,23 @@ class TransactionDriver:
 
     # ------------------------------------------------------------------ asking
 
-    async def _ask_all(
-        self, left: _Left, notice: TransactionNotice, coordinator_partition: int, is_wanted: Callable[[], bool]
-    ) -> bool:
+    async def _ask_all(self, left: _Left, work: _Work) -> bool:
         """Until every one has answered; False: the answers are not wanted any more."""
         delay_s, tries = _RETRY_S_MIN, 0
         while True:
             self._leave_out_gone(left)
             if not left:
                 return True
-            if not is_wanted():
+            if not work.is_wanted():
                 return False
-            await self._ask_once(left, notice, coordinator_partition)
+            await self._ask_once(left, work)
             tries += 1
             if not left:
                 return True
             if tries % _LOGGED_AFTER_TRIES == 0 and left.last_refusal is not None:
                 _log.warning(
-                    "transaction %d of %s waits for %d partitions and %d groups: %s",
-                    notice.number,
-                    notice.transactional_id,
+                    "%s waits for %d partitions and %d groups: %s",
+                    work,
                     len(left.partitions),
                     len(left.groups),
                     left.last_refusal.message,
@@ -226,7 +224,8 @@ class TransactionDriver:
             del left.partitions[partition]
             left.gone.add(partition)
 
-    async def _ask_once(self, left: _Left, notice: TransactionNotice, coordinator_partition: int) -> None:
+    async def _ask_once(self, left: _Left, work: _Work) -> None:
+        notice = work.notice
         requests: list[tuple[BrokerEndpoint, StepKind, StepRequest]] = []
         for (leader, kind), (partitions, groups) in self._by_leader(left).items():
             request = StepRequest(
@@ -234,7 +233,7 @@ class TransactionDriver:
                 notice.number,
                 notice.producer_id,
                 notice.producer_epoch,
-                coordinator_partition,
+                work.coordinator_partition,
                 partitions,
                 groups,
             )

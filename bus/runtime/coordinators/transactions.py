@@ -121,12 +121,8 @@ class TransactionCoordinator:
 
     def find_known(self, transactional_id: str) -> BrokerEndpoint | Refused:
         """The same, and nothing is created: NOT_COORDINATOR if this broker knows of no `__transaction_state`."""
-        refused = check_transactional_id(transactional_id)
-        if refused is not None:
-            return refused
-        if self._topic.topic is None:
-            return _not_here(transactional_id)
-        return self._topic.find(self._number_of(transactional_id))
+        number = self.partition_of(transactional_id)
+        return number if isinstance(number, Refused) else self._topic.find(number)
 
     def partition_of(self, transactional_id: str) -> int | Refused:
         """Of `__transaction_state`."""
