@@ -12,12 +12,14 @@ from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, TimestampType, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
-from bus.ports import PartitionTable
+from bus.partition_log.staging import StagedState
+from bus.ports import PartitionTable, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ResumeResult
 from bus.runtime.partitions.partition_settings import PartitionSettings
+from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import FakeTable, ManualClock, records
@@ -168,3 +170,8 @@ def base_offset(result: AppendResult) -> int:
 def code(result: object) -> ErrorCode:
     assert isinstance(result, Refused), result
     return result.code
+
+
+def staged_of(transactions: PartitionTransactions) -> dict[StagingKey, StagedState]:
+    """What a leader remembers of the transactions that it knows to be open."""
+    return {key: known.staged for key, known in transactions._open.items() if known.staged is not None}

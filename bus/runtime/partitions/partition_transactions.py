@@ -398,11 +398,6 @@ class PartitionTransactions:
 
     # ------------------------------------------------------------------ what is known
 
-    @property
-    def staged(self) -> dict[StagingKey, StagedState]:
-        """Of the transactions that this leader knows to be open."""
-        return {key: known.staged for key, known in self._open.items() if known.staged is not None}
-
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
         """All that lies beside the table. Raises `StorageFault`."""
         return await self._calls.housekeep(self._table.staged.list)

@@ -11,7 +11,7 @@ from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
-from tests.support.partition_bench import Bench, run
+from tests.support.partition_bench import Bench, run, staged_of
 
 OLD = StagingKey(4, 7, 3)
 OTHER = StagingKey(5, 8, 0)
@@ -119,10 +119,10 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
         await transactions.stage(batch, OLD, "payments", add)
         coordinators.open = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
         assert await sweeper(bench, coordinators).sweep() == 0
-        assert transactions.staged.keys() == {OLD}
+        assert staged_of(transactions).keys() == {OLD}
         coordinators.open.clear()
         assert await sweeper(bench, coordinators).sweep() == 1
-        assert (bench.table.staged.batches, transactions.staged) == ({}, {})
+        assert (bench.table.staged.batches, staged_of(transactions)) == ({}, {})
 
     run(scenario)
 

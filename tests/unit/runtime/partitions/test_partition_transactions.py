@@ -12,7 +12,7 @@ from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.partitions import partition_queue
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from tests.support.fake_table import Scripted, records, wait_until
-from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run
+from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run, staged_of
 
 KEY = StagingKey(4, 7, 3)
 OTHER = StagingKey(4, 8, 0)
@@ -542,7 +542,7 @@ def test_what_is_open_is_known_with_what_is_staged() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
         await stage(bench, Coordinator(), 0, 2)
-        assert transactions.staged == {KEY: StagedState(1, 100)}
+        assert staged_of(transactions) == {KEY: StagedState(1, 100)}
         assert [key for key, _ in await transactions.list_staged()] == [KEY]
 
     run(scenario)
