@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bus.client.arguments import wrong_type
+from bus.client.config.security import security_settings
 from bus.client.consumer.consumer import Consumer as ReadingConsumer
 from bus.client.consumer.misuse import exclusive
 from bus.processing.dead_letters import DeadLetters
@@ -51,13 +52,17 @@ class Consumer(ReadingConsumer):
         dead_letters = DeadLetters(
             self._addresses,
             settings,
+            security_settings(self._config),
             group_id=member.group_id,
             is_deserialized=self._config.key_deserializer is not None or self._config.value_deserializer is not None,
         )
         transactions = None
         sink: DeadLetterSink = dead_letters.send
         if settings.transactional_id is not None:
-            transactions, sink = open_transactions(self._addresses, settings, member), dead_letters.compose
+            transactions, sink = (
+                open_transactions(self._addresses, settings, self._config, member),
+                dead_letters.compose,
+            )
         try:
             return ProcessingRun(self, member, handler, settings, sink, stop, hurry, transactions=transactions).run()
         finally:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bus.client.admin.admin import Admin
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
@@ -43,10 +43,18 @@ class DeadLetters:
     """Called by workers, from any thread. No connection is made before the first dead letter."""
 
     def __init__(
-        self, addresses: Sequence[str], settings: ProcessingSettings, *, group_id: str, is_deserialized: bool
+        self,
+        addresses: Sequence[str],
+        settings: ProcessingSettings,
+        security: Mapping[str, Any],
+        *,
+        group_id: str,
+        is_deserialized: bool,
     ) -> None:
+        """`security`: the settings by which its clients reach the broker."""
         self._addresses = list(addresses)
         self._settings = settings
+        self._security = dict(security)
         self._group_id = group_id
         self._is_deserialized = is_deserialized
         self._creating = threading.Lock()  # held while a broker is asked
@@ -148,11 +156,12 @@ class DeadLetters:
                     max_block_ms=_ATTEMPT_TIMEOUT_MS,
                     request_timeout_ms=_ATTEMPT_TIMEOUT_MS // 2,
                     delivery_timeout_ms=_ATTEMPT_TIMEOUT_MS,
+                    **self._security,
                 )
             return self._producer
 
     def _ensure_topic(self, topic: str, source: str) -> int:
-        with Admin(self._addresses, default_api_timeout_ms=_ATTEMPT_TIMEOUT_MS) as admin:
+        with Admin(self._addresses, default_api_timeout_ms=_ATTEMPT_TIMEOUT_MS, **self._security) as admin:
             try:
                 return _partition_count(admin, topic)
             except BusError as error:
@@ -162,7 +171,8 @@ class DeadLetters:
             return _partition_count(admin, topic)
 
     def _read_again(self, partition: TopicPartition, offset: int) -> ConsumerRecord:
-        with Consumer(self._addresses, client_id="bus-dead-letters", auto_offset_reset="none") as reader:
+        configs = {"client_id": "bus-dead-letters", "auto_offset_reset": "none", **self._security}
+        with Consumer(self._addresses, **configs) as reader:
             reader.assign([partition])
             reader.seek(partition, offset)
             records = reader.poll(_ATTEMPT_TIMEOUT_MS, max_records=1)

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from bus.client.config.security import SecurityConfig, security_settings
 from bus.client.interceptors import ProducerRecord, close_all
 from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata
@@ -115,10 +116,11 @@ class TransactionalProducer(Protocol):
 
 
 def open_transactions(
-    addresses: Sequence[str], settings: ProcessingSettings, member: CommittingMember
+    addresses: Sequence[str], settings: ProcessingSettings, security: SecurityConfig, member: CommittingMember
 ) -> OutputTransactions:
-    """Raises `BusError` INVALID_CONFIG. Makes no connection."""
-    configs = dict(settings.producer_configs)
+    """`security`: how the broker is reached, unless the producer's configs say it. Raises `BusError` INVALID_CONFIG.
+    Makes no connection."""
+    configs = {**settings.producer_configs, **security_settings(security, settings.producer_configs)}
     serializers = {name: configs.pop(name, None) for name in ("key_serializer", "value_serializer")}
     if not configs.keys() & {"max_request_size", "buffer_memory"}:
         configs |= {"max_request_size": _SIZE_MAX, "buffer_memory": _SIZE_MAX}

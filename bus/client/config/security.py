@@ -73,6 +73,14 @@ def with_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**given, **found} if found else given
 
 
+def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """For a client that works for one with `config`: it reaches the same brokers in the same way, unless `given`, its
+    own settings, name any of these."""
+    if any(name in (given or {}) for name in SECURITY_SETTINGS):
+        return {}
+    return {name: getattr(config, name) for name in SECURITY_SETTINGS}
+
+
 def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     """Raises `BusError` INVALID_CONFIG."""
     if config.security_protocol != SSL:

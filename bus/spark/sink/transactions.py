@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bus.client.config.security import security_settings
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
@@ -152,7 +153,8 @@ def _configs(options: SinkOptions) -> dict[str, Any]:
 
 
 def _is_written(options: SinkOptions, group_id: str, application: Application) -> bool:
-    with Consumer(list(options.addresses), group_id=group_id, isolation_level="read_committed") as consumer:
+    configs = {"group_id": group_id, "isolation_level": "read_committed", **security_settings(options.config)}
+    with Consumer(list(options.addresses), **configs) as consumer:
         committed = consumer.committed([_PROOF])[_PROOF]
     if committed is None or application.version >= committed.offset:
         return False

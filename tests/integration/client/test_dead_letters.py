@@ -134,7 +134,7 @@ def test_letter_is_sent_again_until_it_is_in_the_log(address: str, monkeypatch: 
 
 def test_closing_ends_the_sending_of_a_letter() -> None:
     letters = DeadLetters(
-        ["127.0.0.1:1"], parse_settings({"retry_backoff_ms": 60_000}), group_id="g", is_deserialized=False
+        ["127.0.0.1:1"], parse_settings({"retry_backoff_ms": 60_000}), {}, group_id="g", is_deserialized=False
     )
     record = ConsumerRecord("orders", 0, 7, 0, TimestampType.CREATE_TIME, None, b"v", (), 0)
     work = Work(record, TopicPartition("orders", 0), "lane", 1, OffsetTracker())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bus import Admin, BusError, Consumer, Producer
+from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Output, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
@@ -47,6 +48,9 @@ def mutual(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
         ssl_keystore_location=str(authority.issue("mutual").both),
         ssl_truststore_location=str(authority.path),
         ssl_client_auth="required",
+        offsets_topic_num_partitions=1,
+        transaction_state_log_num_partitions=1,
+        group_initial_rebalance_delay_ms=0,
     )
     with running_broker(tmp_path_factory.mktemp("mutual"), config=config) as broker:
         yield broker
@@ -178,3 +182,45 @@ def test_password_on_a_command_line_is_warned_of(authority: Authority, broker: B
     done = CliRunner().invoke(cli, ["topics", "list", "--address", address_of(broker), *given])
     assert "ssl.key.password on the command line is seen by all" in done.output
     assert "hush" not in done.output
+
+
+def test_run_sends_its_output_and_dead_letters_as_its_consumer_reads(authority: Authority, mutual: Broker) -> None:
+    own = authority.issue("runner")
+    pair = {"ssl_certificate_location": str(own.certificate), "ssl_key_location": str(own.key)}
+    settings = by_tls(authority, **pair)
+    address = address_of(mutual)
+    with Admin(address, **settings) as admin:
+        admin.create_topics([NewTopic(name, partitions=1) for name in ("orders", "invoices")])
+    with Producer(address, **settings) as producer:
+        for value in (b"good", b"bad"):
+            producer.send("orders", value)
+    for name, ids in (("plain", {}), ("transactional", {"transactional_id": "billing"})):
+        stop = threading.Event()
+
+        def handle(record: ConsumerRecord, output: Output | None = None, stop: threading.Event = stop) -> None:
+            if output is not None:
+                output.send("invoices", record.value)
+            if record.value == "bad":
+                stop.set()
+                raise ValueError("bad")
+
+        consumer = Consumer(
+            address, group_id=name, auto_offset_reset="earliest", value_deserializer=bytes.decode, **settings
+        )
+        consumer.subscribe(["orders"])
+        options = {"producer_configs": {"value_serializer": str.encode}, **ids} if ids else {}
+        summary = consumer.run(handle, stop=stop, on_error="dead_letter", **options)
+        assert (summary.handled, summary.dead_lettered) == (1, 1)
+    assert values_of(address, "orders.dlq", **settings) == [b"bad", b"bad"]
+    assert values_of(address, "invoices", **settings) == [b"good"]
+
+
+def values_of(address: str, topic: str, **settings: Any) -> list[bytes | None]:
+    with Consumer(address, auto_offset_reset="earliest", **settings) as consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        found: list[bytes | None] = []
+        while len(found) < end:
+            found += [record.value for record in consumer.poll(timeout_ms=5_000)]
+    return found
