@@ -99,7 +99,7 @@ def test_key_with_which_no_handshake_ends_is_refused(authority: Authority, key: 
         ("a003020102", "a003020139"),  # version
         ("06072a8648ce3d0201", "06072a8648ce3d0241"),  # kind of the key
         ("06082a8648ce3d030107", "06082a8648ce3d030159"),  # its curve
-        ("03420004", "03420007"),  # its point
+        ("03420004", "03420009"),  # its point
     ],
 )
 def test_damaged_certificate_is_a_fault_wherever_it_is_damaged(authority: Authority, whole: str, damaged: str) -> None:
