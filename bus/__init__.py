@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Any
 from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
+    from bus.authorization.acls import (
+        AclBinding,
+        AclBindingFilter,
+        AclOperation,
+        AclPermission,
+        AclResourceType,
+        PatternMatch,
+        PatternType,
+    )
     from bus.client.admin.admin import Admin
     from bus.client.consumer.records import RecordDeserializationError
     from bus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
@@ -29,6 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acknowledgement",
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermission",
+    "AclResourceType",
     "Admin",
     "BatchMetadata",
     "BusError",
@@ -40,6 +54,8 @@ __all__ = [
     "NewTopic",
     "OffsetAndMetadata",
     "Output",
+    "PatternMatch",
+    "PatternType",
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
@@ -59,6 +75,11 @@ __all__ = [
 
 _HOMES = {
     "Acknowledgement": "bus.processing",
+    "AclBinding": "bus.authorization.acls",
+    "AclBindingFilter": "bus.authorization.acls",
+    "AclOperation": "bus.authorization.acls",
+    "AclPermission": "bus.authorization.acls",
+    "AclResourceType": "bus.authorization.acls",
     "Admin": "bus.client.admin.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
@@ -70,6 +91,8 @@ _HOMES = {
     "NewTopic": "bus.client.values",
     "OffsetAndMetadata": "bus.client.values",
     "Output": "bus.processing",
+    "PatternMatch": "bus.authorization.acls",
+    "PatternType": "bus.authorization.acls",
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",

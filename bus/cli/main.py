@@ -15,6 +15,7 @@ _COMMANDS = {
     "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics, and delete records."),
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
     "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
+    "acls": ("bus.cli.acls:acls", "Who may do what: list, add and remove ACLs, and check what decides."),
     "brokers": ("bus.cli.config:brokers", "List the brokers of the cluster."),
     "cluster": ("bus.cli.cluster:cluster", "Start, stop and inspect a cluster of brokers on one root."),
     "config": ("bus.cli.config:config", "Show every setting of the broker or a topic."),

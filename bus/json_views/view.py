@@ -48,6 +48,8 @@ SYSTEM_VIEW_NAMES = (
     "transaction_history",
     "quotas",
     "audit",
+    "acls",
+    "effective_acls",
 )
 NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000

@@ -20,7 +20,7 @@ from bus.json_views.view import SYSTEM_VIEW_NAMES
 from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.log.history import FilesSummary, VersionSummary, read_history
-from bus.tables import audit_view, cluster_views, group_views, transaction_views
+from bus.tables import acl_views, audit_view, cluster_views, group_views, transaction_views
 from bus.tables.topics import TopicTables
 
 VIEW_NAMES = SYSTEM_VIEW_NAMES
@@ -215,5 +215,7 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "transaction_history": transaction_views.transaction_history,
     "quotas": cluster_views.quotas,
     "audit": audit_view.audit,
+    "acls": acl_views.acls,
+    "effective_acls": acl_views.effective_acls,
 }
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"

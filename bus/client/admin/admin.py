@@ -10,7 +10,9 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, overload
 
+from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin import offset_targets as targets
+from bus.client.admin.acls import AclAdmin
 from bus.client.admin.broker_calls import BrokerCalls
 from bus.client.admin.cluster import ClusterAdmin
 from bus.client.admin.configs import ConfigAdmin
@@ -89,6 +91,7 @@ class Admin:
         self._configs = ConfigAdmin(calls)
         self._logs = LogAdmin(self._cluster, self._config)
         self._views = ViewAdmin(calls.on_controller, calls.ask)
+        self._acls = AclAdmin(calls.on_controller, calls.ask)
         self._users = UserAdmin(calls.on_controller, calls.ask)
         self._brokers = ClusterAdmin(calls.on_controller, calls.ask)
         self._quotas = QuotaAdmin(self._cluster, calls.on_controller, calls.ask)
@@ -552,6 +555,23 @@ class Admin:
         out: at once at one broker, a second later at the latest at all."""
         self._users.alter(check_items("alterations", alterations, _check_alteration, "upsertions and deletions"))
 
+    # ------------------------------------------------------------ access control lists
+
+    def create_acls(self, acls: Iterable[AclBinding]) -> None:
+        """Add these bindings; one that is there already is no error. Every broker that serves acts by them then. Raises
+        SECURITY_DISABLED if the broker has no authorizer, CLUSTER_AUTHORIZATION_FAILED."""
+        self._acls.create(check_items("acls", acls, _check_acl, "AclBinding"))
+
+    def describe_acls(self, acl_filter: AclBindingFilter | None = None) -> list[AclBinding]:
+        """The bindings that the filter finds, or all, in the order in which they were added."""
+        wanted = AclBindingFilter() if acl_filter is None else _check_acl_filter("acl_filter", acl_filter)
+        return self._acls.describe(wanted)
+
+    def delete_acls(self, filters: Iterable[AclBindingFilter]) -> dict[AclBindingFilter, list[AclBinding]]:
+        """Remove the bindings that any of the filters finds; which those were, by filter. No broker that serves acts by
+        them then."""
+        return self._acls.delete(check_items("filters", filters, _check_acl_filter, "AclBindingFilter"))
+
     def close(self) -> None:
         """Safe to repeat."""
         self._cluster.close()
@@ -563,6 +583,18 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_acl(name: str, value: Any) -> AclBinding:
+    if not isinstance(value, AclBinding):
+        raise wrong_type(f"{name} as an AclBinding", value)
+    return value
+
+
+def _check_acl_filter(name: str, value: Any) -> AclBindingFilter:
+    if not isinstance(value, AclBindingFilter):
+        raise wrong_type(f"{name} as an AclBindingFilter", value)
+    return value
 
 
 def _check_alteration(name: str, value: Any) -> UserScramCredentialUpsertion | UserScramCredentialDeletion:

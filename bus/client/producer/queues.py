@@ -235,6 +235,10 @@ class Queues:
             self.put_off(queue, now_ms)
         elif error.code in _FENCED and identity is not None and errand.producer_epoch < identity[1]:
             self._agenda.wake_by(now_ms)
+        elif error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            # Its records fail, those of other topics go on; later ones ask again, as the permission may come.
+            self.active.pop(queue, None)
+            self.fail(queue, queue.fail_all(error), now_ms)
         else:
             return error
         return None

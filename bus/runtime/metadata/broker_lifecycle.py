@@ -48,7 +48,10 @@ _LEASE_PAUSE_MS = 90  # a little less than _RETRY_S
 # So often the controller may fail to reach a broker before the broker gives up: a network may be slow for a moment.
 _UNREACHED_MAX = 3
 # What a broker that asks for the wrong thing is told; asking again helps none of them.
-_FINAL = frozenset({ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION})
+_FINAL = frozenset(
+    {ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+_NOT_ALLOWED = "; name its principal in super.users of every broker, or allow it ClusterAction on the cluster"
 
 
 @dataclass(slots=True)
@@ -132,7 +135,8 @@ class BrokerLifecycle:
         if isinstance(answer, Refused):
             self._unreached_count += answer.code is ErrorCode.BROKER_NOT_AVAILABLE
             if answer.code in _FINAL or self._unreached_count >= _UNREACHED_MAX:
-                raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}")
+                remedy = _NOT_ALLOWED if answer.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
+                raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}{remedy}")
             self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
             return False
         self._unreached_count, self._told = 0, ""

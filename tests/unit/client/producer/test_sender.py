@@ -743,6 +743,19 @@ def test_resuming_is_tried_again_under_the_same_epoch() -> None:
     assert [errand for errand in bench.errands if isinstance(errand, Resume)] == [resume]
 
 
+def test_resuming_that_is_not_allowed_costs_the_records_of_the_partition_alone() -> None:
+    bench, future, resume = resumed_bench()
+    denied = BusError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "User:a may not Write topic t")
+    bench.engine.on_not_resumed(resume, denied)
+    with pytest.raises(BusError, match="User:a may not Write topic t"):
+        future.result(0)
+    bench.errands.clear()
+    later = bench.send(b"4")
+    bench.engine.on_resumed(bench.take_errand(), last_epoch=0, last_sequence=0, version=1)  # it may by now
+    bench.answer()
+    assert later.result(0).topic == "t"
+
+
 def test_resuming_that_is_refused_for_good_is_the_end() -> None:
     bench, future, resume = resumed_bench()
     bench.engine.on_not_resumed(resume, BusError(ErrorCode.PRODUCER_FENCED, "another"))
