@@ -253,6 +253,7 @@ class Broker:
             await self._server.serve(api, self._peers)
             undo.pop_all()
         self._core.serve()
+        self._warn_of_authorizer()
         if self.keys is not None:
             self._watching = asyncio.get_running_loop().create_task(self._watch_keys(self.keys))
         _log.info(
@@ -262,6 +263,11 @@ class Broker:
             count_of(len(self.cluster.state.topics), "topic"),
             time.monotonic() - started,
         )
+
+    def _warn_of_authorizer(self) -> None:
+        policy = self._config.acl_policy
+        if policy is not None and not policy.super_users and not len(self.cluster.state.acls):
+            _log.warning("there are neither ACLs nor super.users: with authorizer.class.name every call is refused")
 
     @property
     def shown_addresses(self) -> str:

@@ -75,6 +75,9 @@ class QuietContext:
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
 
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """The call never ends as gRPC ends one."""
+
     async def abort(self, code: Any, details: str) -> None:
         raise AssertionError(f"{code}: {details}")
 

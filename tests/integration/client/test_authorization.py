@@ -97,6 +97,15 @@ def allow(who: str, operation: AclOperation, name: str, of: AclResourceType = Ac
     return AclBinding(of, name, PatternType.LITERAL, f"User:{who}", "*", operation, AclPermission.ALLOW)
 
 
+@pytest.mark.parametrize(("super_users", "is_told"), [("", True), ("User:root", False)])
+def test_a_broker_that_would_refuse_every_call_says_so(
+    super_users: str, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(authorizer_class_name="acl", super_users=super_users)
+    with running_broker(tmp_path / "root", config=config):
+        assert ("every call is refused" in caplog.text) is is_told
+
+
 def test_a_record_that_may_not_be_written_fails_at_once_and_others_go_on(bus: Bus) -> None:
     with bus.admin() as admin:
         admin.create_acls(

@@ -180,6 +180,21 @@ def test_acls_act_on_the_next_request_of_a_fetch_stream() -> None:
     on_broker(do)
 
 
+def test_single_produce_and_fetch_requests_are_checked_too() -> None:
+    async def do(broker: QuietBroker) -> None:
+        await ask(broker, "root", "ProduceOnce", produce(1, "orders", "secret"))
+        assert codes((await ask(broker, "alice", "ProduceOnce", produce(2, "orders", "secret"))).partitions) == [29, 29]
+        await add(broker, acl(pb.ACL_OPERATION_READ), acl(pb.ACL_OPERATION_WRITE, "secret"))
+        assert codes((await ask(broker, "alice", "ProduceOnce", produce(3, "orders", "secret"))).partitions) == [29, 0]
+        answer = pb.FetchResponse.FromString(await ask(broker, "alice", "FetchOnce", fetch("orders", "secret")))
+        fetched = {one.topic: (one.error_code, len(one.records.records)) for one in answer.partitions}
+        assert fetched == {"orders": (0, 1), "secret": (29, 0)}
+        whole = await ask(broker, "root", "ListOffsets", latest("orders", "secret"))
+        assert [one.offset for one in whole.partitions] == [1, 2]
+
+    on_broker(do)
+
+
 def test_acls_act_on_the_next_request_of_a_group_session() -> None:
     async def do(broker: QuietBroker) -> None:
         stream = Dialogue(broker, "alice", "GroupSession")
