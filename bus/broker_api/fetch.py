@@ -26,8 +26,8 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetch_session import FetchPosition, FetchSession, FetchSessions
 from bus.runtime.partitions.fetches import (
-    FetchPosition,
     FetchResult,
     FetchTimes,
     FetchWish,
@@ -36,6 +36,8 @@ from bus.runtime.partitions.fetches import (
     fetch,
 )
 
+# Of one session, as many as one request may name.
+SESSION_POSITIONS_MAX = 20_000
 # An answer may have so much, however much the caller has not read yet.
 _ANSWER_BYTES_MIN = 64 * 1024
 
@@ -44,7 +46,8 @@ _ANSWER_BYTES_MIN = 64 * 1024
 class FetchRequest:
     """`bytes_max` 0 stands for the broker's. `turn` grows with each request of a session: the partition that was first
     last time is last now, so that none is starved by `bytes_max`. `rack`: the caller's, if followers may serve it;
-    empty if leaders are to answer. `quota_bytes_max`: what the caller's quota allows one answer to have; None: any."""
+    empty if leaders are to answer. With a `session`, what is new in it or has changed, and what is `forgotten`: all
+    that it holds then is asked for. `quota_bytes_max`: what the caller's quota allows one answer to have; None: any."""
 
     positions: Items[FetchPosition]
     bytes_max: int
@@ -53,6 +56,8 @@ class FetchRequest:
     turn: int
     rack: str = ""
     quota_bytes_max: int | None = None
+    session: FetchSession | None = None
+    forgotten: Items[TopicPartition] = ()
 
 
 class FetchedPartition(NamedTuple):  # a tuple: one is made for each partition of each fetch
@@ -102,6 +107,16 @@ class FetchApi:
         self._answers = answers
         self._shares = shares
         self._bytes_max = bytes_max
+        self._sessions = FetchSessions()
+
+    def begin_session(self) -> FetchSession:
+        """For requests of one caller that come one after another, each answered before the next one is taken up. They
+        are for leaders: what a follower may show also changes with time."""
+        return FetchSession(self._sessions)
+
+    def may_go_on(self, session: FetchSession) -> bool:
+        """Whether another request may be part of it: it has room, and no request named what it cannot hold."""
+        return session.is_as_asked and self._sessions.has_room and len(session) <= SESSION_POSITIONS_MAX
 
     def room_for(self, client: Hashable) -> AnswerRoom:
         return AnswerRoom(self._answers, client)
@@ -114,9 +129,9 @@ class FetchApi:
         times: FetchTimes | None = None,
         access: Access | None = None,
     ) -> list[FetchedPartition]:
-        """An answer for each partition that is named. `room` holds as much as it may have, which the adapter settles by
-        what it makes of it; `fit` says how much that will be. `times` gets where the time went. `access`: what the
-        caller may do; None: everything."""
+        """An answer for each partition that is named, or in a session for each one of which there is anything to tell.
+        `room` holds as much as it may have, which the adapter settles by what it makes of it; `fit` says how much that
+        will be. `times` gets where the time went. `access`: what the caller may do; None: everything."""
         if request.bytes_max < 0:
             message = f"expected max_bytes from 0 on, found {request.bytes_max}"
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
@@ -127,7 +142,7 @@ class FetchApi:
         state, nearby = self._cluster.state, self._find_nearby(request.rack)
         share = self._shares.begin()
         answers = refused
-        for position, (_, result) in zip(wish.positions, results, strict=True):
+        for position, result in results:
             if share.is_used_up:
                 await share.wait()
             name = position.partition
@@ -149,6 +164,8 @@ class FetchApi:
 
     async def refuse(self, request: FetchRequest, refusal: Refused) -> list[FetchedPartition]:
         """Each partition once."""
+        if request.session is not None:
+            request.session.is_as_asked = False
         named: list[TopicPartition] = []
         await self._shares.begin().extend(named, (position.partition for position in request.positions))
         return [FetchedPartition(name, 0, refusal) for name in dict.fromkeys(named)]
@@ -161,13 +178,17 @@ class FetchApi:
         asked: list[FetchPosition] = []
         share = self._shares.begin()
         await share.extend(asked, request.positions)
-        denied: Mapping[str, Refused] = {}
-        if access is not None:
-            denied = await access.refusals(READ_TOPIC, [position.partition.topic for position in asked])
+        session = request.session
+        topics = [position.partition.topic for position in asked]
+        if session is not None:
+            for name in request.forgotten:
+                session.forget(name)
+            topics += session.topics
+        denied: Mapping[str, Refused] = {} if access is None else await access.refusals(READ_TOPIC, topics)
         counts = Counter(position.partition for position in asked)
         positions: list[FetchPosition] = []
         refused: dict[TopicPartition, Refused] = {}
-        for position in _in_turn(asked, request.turn):
+        for position in asked if session is not None else _in_turn(asked, request.turn):
             if share.is_used_up:
                 await share.wait()
             name, times = position.partition, counts[position.partition]
@@ -181,9 +202,13 @@ class FetchApi:
                 refused[name] = Refused(ErrorCode.INVALID_FETCH_SIZE, message)
             else:
                 positions.append(position)
-        bytes_max = min(
-            request.bytes_max or self._bytes_max, self._bytes_max, sum(position.bytes_max for position in positions)
-        )
+        if session is not None:
+            for name in session.forget_topics(denied):
+                refused[name] = denied[name.topic]
+            await session.put_all(positions, share)
+            session.is_as_asked = not refused
+        asked_bytes_max = sum(position.bytes_max for position in positions) if session is None else session.bytes_max
+        bytes_max = min(request.bytes_max or self._bytes_max, self._bytes_max, asked_bytes_max)
         if request.quota_bytes_max is not None:
             bytes_max = min(bytes_max, request.quota_bytes_max)
         wish = FetchWish(
@@ -193,6 +218,7 @@ class FetchApi:
             reserve=functools.partial(room.reserve, bytes_max),
             release=room.release,
             fit=fit,
+            session=session,
         )
         return wish, [FetchedPartition(name, 0, refusal) for name, refusal in refused.items()]
 

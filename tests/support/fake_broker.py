@@ -146,7 +146,9 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         self.identity_script: deque[Refuse | BreakStream] = deque()
         self.on_metadata: Callable[[], None] | None = None
         self.produce_requests: list[pb.ProduceRequest] = []
-        self.fetch_requests: list[pb.FetchRequest] = []
+        self.fetch_requests: list[pb.FetchRequest] = []  # each with all partitions that its session is for
+        self.fetch_messages: list[pb.FetchRequest] = []  # as they came on streams
+        self.keeps_sessions = True
         self.resume_requests: list[pb.ResumeProducerRequest] = []
         self.calls: list[str] = []
         self.client_ids: set[str] = set()
@@ -348,8 +350,27 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
     # ------------------------------------------------------------ fetch
 
     def Fetch(self, requests: Iterator[pb.FetchRequest], context: Any) -> Iterator[pb.FetchResponse]:
+        """Keeps a session of each stream that asks for one, and still tells of all its partitions."""
+        kept: dict[tuple[str, int], pb.FetchPartition] = {}
+        is_kept = False
         for request in requests:
-            yield self._fetch(request, context)
+            self.fetch_messages.append(request)
+            if request.session != pb.FETCH_SESSION_CONTINUE:
+                kept = {}
+            elif not is_kept:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no session")
+            for topic in request.forgotten:
+                for number in topic.partitions:
+                    del kept[topic.topic, number]
+            kept |= {(share.topic, share.partition): share for share in request.partitions}
+            is_kept = self.keeps_sessions and request.session != pb.FETCH_SESSION_NONE
+            whole = pb.FetchRequest()
+            whole.CopyFrom(request)
+            del whole.partitions[:]
+            whole.partitions.extend(kept.values())
+            answer = self._fetch(whole, context)
+            answer.in_session = is_kept
+            yield answer
 
     def FetchOnce(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
         return self._fetch(request, context)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import LeaderHint, error_of, hint_of
+from bus.client.connection.group_requests import topic_partitions
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -58,15 +59,28 @@ class FetchedPartition(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The answer to one request."""
+    """The answer to one request. `in_session`: the broker keeps what it was asked for; the next one may say what has
+    changed."""
 
     correlation_id: int
     throttle_time_ms: int
     partitions: list[FetchedPartition]
+    in_session: bool = False
 
 
-def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[TopicPartition, FetchPosition]) -> bytes:
-    """In the order of `asked`: an answer that is full leaves out the last ones."""
+def encode_fetch(
+    config: ConsumerConfig,
+    correlation_id: int,
+    asked: Mapping[TopicPartition, FetchPosition],
+    *,
+    kept: Mapping[TopicPartition, FetchPosition] | None = None,
+) -> bytes:
+    """In the order of `asked`: an answer that is full leaves out the last ones. `kept`: what the broker keeps of the
+    request before on the same stream; None if it keeps nothing. One that names a rack is answered without a session."""
+    session, forgotten = pb.FETCH_SESSION_NONE if config.client_rack else pb.FETCH_SESSION_BEGIN, list[TopicPartition]()
+    if kept is not None:
+        session, forgotten = pb.FETCH_SESSION_CONTINUE, [partition for partition in kept if partition not in asked]
+        asked = {partition: position for partition, position in asked.items() if kept.get(partition) != position}
     request = pb.FetchRequest(
         correlation_id=correlation_id,
         max_wait_ms=config.fetch_max_wait_ms,
@@ -74,6 +88,8 @@ def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[Top
         max_bytes=config.fetch_max_bytes,
         columns=LOG_COLUMNS,
         rack_id=config.client_rack,
+        session=session,
+        forgotten=topic_partitions(forgotten),
         partitions=[
             pb.FetchPartition(
                 topic=partition.topic,
@@ -93,7 +109,10 @@ def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[Top
 
 def decode_fetch(response: Any) -> Fetched:
     return Fetched(
-        response.correlation_id, response.throttle_time_ms, list(map(_decode_partition, response.partitions))
+        response.correlation_id,
+        response.throttle_time_ms,
+        list(map(_decode_partition, response.partitions)),
+        response.in_session,
     )
 
 

@@ -5,8 +5,9 @@ Guards two promises: an answer is used only for the very position that was asked
 records; and what is fetched ahead is bounded, for a partition by twice max.partition.fetch.bytes and for a leader by
 fetch.max.bytes, plus one answer each. Its lock guards the assigned partitions as well; the consumer takes it.
 
-A request names every partition that may be fetched, so one long poll covers them all; it leaves when all of them have
-room. A partition that becomes fetchable during a long poll ends that poll instead of waiting for it.
+A request is for every partition that may be fetched, so one long poll covers them all; it leaves when all of them have
+room. A broker keeps what the last request on a stream was for, so that the next one names only what has changed
+(KIP-227). A partition that becomes fetchable during a long poll ends that poll instead of waiting for it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _READ_AHEAD = 2  # answers a partition
 
 
 class _Connection:
-    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "muted_until_ms", "stream")
+    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "kept", "muted_until_ms", "stream")
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
         self.asked: dict[TopicPartition, FetchPosition] | None = None  # the request under way; None: there is none
+        self.kept: dict[TopicPartition, FetchPosition] | None = None  # what the broker keeps; None: nothing
         self.asked_at_ms = 0.0
         self.correlation_id = 0
         self.deadline_ms = 0.0
@@ -169,7 +171,8 @@ class Fetcher:
         connection.correlation_id += 1
         connection.asked_at_ms = now_ms
         connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
-        connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.asked))
+        kept, connection.kept = connection.kept, None
+        connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.asked, kept=kept))
 
     def _cut(self, address: str) -> None:
         self._connections.pop(address).stream.cut("not needed any more")
@@ -187,6 +190,7 @@ class Fetcher:
             if asked is None or fetched.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {fetched.correlation_id}")
             connection.muted_until_ms = now_ms + fetched.throttle_time_ms
+            connection.kept = asked if fetched.in_session else None
             self._record(fetched, connection.asked_at_ms, now_ms)
             is_news = False
             for answer in fetched.partitions:

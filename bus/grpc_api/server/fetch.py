@@ -15,15 +15,18 @@ from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
+from bus.broker_api.requests import InvalidArgument
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
+from bus.grpc_api.server.group_calls import partitions_of
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
-from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchTimes
+from bus.runtime.partitions.fetch_session import FetchPosition, FetchSession
+from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchTimes
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class FetchHandler:
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
         access = self._authorizer.access(pace.caller, "FetchOnce")
-        encoded = await self._fetch(answered, room, pace, access)
+        encoded = await self._fetch(answered, room, pace, access, None)
         await pace.wait(context.time_remaining())
         _log_answer(answered, len(encoded))
         return encoded
@@ -73,6 +76,7 @@ class FetchHandler:
         reader.add_done_callback(lambda _: _end(queue))
         room = self._api.room_for(caller.connection)
         access = self._authorizer.access(caller, "Fetch")
+        session = _StreamSession(self._api)
         try:
             while (asked := await queue.get()) is not None:
                 if isinstance(asked, Exception):
@@ -80,7 +84,7 @@ class FetchHandler:
                 answered, held = asked
                 try:
                     request_id.set(f"{stream_id}/{answered.request.correlation_id}")
-                    encoded = await self._fetch(answered, room, pace, access)
+                    encoded = await self._fetch(answered, room, pace, access, session)
                     written = _now_ms()
                     await context.write(encoded)
                     answered.write_ms = _now_ms() - written
@@ -90,13 +94,22 @@ class FetchHandler:
                     held.drop()
                 await pace.wait()
         finally:
+            session.end()
             reader.cancel()
             reader.add_done_callback(lambda _: _drop_all(queue))
 
-    async def _fetch(self, answered: _Answered, room: AnswerRoom, pace: CallerPace, access: Access | None) -> bytes:
+    async def _fetch(
+        self,
+        answered: _Answered,
+        room: AnswerRoom,
+        pace: CallerPace,
+        access: Access | None,
+        of_stream: _StreamSession | None,
+    ) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times. One that is
         over the caller's quota has no partitions."""
         request = answered.request
+        session = None if of_stream is None else of_stream.take(request)
         answered.queued_ms = _now_ms() - answered.arrived_ms
         columns = tuple(request.columns) or DEFAULT_FETCH_COLUMNS
         quota_bytes_max = pace.fetch_bytes_max()
@@ -106,7 +119,9 @@ class FetchHandler:
             request.min_bytes,
             request.max_wait_ms,
             turn=request.correlation_id,
-            rack=request.rack_id,
+            rack=request.rack_id if session is None else "",
+            session=session,
+            forgotten=partitions_of(request.forgotten),
             quota_bytes_max=quota_bytes_max,
         )
         refusal = _check_form(request, columns)
@@ -115,7 +130,14 @@ class FetchHandler:
         else:
             found = await self._api.fetch(asked, room, fit_batches, answered.times, access)
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
-        answer = Answer(request.correlation_id, columns, is_plain, found, room.granted_bytes, self._listener)
+        in_session = None
+        if of_stream is not None and session is not None:
+            in_session = self._api.may_go_on(session)
+            if not in_session:
+                of_stream.end()
+        answer = Answer(
+            request.correlation_id, columns, is_plain, found, room.granted_bytes, self._listener, in_session
+        )
         encode = functools.partial(encode_answer, answer)
         began = _now_ms()
         encoded = encode() if answer.is_quick else await self._calls.compute(encode, room.client)
@@ -124,8 +146,36 @@ class FetchHandler:
         if throttle_ms:
             head = pb.FetchResponse(correlation_id=request.correlation_id, throttle_time_ms=throttle_ms)
             encoded = head.SerializeToString() + (encoded if is_given else b"")
+            if of_stream is not None and not is_given:
+                of_stream.end()  # what it has told was not given
         room.settle(len(encoded))
         return encoded
+
+
+class _StreamSession:
+    """The session of one stream, while it has one: see `FetchSession` in bus.proto."""
+
+    def __init__(self, api: FetchApi) -> None:
+        self._api = api
+        self._session: FetchSession | None = None
+
+    def take(self, request: pb.FetchRequest) -> FetchSession | None:
+        """The one that the next request of the stream is part of. Raises `InvalidArgument`."""
+        is_continued = request.session == pb.FETCH_SESSION_CONTINUE
+        if is_continued and self._session is None:
+            raise InvalidArgument("expected FETCH_SESSION_CONTINUE behind an answer that was in_session, found none")
+        if request.forgotten and not is_continued:
+            raise InvalidArgument("expected forgotten partitions with FETCH_SESSION_CONTINUE only")
+        if not is_continued:
+            self.end()
+            if request.session == pb.FETCH_SESSION_BEGIN and not request.rack_id:
+                self._session = self._api.begin_session()
+        return self._session
+
+    def end(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
 
 def _now_ms() -> float:

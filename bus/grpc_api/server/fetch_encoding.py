@@ -38,7 +38,8 @@ _BATCHES = tag_of(pb.PartitionFetchResponse, "batches")
 
 @dataclass(slots=True)
 class Answer:
-    """`bytes_max` bounds plain records; of other batches there are no more than it allows."""
+    """`bytes_max` bounds plain records; of other batches there are no more than it allows. `in_session`: None for an
+    answer that stands alone; else whether the session goes on."""
 
     correlation_id: int
     columns: Sequence[str]
@@ -46,6 +47,7 @@ class Answer:
     results: Sequence[FetchedPartition]
     bytes_max: int
     listener: str  # of the client
+    in_session: bool | None = None
 
     @property
     def is_quick(self) -> bool:
@@ -59,15 +61,15 @@ class Answer:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """The partitions with records, an error or a read replica; all of them if none has records or an error. Touches
-    nothing but `answer`."""
-    response: list[Any] = [pb.FetchResponse(correlation_id=answer.correlation_id).SerializeToString()]
+    """The partitions with records, an error or a read replica; all of them if none has records or an error, or in a
+    session. Touches nothing but `answer`."""
+    head = pb.FetchResponse(correlation_id=answer.correlation_id, in_session=bool(answer.in_session))
+    response: list[Any] = [head.SerializeToString()]
     has_news = any(isinstance(one.result, Refused) or one.result.batches for one in answer.results)
     bytes_left = answer.bytes_max
     for fetched in answer.results:
         result = fetched.result
-        is_silent = not isinstance(result, Refused) and not result.batches and fetched.read_replica is None
-        if has_news and is_silent:
+        if _is_silent(fetched) and (has_news if answer.in_session is None else not _is_known(fetched)):
             continue
         message = _encode(fetched, answer.listener)
         pieces: list[Any] = []
@@ -82,6 +84,16 @@ def encode_answer(answer: Answer) -> bytes:
                     pieces += encode_field(_BATCHES, batch)
         response += encode_field(_PARTITIONS, [message.SerializeToString(), *pieces])
     return b"".join(response)
+
+
+def _is_silent(fetched: FetchedPartition) -> bool:
+    """No error, no records, and no other broker to be asked."""
+    return not isinstance(fetched.result, Refused) and not fetched.result.batches and fetched.read_replica is None
+
+
+def _is_known(fetched: FetchedPartition) -> bool:
+    """The log, as far as the reader knows it."""
+    return isinstance(fetched.result, Refused) or fetched.result.version >= 0
 
 
 def _encode(fetched: FetchedPartition, listener: str) -> pb.PartitionFetchResponse:

@@ -106,6 +106,12 @@ class RecordFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RECORD_FORMAT_ARROW: _ClassVar[RecordFormat]
     RECORD_FORMAT_RECORDS: _ClassVar[RecordFormat]
 
+class FetchSession(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FETCH_SESSION_NONE: _ClassVar[FetchSession]
+    FETCH_SESSION_BEGIN: _ClassVar[FetchSession]
+    FETCH_SESSION_CONTINUE: _ClassVar[FetchSession]
+
 class CoordinatorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COORDINATOR_TYPE_GROUP: _ClassVar[CoordinatorType]
@@ -259,6 +265,9 @@ PAYLOAD_CODEC_GZIP: PayloadCodec
 PAYLOAD_CODEC_SNAPPY: PayloadCodec
 RECORD_FORMAT_ARROW: RecordFormat
 RECORD_FORMAT_RECORDS: RecordFormat
+FETCH_SESSION_NONE: FetchSession
+FETCH_SESSION_BEGIN: FetchSession
+FETCH_SESSION_CONTINUE: FetchSession
 COORDINATOR_TYPE_GROUP: CoordinatorType
 COORDINATOR_TYPE_TRANSACTION: CoordinatorType
 ACL_RESOURCE_TYPE_ANY: AclResourceType
@@ -496,7 +505,7 @@ class ResumeProducerPartitionResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., last_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format", "rack_id")
+    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format", "rack_id", "session", "forgotten")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -505,6 +514,8 @@ class FetchRequest(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     RACK_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     max_wait_ms: int
     min_bytes: int
@@ -513,7 +524,9 @@ class FetchRequest(_message.Message):
     columns: _containers.RepeatedScalarFieldContainer[str]
     format: RecordFormat
     rack_id: str
-    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ..., format: _Optional[_Union[RecordFormat, str]] = ..., rack_id: _Optional[str] = ...) -> None: ...
+    session: FetchSession
+    forgotten: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ..., format: _Optional[_Union[RecordFormat, str]] = ..., rack_id: _Optional[str] = ..., session: _Optional[_Union[FetchSession, str]] = ..., forgotten: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "fetch_offset", "partition_max_bytes", "current_leader_epoch", "seen_version")
@@ -534,14 +547,16 @@ class FetchPartition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., seen_version: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
+    __slots__ = ("correlation_id", "partitions", "throttle_time_ms", "in_session")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    IN_SESSION_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionFetchResponse]
     throttle_time_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetchResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
+    in_session: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetchResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ..., in_session: _Optional[bool] = ...) -> None: ...
 
 class PartitionFetchResponse(_message.Message):
     __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records", "current_leader", "preferred_read_replica")

@@ -1,7 +1,8 @@
 """Long-poll fetches over several partitions: wait until there is enough, then read, then answer.
 
-Guards three bounds: a response holds at most the bytes that the caller reserves, as it counts them, and at least one
-batch even if it is larger; a fetch that waits costs one event and no thread; and a fetch of thousands of partitions
+A fetch looks at the entries of a session that are due (fetch_session.py); one that stands alone has a session of its
+own. Guards three bounds: a response holds at most the bytes that the caller reserves, as it counts them, and at least
+one batch even if it is larger; a fetch that waits costs one event and no thread; and a fetch of thousands of partitions
 looks at them in slices (loop_shares.py). Where compaction took records or a repair gave them up, there may be nothing
 at all up to the high watermark: then a fetch waits for more as if that were lower. It also waits for what its reader
 knows of and this broker does not yet (`NotYet`), and refuses that when the wait is over.
@@ -14,42 +15,16 @@ import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from bus.errors import Refused, StorageFault
-from bus.model import LogBatch, TopicPartition
+from bus.model import LogBatch
 from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.partitions.fetch_session import Decision, Entry, FetchPosition, FetchSession, FindPartition
 from bus.runtime.partitions.partition import ReadResult
 
 DEFAULT_PARTITION_BYTES_MAX = 1024 * 1024
-
-
-class FetchPosition(NamedTuple):  # a tuple: one is made for each partition of each fetch
-    partition: TopicPartition
-    topic_id: str  # empty: not checked
-    offset: int
-    bytes_max: int
-    current_leader_epoch: int | None
-    seen_version: int | None = None  # the newest Delta version that the reader was told of
-
-
-class Fetchable(Protocol):
-    """A partition as a fetch reads it, on its leader or on a follower: see `Partition`."""
-
-    def decide_fetch(
-        self, offset: int, current_leader_epoch: int | None, seen_version: int | None = None
-    ) -> Readable | NotYet | Refused: ...
-
-    def bytes_available(self, readable: Readable, enough: int) -> int: ...
-
-    async def read(self, readable: Readable, max_bytes: int) -> ReadResult | Refused: ...
-
-    def refuse_read(self, fault: StorageFault) -> Refused: ...
-
-    def add_reader(self, event: asyncio.Event) -> None: ...
-
-    def remove_reader(self, event: asyncio.Event) -> None: ...
 
 
 class FitBatches(Protocol):
@@ -72,7 +47,8 @@ def fit_by_size(batches: Sequence[LogBatch], bytes_max: int, *, is_first: bool) 
 class FetchWish:
     """`reserve` is called once there is something to read and returns how many bytes the answer may have; `release` is
     called if nothing was read after all. `fit` returns the batches of a partition that have room, and their size; the
-    first batch of an answer always has room."""
+    first batch of an answer always has room. With a `session`, which has taken `positions` in, all of that is asked
+    for."""
 
     positions: Sequence[FetchPosition]
     wait_ms_max: int
@@ -80,6 +56,7 @@ class FetchWish:
     reserve: Callable[[], int]
     release: Callable[[], None] = lambda: None
     fit: FitBatches = fit_by_size
+    session: FetchSession | None = None
 
 
 class FetchEnd(enum.Enum):
@@ -126,7 +103,6 @@ class Stopping:
 
 
 FetchResult = ReadResult | Refused
-FindPartition = Callable[[TopicPartition, str], "Fetchable | Refused"]
 Prove = Callable[[], Awaitable[Refused | None]]
 
 
@@ -137,26 +113,32 @@ async def fetch(
     stopping: Stopping,
     shares: LoopShares | None = None,
     times: FetchTimes | None = None,
-) -> list[tuple[TopicPartition, FetchResult]]:
-    """One result per position, in the order of `wish`. Answers early after a refusal or when `stopping` begins. `prove`
-    is awaited before it is decided what may be read, and says why nothing may be."""
-    wake = asyncio.Event()
-    with stopping.waking(wake):
-        return await _fetch(
-            wish, find_partition, prove, stopping, shares or LoopShares(), times or FetchTimes(lambda: 0.0), wake
-        )
+) -> list[tuple[FetchPosition, FetchResult]]:
+    """One result per position, in the order of `wish`; in a session, one of each partition of which there is anything
+    to tell. Answers early after a refusal or when `stopping` begins. `prove` is awaited before it is decided what may
+    be read, and says why nothing may be."""
+    shares, times = shares or LoopShares(), times or FetchTimes(lambda: 0.0)
+    session = FetchSession() if wish.session is None else wish.session
+    try:
+        with stopping.waking(session.wake):
+            if wish.session is None:
+                await session.put_all(wish.positions, shares.begin())
+            return await _fetch(wish, session, find_partition, prove, stopping, shares, times)
+    finally:
+        if wish.session is None:
+            session.close()
 
 
 async def _fetch(
     wish: FetchWish,
+    session: FetchSession,
     find_partition: FindPartition,
     prove: Prove,
     stopping: Stopping,
     shares: LoopShares,
     times: FetchTimes,
-    wake: asyncio.Event,
-) -> list[tuple[TopicPartition, FetchResult]]:
-    is_late = wish.wait_ms_max <= 0
+) -> list[tuple[FetchPosition, FetchResult]]:
+    is_late, wake = wish.wait_ms_max <= 0, session.wake
 
     def give_up() -> None:
         nonlocal is_late
@@ -164,39 +146,30 @@ async def _fetch(
         wake.set()
 
     timer = asyncio.get_running_loop().call_later(wish.wait_ms_max / 1000, give_up)
-    waited_on: dict[Fetchable, None] = {}
     try:
         while True:
             wake.clear()
             unproved = await prove()
             share = shares.begin()
-            decisions, has_enough = await _decide_all(wish, unproved, find_partition, share)
-            is_refused = any(isinstance(decision, Refused) for decision in decisions)
+            looks, has_enough = await _look_at_due(wish, session, unproved, find_partition, share)
+            is_refused = any(isinstance(decision, Refused) for _, decision in looks)
             end = _find_end(wish, is_refused=is_refused, is_stopping=stopping.has_begun, is_late=is_late)
             if end is not None or has_enough:
                 began_ms = times.now_ms()
-                results = await _read(wish, decisions, share, is_late=end in _LATE)
+                results = await _read(wish, looks, share, is_late=end in _LATE)
                 times.read_ms += times.now_ms() - began_ms
-                if end is None and any(isinstance(result, Refused) for _, result in results):
+                if end is None and any(isinstance(result, Refused) for result in results):
                     end = FetchEnd.ERROR
-                if end is not None or any(not isinstance(result, Refused) and result.batches for _, result in results):
+                if end is not None or any(not isinstance(result, Refused) and result.batches for result in results):
                     times.end = end or FetchEnd.ENOUGH
-                    return results
+                    return _tell(session, looks, results)
                 wish.release()
-            found = dict.fromkeys(decision[0] for decision in decisions if not isinstance(decision, Refused))
-            if found.keys() - waited_on.keys():  # a partition that has another leader now is another one
-                for partition in found:
-                    partition.add_reader(wake)
-                waited_on |= found
-                if has_enough or share.wait_count:
-                    continue  # a commit while the files were read, or the partitions were looked at, set no event
+                _take_back(looks)
             began_ms = times.now_ms()
             await wake.wait()
             times.waited_ms += times.now_ms() - began_ms
     finally:
         timer.cancel()
-        for partition in waited_on:
-            partition.remove_reader(wake)
 
 
 def _find_end(wish: FetchWish, *, is_refused: bool, is_stopping: bool, is_late: bool) -> FetchEnd | None:
@@ -214,58 +187,57 @@ def _find_end(wish: FetchWish, *, is_refused: bool, is_stopping: bool, is_late: 
 _LATE = (FetchEnd.NO_WAIT, FetchEnd.TIME, FetchEnd.STOPPING)
 _NOTHING = ReadResult((), -1, -1, -1)
 
-Decision = tuple[Fetchable, Readable | NotYet]
+Look = tuple[Entry, Decision | Refused]
 
 
-def _decide(position: FetchPosition, find_partition: FindPartition) -> Decision | Refused:
-    partition = find_partition(position.partition, position.topic_id)
-    if isinstance(partition, Refused):
-        return partition
-    decision = partition.decide_fetch(position.offset, position.current_leader_epoch, position.seen_version)
-    return decision if isinstance(decision, Refused) else (partition, decision)
-
-
-async def _decide_all(
-    wish: FetchWish, unproved: Refused | None, find_partition: FindPartition, share: LoopShare
-) -> tuple[Sequence[Decision | Refused], bool]:
-    """What may be read of each partition, and whether that is as much as was asked for."""
-    decisions: list[Decision | Refused] = []
+async def _look_at_due(
+    wish: FetchWish, session: FetchSession, unproved: Refused | None, find_partition: FindPartition, share: LoopShare
+) -> tuple[Sequence[Look], bool]:
+    """What may be read of each partition of which there is anything to tell, and whether that is as much as was asked
+    for."""
+    if unproved is not None:
+        session.note_all()
+    looks: list[Look] = []
     found = 0
-    for position in wish.positions:
+    for entry in session.due():
         if share.is_used_up:
             await share.wait()
-        decision = unproved or _decide(position, find_partition)
-        decisions.append(decision)
-        if not isinstance(decision, Refused) and found < wish.bytes_min:
-            partition, readable = decision
-            if isinstance(readable, NotYet):
-                continue
-            found += partition.bytes_available(readable, wish.bytes_min - found)
-    return decisions, found >= wish.bytes_min
-
-
-async def _read(
-    wish: FetchWish, decisions: Sequence[Decision | Refused], share: LoopShare, *, is_late: bool
-) -> list[tuple[TopicPartition, FetchResult]]:
-    """`is_late`: what is not known so far is refused, and otherwise it has nothing to say."""
-    results: list[tuple[TopicPartition, FetchResult]] = []
-    bytes_left = wish.reserve()
-    is_first = True
-    for position, decision in zip(wish.positions, decisions, strict=True):
-        if share.is_used_up:
-            await share.wait()
+        decision = unproved or entry.decide(find_partition)
+        looks.append((entry, decision))
         if isinstance(decision, Refused):
-            results.append((position.partition, decision))
             continue
         partition, readable = decision
         if isinstance(readable, NotYet):
-            results.append((position.partition, readable.refused if is_late else _NOTHING))
+            continue
+        if readable.offset >= readable.end_offset and not entry.has_news:
+            session.rest(entry)
+            looks.pop()
+        elif found < wish.bytes_min:
+            found += partition.bytes_available(readable, wish.bytes_min - found)
+    return looks, found >= wish.bytes_min
+
+
+async def _read(wish: FetchWish, looks: Sequence[Look], share: LoopShare, *, is_late: bool) -> list[FetchResult]:
+    """Of each look. `is_late`: what is not known so far is refused, and otherwise it has nothing to say."""
+    results: list[FetchResult] = []
+    bytes_left = wish.reserve()
+    is_first = True
+    for entry, decision in looks:
+        if share.is_used_up:
+            await share.wait()
+        if isinstance(decision, Refused):
+            results.append(decision)
+            continue
+        partition, readable = decision
+        if isinstance(readable, NotYet):
+            results.append(readable.refused if is_late else _NOTHING)
             continue
         if bytes_left <= 0 and not is_first:
             readable = Readable(readable.offset, readable.offset)
         result: FetchResult
+        entry.has_news = False  # what comes from here on is told the next time
         try:
-            result = await partition.read(readable, max(1, min(position.bytes_max, bytes_left)))
+            result = await partition.read(readable, max(1, min(entry.position.bytes_max, bytes_left)))
             if not isinstance(result, Refused) and result.batches:
                 batches, size = wish.fit(result.batches, bytes_left, is_first=is_first)
                 if len(batches) < len(result.batches):
@@ -274,5 +246,24 @@ async def _read(
                 is_first = is_first and not batches
         except StorageFault as fault:
             result = partition.refuse_read(fault)
-        results.append((position.partition, result))
+        results.append(result)
     return results
+
+
+def _take_back(looks: Sequence[Look]) -> None:
+    """What was read is not told after all."""
+    for entry, _ in looks:
+        entry.has_news = True
+
+
+def _tell(
+    session: FetchSession, looks: Sequence[Look], results: Sequence[FetchResult]
+) -> list[tuple[FetchPosition, FetchResult]]:
+    told: list[tuple[FetchPosition, FetchResult]] = []
+    for (entry, _), result in zip(looks, results, strict=True):
+        if isinstance(result, Refused):
+            entry.has_news = True
+        elif result.batches:
+            session.serve_last(entry)
+        told.append((entry.position, result))
+    return told

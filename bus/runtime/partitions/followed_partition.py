@@ -8,7 +8,6 @@ its readers wait, and sends them back to the leader; it is never wrong.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from bus.ports import Clock, LogState
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition import ReadResult
 from bus.runtime.replicas.followed_tables import FollowedTable, FollowedTables
+from bus.runtime.wakeable import Wakeable
 
 _log = logging.getLogger(__name__)
 
@@ -89,11 +89,11 @@ class FollowedPartition:
         message = f"{self.name} is led by broker {leader_id}, and a follower cannot serve it for now: {reason}"
         return Refused(ErrorCode.OFFSET_NOT_AVAILABLE, message)
 
-    def add_reader(self, event: asyncio.Event) -> None:
+    def add_reader(self, event: Wakeable) -> None:
         """Have `event` set when there may be more to read, or nothing any more, until `remove_reader`."""
         self.followed.log.add_reader(event)
 
-    def remove_reader(self, event: asyncio.Event) -> None:
+    def remove_reader(self, event: Wakeable) -> None:
         self.followed.log.remove_reader(event)
 
 

@@ -43,6 +43,7 @@ from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
+from bus.runtime.wakeable import Wakeable
 
 _log = logging.getLogger(__name__)
 
@@ -291,11 +292,11 @@ class Partition:
             return refuse_read(self.name, damage, self.stop)
         return ListedOffset(-1 if found is None else found, -1, bound.leader_epoch)
 
-    def add_reader(self, event: asyncio.Event) -> None:
+    def add_reader(self, event: Wakeable) -> None:
         """Have `event` set at every commit, until `remove_reader`."""
         self.writer.add_reader(event)
 
-    def remove_reader(self, event: asyncio.Event) -> None:
+    def remove_reader(self, event: Wakeable) -> None:
         self.writer.remove_reader(event)
 
 

@@ -59,6 +59,7 @@ from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
 from bus.runtime.partitions.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
 from bus.runtime.time_limits import time_limit
+from bus.runtime.wakeable import Wakeable
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class PartitionWriter:
         self._queue = PartitionQueue(str(name), queue_bytes_max)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._readers: dict[asyncio.Event, None] = {}  # woken in the order in which they came
+        self._readers: dict[Wakeable, None] = {}  # woken in the order in which they came
         self._on_committed: Callable[[], None] = lambda: None
         self._on_stopped: Callable[[Refused], None] = lambda _: None
         self._changes_waiting = 0
@@ -586,10 +587,10 @@ class PartitionWriter:
 
     # ------------------------------------------------------------------ readers
 
-    def add_reader(self, event: asyncio.Event) -> None:
+    def add_reader(self, event: Wakeable) -> None:
         self._readers[event] = None
 
-    def remove_reader(self, event: asyncio.Event) -> None:
+    def remove_reader(self, event: Wakeable) -> None:
         self._readers.pop(event, None)
 
     def _wake_readers(self) -> None:

@@ -7,9 +7,8 @@ durable; then what was shown before stays until the leader has told of that vers
 
 from __future__ import annotations
 
-import asyncio
-
 from bus.ports import LogState
+from bus.runtime.wakeable import Wakeable
 
 
 class FollowedLog:
@@ -17,7 +16,7 @@ class FollowedLog:
         self._told_version = -1
         self._found: LogState | None = None
         self.settled: LogState | None = None  # what is shown
-        self._readers: dict[asyncio.Event, None] = {}
+        self._readers: dict[Wakeable, None] = {}
 
     def tell(self, version: int) -> None:
         """A leader has committed that version."""
@@ -48,11 +47,11 @@ class FollowedLog:
     def has_readers(self) -> bool:
         return bool(self._readers)
 
-    def add_reader(self, event: asyncio.Event) -> None:
+    def add_reader(self, event: Wakeable) -> None:
         """Have `event` set whenever more is shown, until `remove_reader`."""
         self._readers[event] = None
 
-    def remove_reader(self, event: asyncio.Event) -> None:
+    def remove_reader(self, event: Wakeable) -> None:
         self._readers.pop(event, None)
 
     def wake_readers(self) -> None:

@@ -422,6 +422,51 @@ def test_new_leader_is_found_and_nothing_is_read_twice() -> None:
         assert {share.partition for request in new.fetch_requests for share in request.partitions} == {1}
 
 
+def named(broker: FakeBroker) -> list[tuple[int, list[int], list[int]]]:
+    """Of each message on a stream: its place in a session, which partitions it names and which it forgets."""
+    with broker.cluster.changed:
+        return [
+            (
+                message.session,
+                sorted(share.partition for share in message.partitions),
+                sorted(number for topic in message.forgotten for number in topic.partitions),
+            )
+            for message in broker.fetch_messages
+        ]
+
+
+def test_requests_name_only_what_has_changed_since_the_one_before(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 5)
+    with Consumer(broker.address, fetch_max_wait_ms=10, **EARLIEST) as consumer:
+        consumer.assign([TopicPartition("t", number) for number in range(5)])
+        assert consumer.poll(50) == []
+        wait_for_fetches(broker, lambda requests: len(requests) >= 3)
+        assert named(broker)[0] == (pb.FETCH_SESSION_BEGIN, [0, 1, 2, 3, 4], [])
+        assert (pb.FETCH_SESSION_CONTINUE, [], []) in named(broker), "nothing has changed"
+        fill(broker, 3, range(10))
+        assert values(take(consumer, 10), 3) == list(range(10))
+        wait_for_fetches(broker, lambda _: (pb.FETCH_SESSION_CONTINUE, [3], []) in named(broker))
+        consumer.pause([TopicPartition("t", 1)])
+        wait_for_fetches(broker, lambda _: (pb.FETCH_SESSION_CONTINUE, [], [1]) in named(broker))
+        consumer.resume([TopicPartition("t", 1)])
+        consumer.poll(0)
+        wait_for_fetches(broker, lambda _: any(1 in partitions for _, partitions, _ in named(broker)[1:]))
+        fill(broker, 1, range(5))
+        assert values(take(consumer, 5), 1) == list(range(5))
+
+
+def test_broker_that_keeps_no_session_is_told_everything_each_time(broker: FakeBroker) -> None:
+    broker.keeps_sessions = False
+    broker.cluster.create("t", 2)
+    with Consumer(broker.address, fetch_max_wait_ms=10, **EARLIEST) as consumer:
+        consumer.assign([T0, T1])
+        fill(broker, 0, range(10))
+        assert values(take(consumer, 10)) == list(range(10))
+        wait_for_fetches(broker, lambda requests: len(requests) >= 5)
+        assert {tuple(partitions) for _, partitions, _ in named(broker)} == {(0, 1)}
+        assert {session for session, _, _ in named(broker)} == {pb.FETCH_SESSION_BEGIN}
+
+
 def fetched_at(broker: FakeBroker) -> list[int]:
     """Offsets, in the order of the requests."""
     with broker.cluster.changed:

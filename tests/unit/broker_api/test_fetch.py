@@ -23,7 +23,8 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, Stopping, fit_by_size
+from bus.runtime.partitions.fetch_session import FetchPosition
+from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fit_by_size
 from bus.runtime.partitions.partition import ReadResult
 from tests.support.proofs import proved
 
@@ -49,10 +50,10 @@ class Bench:
         cluster = self.cluster
         self.api = FetchApi(cluster, Stopping(), self.memory, LoopShares(), bytes_max=LIMIT)
 
-    async def _fetch(self, wish: FetchWish, find: object, *_: object) -> list[tuple[TopicPartition, FetchResult]]:
+    async def _fetch(self, wish: FetchWish, find: object, *_: object) -> list[tuple[FetchPosition, FetchResult]]:
         self.wishes.append(wish)
         self.has_followers_asked.append(find is self.host.find_replica)
-        return [(position.partition, self.found) for position in wish.positions]
+        return [(position, self.found) for position in wish.positions]
 
     def ask(self, positions: Sequence[FetchPosition], **changes: Any) -> list[FetchedPartition]:
         asked: dict[str, Any] = {"bytes_max": 0, "bytes_min": 1, "wait_ms_max": 500, "turn": 0, **changes}
@@ -170,3 +171,31 @@ def test_no_replica_is_named_that_is_not_in_sync_nor_by_a_follower_nor_beside_a_
         bench.found, bench.in_sync = found, in_sync
         (answer,) = bench.ask([position(0)], rack="b")
         assert answer.read_replica == replica
+
+
+class DeniedTopics:
+    """Access to all topics but these."""
+
+    def __init__(self, *topics: str) -> None:
+        self._topics = topics
+
+    async def refusals(self, need: object, names: Sequence[str]) -> dict[str, Refused]:
+        refused = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "may not read it")
+        return {name: refused for name in names if name in self._topics}
+
+
+def test_session_ends_for_a_caller_that_may_not_read_any_more_what_it_holds(bench: Bench) -> None:
+    async def scenario() -> None:
+        session, room = bench.api.begin_session(), bench.api.room_for("client")
+        for topic in ("t", "u"):
+            session.put(FetchPosition(TopicPartition(topic, 0), "", 5, 300, None))
+        request = FetchRequest((), 0, 1, 500, turn=0, session=session)
+        access: Any = DeniedTopics("u")
+        (answer,) = await bench.api.fetch(request, room, fit_by_size, access=access)
+        assert answer.partition == TopicPartition("u", 0)
+        assert isinstance(answer.result, Refused)
+        assert answer.result.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert bench.wishes[0].wait_ms_max == 0, "what is refused is told at once"
+        assert (session.topics, bench.api.may_go_on(session)) == (["t"], False)
+
+    asyncio.run(scenario())

@@ -11,9 +11,9 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable
+from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import (
     FetchEnd,
-    FetchPosition,
     FetchResult,
     FetchTimes,
     FetchWish,
@@ -21,6 +21,7 @@ from bus.runtime.partitions.fetches import (
     fetch,
 )
 from bus.runtime.partitions.partition import Partition, ReadResult, refuse_read
+from bus.runtime.wakeable import Wakeable
 from tests.support.fake_table import wait_until
 from tests.support.proofs import UNPROVED, proved, unproved
 from tests.support.stores import log_batch
@@ -37,7 +38,7 @@ class LogWithHoles:
 
     def __init__(self, *reads: ReadResult | Exception) -> None:
         self._reads = list(reads)
-        self._readers: set[asyncio.Event] = set()
+        self._readers: set[Wakeable] = set()
         self.on_read: Callable[[], None] = lambda: None
         self.read_count = 0
         self.stopped_with: str | None = None
@@ -57,14 +58,14 @@ class LogWithHoles:
             raise found
         return found
 
-    def add_reader(self, event: asyncio.Event) -> None:
+    def add_reader(self, event: Wakeable) -> None:
         self._readers.add(event)
 
-    def remove_reader(self, event: asyncio.Event) -> None:
+    def remove_reader(self, event: Wakeable) -> None:
         self._readers.discard(event)
 
     def wake(self) -> None:
-        for event in self._readers:
+        for event in list(self._readers):
             event.set()
 
     def refuse_read(self, fault: StorageFault) -> Refused:
@@ -85,20 +86,20 @@ def answer_of(log: LogWithHoles, *, wait_ms: int = 60_000, bytes_min: int = 1) -
 
 
 def test_a_fetch_that_finds_nothing_below_the_high_watermark_waits_for_the_next_commit() -> None:
-    log = LogWithHoles(EMPTY, EMPTY, FULL)
+    log = LogWithHoles(EMPTY, FULL)
 
-    def commit_behind_the_second_read() -> None:
-        if log.read_count == 2:
+    def commit_behind_the_first_read() -> None:
+        if log.read_count == 1:
             asyncio.get_running_loop().call_soon(log.wake)
 
-    log.on_read = commit_behind_the_second_read
+    log.on_read = commit_behind_the_first_read
     assert answer_of(log) is FULL
-    assert log.read_count == 3
+    assert log.read_count == 2
 
 
 def test_a_commit_while_the_first_read_was_under_way_is_not_missed() -> None:
     log = LogWithHoles(EMPTY, FULL)
-    log.on_read = log.wake  # nobody listens yet
+    log.on_read = log.wake
     assert answer_of(log) is FULL
 
 
@@ -129,7 +130,7 @@ def test_a_fetch_that_waits_answers_when_the_broker_begins_to_stop() -> None:
         log, stopping = LogWithHoles(EMPTY), Stopping()
         wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 600_000, 1, lambda: 1_000)
         fetching = asyncio.ensure_future(fetch(wish, lambda place, topic_id: cast("Partition", log), proved, stopping))
-        await wait_until(lambda: bool(log._readers) and log.read_count == 2)
+        await wait_until(lambda: bool(log._readers) and log.read_count == 1)
         assert not fetching.done()
         stopping.begin()
         ((_, result),) = await asyncio.wait_for(fetching, 10)
@@ -142,9 +143,10 @@ def test_a_fetch_that_waits_answers_when_the_broker_begins_to_stop() -> None:
 def test_nothing_is_read_where_leadership_cannot_be_proved() -> None:
     async def scenario() -> None:
         log = LogWithHoles(FULL)
-        wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 600_000, 1, lambda: 1_000)
+        position = FetchPosition(PLACE, "", 3, 1_000, None)
+        wish = FetchWish([position], 600_000, 1, lambda: 1_000)
         found = await fetch(wish, lambda place, topic_id: cast("Partition", log), unproved, Stopping())
-        assert found == [(PLACE, UNPROVED)]
+        assert found == [(position, UNPROVED)]
         assert log.read_count == 0
 
     asyncio.run(scenario())
@@ -250,7 +252,7 @@ def test_partition_that_another_broker_has_begun_to_lead_is_waited_for_there() -
     """As a fetch that waits at a follower, which becomes the leader."""
 
     async def scenario() -> None:
-        before, after = LogWithHoles(EMPTY), LogWithHoles(EMPTY, EMPTY, FULL)  # read once more when it is waited on
+        before, after = LogWithHoles(EMPTY), LogWithHoles(EMPTY, FULL)
         found = before
 
         def move() -> None:

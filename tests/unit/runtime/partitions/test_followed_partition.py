@@ -16,7 +16,8 @@ from bus.cluster_metadata.cluster_records import (
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, Stopping, fetch
+from bus.runtime.partitions.fetch_session import FetchPosition
+from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fetch
 from bus.runtime.partitions.followed_partition import SILENCE_MAX_MS, FollowedPartition
 from bus.runtime.partitions.partition import Partition, ReadResult
 from bus.runtime.replicas.committed_versions import CommittedVersion

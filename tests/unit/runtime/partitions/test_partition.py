@@ -8,7 +8,8 @@ from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, Stora
 from bus.model import MAX_TIMESTAMP
 from bus.partition_log.reads import Readable
 from bus.ports import CommitOutcome, Conflicted, Unknown
-from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fetch
+from bus.runtime.partitions.fetch_session import FetchPosition
+from bus.runtime.partitions.fetches import FetchWish, Stopping, fetch
 from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import wait_until
 from tests.support.partition_bench import DELETED, NAME, Bench, base_offset, code, run
@@ -218,8 +219,8 @@ def test_waiting_fetch_is_woken_by_the_commit() -> None:
         waiting = asyncio.ensure_future(fetch(wish(0), lambda name, topic_id: bench.partition, proved, Stopping()))
         await asyncio.sleep(0)
         await bench.append(3)
-        ((name, result),) = await waiting
-        assert name == NAME
+        ((position, result),) = await waiting
+        assert position.partition == NAME
         assert not isinstance(result, Refused)
         assert [batch.base_offset for batch in result.batches] == [0]
         assert result.high_watermark == 3

@@ -18,7 +18,8 @@ from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
-from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fetch
+from bus.runtime.partitions.fetch_session import FetchPosition
+from bus.runtime.partitions.fetches import FetchWish, Stopping, fetch
 from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
