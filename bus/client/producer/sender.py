@@ -381,7 +381,7 @@ class Sender:
             return
         self.queues.expire(now_ms)
         self.connections.cut_silent(now_ms)
-        self._leaders.refresh((queue.topic for queue in self.queues.active), now_ms)
+        self._leaders.refresh({queue.topic for queue in self.queues.active}, now_ms)
         self._drain(now_ms)
         self.agenda.wakes_at_ms = self._next_event(now_ms)
 
