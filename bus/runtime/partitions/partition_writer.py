@@ -499,6 +499,7 @@ class PartitionWriter:
             _log.error("commit failed: %s", refusal.message, extra=self._fields())
             self._state = apply(self._state, CommitFailed())
             self._producers.states.roll_back()
+            self._wake_readers()
 
     async def _change(self, change: Change) -> ChangeOutcome:
         refusal = await self._check_ready()

@@ -228,6 +228,23 @@ def test_waiting_fetch_is_woken_by_the_commit() -> None:
     run(scenario)
 
 
+def test_fetch_that_waits_behind_offsets_whose_commit_fails_learns_so_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.gate.clear()
+        bench.table.script = [StorageFault("the disk does not answer")]
+        answer = bench.append(4)
+        await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(fetch(wish(2), lambda name, topic_id: bench.partition, proved, Stopping()))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        bench.table.gate.set()
+        assert code(await answer) is ErrorCode.KAFKA_STORAGE_ERROR
+        ((_, result),) = await asyncio.wait_for(waiting, 10)
+        assert code(result) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
 def test_fetch_waits_for_min_bytes_and_answers_what_there_is_when_time_is_up() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3, size_bytes=50)
