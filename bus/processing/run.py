@@ -30,7 +30,7 @@ from bus.processing.error_decisions import Pass
 from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import OutputRefused, OutputTransactions, TransactionPutOff
+from bus.processing.transactions import OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
 from bus.processing.workers import (
@@ -229,7 +229,7 @@ class ProcessingRun:
         self._note_committed(offsets)
 
     def _commit_in_transactions(self, transactions: OutputTransactions, offsets: Mapping[TopicPartition, int]) -> None:
-        """One, unless that would be too large."""
+        """One, unless that would be too large, or has output that a topic refuses."""
         left = dict(offsets)
         while left:
             with self._board.locked() as flow:
@@ -239,6 +239,8 @@ class ProcessingRun:
             except TransactionPutOff as error:
                 self._put_off(offsets, error)
                 return
+            except OutputInDoubt:
+                continue
             except OutputRefused as refused:
                 self._settle_refused(refused)
                 with self._board.locked() as flow:

@@ -9,7 +9,8 @@ is committed.
 
 Guards three promises. Offsets are committed in the name of a member of the present generation, with partitions that it
 owns, or not at all (KIP-447). The end of a transaction is asked for again until its outcome is known. And one record
-that its topic refuses is found out: the transaction is filled once more, record by record.
+that its topic refuses is found out by transactions of half the size, so all before it is committed on the way: to fill
+the same transaction again for each such record would make a crowd of them last longer than its time-out.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ ResultT = TypeVar("ResultT")
 
 class TransactionPutOff(Exception):
     """Nothing was committed; the same may be committed later."""
+
+
+class OutputInDoubt(Exception):
+    """Nothing was committed: the output of one of several records is refused. To be tried again at once, with no more
+    than `bytes_max`, which is smaller now."""
 
 
 class OutputRefused(Exception):
@@ -147,7 +153,6 @@ class OutputTransactions:
         self._serialize_key = serializer_of(key_serializer, "key")
         self._serialize_value = serializer_of(value_serializer, "value")
         self._partitions: dict[str, list[int]] = {}  # of topics that were seen
-        self._is_careful = False
         self._lone_aborts = 0
 
     # ------------------------------------------------------------ for workers
@@ -186,16 +191,9 @@ class OutputTransactions:
         self, outcomes: Sequence[Outcome], offsets: Mapping[TopicPartition, int], is_given_up: Callable[[], bool]
     ) -> None:
         """All of it, in one transaction. `is_given_up`: asked while the outcome is open, whether to end without knowing
-        it. Raises `TransactionPutOff`, `OutputRefused`, and `BusError` if the run cannot go on: PRODUCER_FENCED above
-        all, for another instance has the id."""
-        try:
-            self._try_to_commit(outcomes, offsets, is_given_up)
-        except OutputRefused:
-            if self._is_careful:
-                raise
-            self._is_careful = True
-            self._try_to_commit(outcomes, offsets, is_given_up)
-        self._is_careful = False
+        it. Raises `TransactionPutOff`, `OutputInDoubt`, `OutputRefused`, and `BusError` if the run cannot go on:
+        PRODUCER_FENCED above all, for another instance has the id."""
+        self._try_to_commit(outcomes, offsets, is_given_up)
         self._lone_aborts = 0
         self.bytes_max = min(2 * self.bytes_max, _BYTES_MAX)
 
@@ -215,8 +213,9 @@ class OutputTransactions:
             self._abort(failed, is_given_up)
             if not isinstance(failed, BusError):
                 raise
-            if failed.code in _OF_A_RECORD and outcomes and not self._is_careful:
-                raise OutputRefused(outcomes[0], failed) from failed  # any: who it is, comes out record by record
+            if failed.code in _OF_A_RECORD and len(outcomes) > 1:
+                self._halve(outcomes)
+                raise OutputInDoubt(str(failed)) from failed
             if not failed.retriable and failed.code not in _PASSING:
                 raise
             if failed.code is ErrorCode.TRANSACTION_ABORTABLE:
@@ -228,13 +227,13 @@ class OutputTransactions:
             futures = []
             try:
                 futures = [self._producer.send(*record) for record in outcome.records]
-                if self._is_careful:
+                if len(outcomes) == 1:
                     self._producer.flush()
                     for future in futures:
                         future.result()
             except Exception as error:  # also of a partitioner, which is a user's code
-                if isinstance(error, BusError) and error.code not in _OF_A_RECORD:
-                    raise
+                if isinstance(error, BusError) and (error.code not in _OF_A_RECORD or len(outcomes) > 1):
+                    raise  # `send` also raises for a record that was sent before
                 raise OutputRefused(outcome, error) from error
 
     def _send_offsets(self, offsets: Mapping[TopicPartition, int], stamp: GroupMetadata) -> None:
@@ -255,11 +254,14 @@ class OutputTransactions:
 
     def _go_smaller(self, outcomes: Sequence[Outcome], error: BusError) -> None:
         """It may have been more than a partition stages of one transaction."""
-        self.bytes_max = max(1, min(self.bytes_max, sum(outcome.size_bytes for outcome in outcomes)) // 2)
+        self._halve(outcomes)
         self._lone_aborts = self._lone_aborts + 1 if len(outcomes) == 1 else 0
         if self._lone_aborts == _LONE_ABORTS_MAX:
             self._lone_aborts = 0
             raise OutputRefused(outcomes[0], error) from error
+
+    def _halve(self, outcomes: Sequence[Outcome]) -> None:
+        self.bytes_max = max(1, min(self.bytes_max, sum(outcome.size_bytes for outcome in outcomes)) // 2)
 
     def _until_known(self, call: Callable[[], ResultT], is_given_up: Callable[[], bool]) -> ResultT:
         while True:

@@ -23,7 +23,7 @@ class Future:
 
 class FakeProducer:
     """`fails`: the name of a call -> the errors of the next ones, None for none. `refused`: values that no topic takes;
-    like the real one it tells at the future, and at the commit."""
+    like the real one it tells at the future, at each later call of `send`, and at the commit."""
 
     def __init__(self, refused: Sequence[bytes] = (), **fails: Sequence[ErrorCode | None]) -> None:
         self.calls: list[str] = []
@@ -50,6 +50,8 @@ class FakeProducer:
 
     def send(self, topic: str, value: Any, *others: Any) -> Future:
         self._do("send")
+        if self._error is not None:
+            raise self._error
         self._sent.append(value)
         if value in self._refused:
             self._error = BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large")

@@ -12,7 +12,7 @@ from bus.errors import BusError, ErrorCode
 from bus.processing import parse_settings
 from bus.processing.commits import OffsetTracker
 from bus.processing.output import Outcome, Output, WaitingOutcomes
-from bus.processing.transactions import OutputRefused, OutputTransactions, TransactionPutOff
+from bus.processing.transactions import OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import Work
 from tests.support.processing import partition, record
 from tests.support.processing_transactions import FakeMember, FakeProducer
@@ -125,25 +125,38 @@ def test_initialising_is_repeated_until_what_was_open_has_ended() -> None:
 # ---------------------------------------------------------------- output that is refused
 
 
-def test_record_whose_output_is_refused_is_found_out_and_nothing_is_committed() -> None:
+def commit_all(transactions: OutputTransactions, left: list[Outcome]) -> list[Outcome]:
+    """As a run does; whose output was refused."""
+    refused: list[Outcome] = []
+    while left:
+        cut = waiting(*left).cut({P0: left[-1].work.record.offset + 1}, transactions.bytes_max)
+        try:
+            transactions.commit(cut.outcomes, cut.offsets, lambda: False)
+        except OutputInDoubt:
+            continue
+        except OutputRefused as error:
+            refused.append(error.outcome)
+            left = [each for each in left if each is not error.outcome]
+        else:
+            left = left[len(cut.outcomes) :]
+    return refused
+
+
+def test_record_whose_output_is_refused_is_found_out_and_nothing_of_it_is_committed() -> None:
     producer = FakeProducer(refused=[b"large"])
-    transactions = of(producer)
     bad = outcome(1, values=[b"b", b"large"])
-    with pytest.raises(OutputRefused) as raised:
-        commit(transactions, outcome(0, values=[b"a"]), bad, outcome(2, values=[b"c"]))
-    assert raised.value.outcome is bad
-    assert producer.committed == []
-    commit(transactions, outcome(0, values=[b"a"]), outcome(2, values=[b"c"]))
+    refused = commit_all(of(producer), [outcome(0, values=[b"a"]), bad, outcome(2, values=[b"c"])])
+    assert refused == [bad]
     assert producer.committed == [b"a", b"c"]
 
 
-def test_two_records_that_are_refused_are_found_out_one_after_the_other() -> None:
-    transactions = of(FakeProducer(refused=[b"1", b"2"]))
-    one, two = outcome(0, values=[b"1"]), outcome(1, values=[b"2"])
-    for left in ([one, two], [two]):
-        with pytest.raises(OutputRefused) as raised:
-            commit(transactions, *left)
-        assert raised.value.outcome is left[0]
+def test_records_that_are_refused_do_not_have_all_the_others_sent_again() -> None:
+    outcomes = [outcome(at, values=[b"%04d" % at]) for at in range(800)]
+    bad = outcomes[19::20]
+    producer = FakeProducer(refused=[each.records[0].value or b"" for each in bad])
+    assert commit_all(of(producer), list(outcomes)) == bad
+    assert producer.committed == [b"%04d" % at for at in range(800) if at % 20 != 19]
+    assert producer.calls.count("send") < 6 * len(outcomes)
 
 
 def test_transactions_get_smaller_when_they_are_aborted_and_larger_again_when_not() -> None:
