@@ -309,6 +309,12 @@ class BrokerConfig:
         Between(2),
     )
     quota_window_size_seconds: int = integer(1, "Length of one of these windows.", Between(1))
+    connections_max_idle_ms: int = long(
+        600_000, "How long a connection may be open without a call before it is closed.", Between(1_000, INT_MAX)
+    )
+    client_streams_count_max: int = integer(
+        2_000, "Streams that one principal may have open at this broker from one address.", Between(1)
+    )
     audit_enable: bool = boolean(
         False, "Whether denials, logins and changes, and how often what was read and written, are kept in __audit."
     )

@@ -25,7 +25,7 @@ _REASONS = {
     "log.retention.hours": "set log.retention.ms",
     "log.retention.minutes": "set log.retention.ms",
     "log.roll.hours": "set log.roll.ms",
-    "max.connections": "connections are gRPC's, and have no bound of their own",
+    "max.connections": "connections are gRPC's; streams have client.streams.count.max",
     "node.id": "set broker.id",
     "num.network.threads": "one event loop serves the network; what runs beside it has num.io.threads",
     "num.recovery.threads.per.data.dir": "partitions are opened in parallel by themselves",

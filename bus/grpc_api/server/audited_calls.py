@@ -6,6 +6,7 @@ A call is here by its name in the contract. What its request only asks to valida
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from bus.errors import ErrorCode
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.audit_log import AuditLog
+
+_log = logging.getLogger(__name__)
 
 # A thing that was to be changed: its name, and the part of the answer that has an error code if it was not.
 _Items = Iterable[tuple[str, Any]]
@@ -50,13 +53,16 @@ def _entity(part: Any) -> str:
 
 
 def _acl(binding: pb.AclBinding) -> str:
-    """As short as it can be told."""
-    permission, operation = pb.AclPermission.Name(binding.permission), pb.AclOperation.Name(binding.operation)
-    kind, pattern = pb.AclResourceType.Name(binding.resource_type), pb.AclPatternType.Name(binding.pattern_type)
-    words = [name.rpartition("_")[2].lower() for name in (permission, operation, kind, pattern)]
-    return (
-        f"{words[0]} {binding.principal} {words[1]} {words[2]} {words[3]} {binding.resource_name} from {binding.host}"
-    )
+    """In one line; a number stands for what has no name."""
+    may = _word(pb.AclPermission, binding.permission, "ACL_PERMISSION_")
+    what = _word(pb.AclOperation, binding.operation, "ACL_OPERATION_")
+    kind = _word(pb.AclResourceType, binding.resource_type, "ACL_RESOURCE_TYPE_")
+    pattern = _word(pb.AclPatternType, binding.pattern_type, "ACL_PATTERN_TYPE_")
+    return f"{may} {binding.principal} {what} {kind} {pattern} {binding.resource_name} from {binding.host}"
+
+
+def _word(kind: Any, number: int, prefix: str) -> str:
+    return str(kind.Name(number)).removeprefix(prefix) if number in kind.values() else str(number)
 
 
 def _created_acls(request: Any, response: Any) -> _Items:
@@ -122,12 +128,20 @@ class AuditedServicer:
     def _audited(self, handle: Callable[..., Any], method: str, change: _Change) -> Callable[..., Any]:
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
             response = await handle(request, context)
-            if not getattr(request, "validate_only", False):
-                for event in self._events(method, change, change.items(request, response), context):
-                    self._audit.add(event)
+            try:
+                self._tell(method, change, request, response, context)
+            except Exception as error:  # what was changed is changed: its answer has to go out
+                _log.error("the audit has no row of a call %s", method, exc_info=error)
             return response
 
         return answer
+
+    def _tell(
+        self, method: str, change: _Change, request: Any, response: Any, context: grpc.aio.ServicerContext
+    ) -> None:
+        if not getattr(request, "validate_only", False):
+            for event in self._events(method, change, change.items(request, response), context):
+                self._audit.add(event)
 
     def _events(
         self, method: str, change: _Change, items: _Items, context: grpc.aio.ServicerContext

@@ -31,6 +31,7 @@ from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry, guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
+from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.quotas import QuotaHandler
@@ -46,6 +47,7 @@ from bus.runtime.transaction_calls import StepKind
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
+_HEADERS_BYTES_MAX = 32 * 1024
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _FAREWELL_S = 1.0
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
@@ -99,7 +101,10 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         config: BrokerConfig,
         peers: GrpcPeers,
         listener: str = PLAINTEXT,
+        open_streams: OpenStreams | None = None,
     ) -> None:
+        """`open_streams`: those of all listeners."""
+        self._open_streams = open_streams or OpenStreams(config.client_streams_count_max)
         self._control_memory = api.control_memory
         self._quotas = api.quotas
         self._listener = listener
@@ -159,6 +164,13 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     def _authorized(self, method: str, handle: Any, context: grpc.aio.ServicerContext) -> Any:
         return self._authorization.around(method, handle, functools.partial(caller_of, context, self._listener))
 
+    async def _stream(self, handle: Any, requests: Any, context: grpc.aio.ServicerContext) -> None:
+        async def counted(readable: Any, context: grpc.aio.ServicerContext) -> None:
+            with self._open_streams.one(caller_of(context, self._listener)):
+                await handle(readable, context)
+
+        await guard_stream(counted, requests, context)
+
     def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
         async def answer(request: Any) -> Any:
             pace = CallerPace(self._quotas, caller_of(context, self._listener))
@@ -174,7 +186,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             return await guard(handle, held, context)
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await guard_stream(self._produce.stream, request_iterator, context)
+        await self._stream(self._produce.stream, request_iterator, context)
 
     async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
         return await guard(functools.partial(self._produce.once, context=context), request, context)
@@ -188,7 +200,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self.unary("ResumeProducer", self._producers.resume, request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await guard_stream(self._fetch.stream, request_iterator, context)
+        await self._stream(self._fetch.stream, request_iterator, context)
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("FetchOnce", functools.partial(self._fetch.once, context=context), request, context)
@@ -227,7 +239,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self.unary("DeleteGroups", self._groups.delete_groups, request, context)
 
     async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await guard_stream(self._group_sessions.stream, request_iterator, context)
+        await self._stream(self._group_sessions.stream, request_iterator, context)
 
     async def TxnOffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("TxnOffsetCommit", self.transactions.commit_offsets, request, context)
@@ -405,8 +417,9 @@ class BusServer:
             await one.listen(identity, self._health)
 
     async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
+        open_streams = OpenStreams(self._config.client_streams_count_max)
         for one in self._listening:
-            bus = BusServicer(api, self._streams, self._config, peers, one.name)
+            bus = BusServicer(api, self._streams, self._config, peers, one.name, open_streams)
             told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
             one.door.open(told, ClusterServicer(api, bus))
         await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
@@ -460,6 +473,10 @@ class _Listening:
                 ("grpc.max_send_message_length", -1),
                 # Of one connection; more wait in the client until others of its calls have ended.
                 ("grpc.max_concurrent_streams", _CONCURRENT_CALLS_MAX),
+                ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
+                # Of the headers of one call; tokens of some providers take most of it.
+                ("grpc.max_metadata_size", _HEADERS_BYTES_MAX),
+                ("grpc.absolute_max_metadata_size", _HEADERS_BYTES_MAX),
                 ("grpc.so_reuseport", 0),  # a second broker on the same port is an error, not a silent half
                 ("grpc.keepalive_time_ms", 30_000),  # finds clients that are gone without a word
                 ("grpc.keepalive_permit_without_calls", 1),

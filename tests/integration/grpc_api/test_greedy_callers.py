@@ -1,0 +1,96 @@
+"""What one caller takes, and what others still get: streams without number, streams that are never read, requests that
+never end, floods of calls. Nothing here depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
+from bus.broker import Broker
+from bus.config.broker import BrokerConfig
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from tests.support.broker_thread import running_broker
+
+STREAMS_MAX = 40
+CONFIG = BrokerConfig(client_streams_count_max=STREAMS_MAX, queued_max_request_bytes=8 << 20)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running_broker(tmp_path / "root", config=CONFIG) as broker, Admin(address(broker)) as admin:
+        admin.create_topics([NewTopic("t", 1)])
+        yield broker
+
+
+def address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.port}"
+
+
+def check_others_are_served(broker: Broker) -> None:
+    with Producer(address(broker)) as producer:
+        offset = producer.send("t", b"v").result(20).offset
+    with Consumer(address(broker)) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek(TopicPartition("t", 0), offset)
+        assert len(consumer.poll(20_000)) == 1
+
+
+def fetch() -> pb.FetchRequest:
+    asked = pb.FetchPartition(topic="t", partition=0, fetch_offset=0)
+    return pb.FetchRequest(correlation_id=1, partitions=[asked], max_wait_ms=0)
+
+
+def test_thousand_streams_of_one_caller_are_refused_above_the_limit_until_some_are_closed(broker: Broker) -> None:
+    with grpc.insecure_channel(address(broker)) as channel:
+        streams = []
+        for _ in range(STREAMS_MAX):
+            requests: queue.Queue[Any] = queue.Queue()
+            requests.put(fetch())
+            stream = BusStub(channel).Fetch(iter(requests.get, None))
+            assert next(stream).correlation_id == 1  # it is open
+            streams.append((stream, requests))
+        for _ in range(1_000 - STREAMS_MAX):
+            with pytest.raises(grpc.RpcError) as refused:
+                next(BusStub(channel).Fetch(iter([fetch()])))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        assert "client.streams.count.max" in refused.value.details()  # type: ignore[attr-defined]
+        # Calls that are no streams are not concerned, whoever makes them.
+        assert BusStub(channel).FetchOnce(fetch(), timeout=20).correlation_id == 1
+        for stream, requests in streams:
+            requests.put(None)
+            assert list(stream) == []  # it is closed
+        check_others_are_served(broker)
+
+
+def test_callers_that_never_read_and_never_finish_keep_nobody_waiting(broker: Broker) -> None:
+    with Producer(address(broker)) as producer:
+        for _ in range(16):
+            producer.send("t", b"x" * (512 << 10))
+    with grpc.insecure_channel(address(broker)) as slow:
+        forever: queue.Queue[Any] = queue.Queue()
+        silent = [BusStub(slow).Produce(iter(forever.get, None)) for _ in range(10)]
+        unread = [BusStub(slow).Fetch(iter([fetch()] * 16)) for _ in range(10)]
+        flood = [BusStub(slow).Metadata.future(pb.MetadataRequest()) for _ in range(500)]
+        check_others_are_served(broker)
+        for call in (*silent, *unread, *flood):
+            call.cancel()
+        forever.put(None)
+
+
+def test_headers_beyond_their_bound_are_refused(broker: Broker) -> None:
+    with grpc.insecure_channel(address(broker)) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=(("x", "y" * 40_000),), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        with pytest.raises(grpc.RpcError) as refused:
+            BusStub(channel).FetchOnce(fetch(), metadata=(("client-id", "y" * 256),), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        token = (("authorization", "y" * 16_000),)
+        assert BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=token, timeout=20) == pb.ListViewsResponse()
