@@ -19,15 +19,17 @@ import uuid
 from collections.abc import Callable
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.broker_api.logins import LoginApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 from bus.errors import RootLost, StorageFault, count_of
+from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
-from bus.model import PLAINTEXT, SSL, BrokerEndpoint, ListenerAddress, RunningBroker
+from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.audit_log import AuditLog
@@ -210,7 +212,9 @@ class Broker:
         self.keys = _open_keys(config)
         self._watching: asyncio.Task[None] | None = None
         self._server = BusServer(config, stopping, self.keys)
-        self._transport = GrpcTransport(self.keys if config.inter_broker_listener.protocol == SSL else None)
+        self._transport = GrpcTransport(
+            self.keys if config.inter_broker_listener.has_tls else None, _broker_login(config)
+        )
         self._peers = GrpcPeers(self._transport)
         self._core = BrokerCore(
             config,
@@ -221,6 +225,7 @@ class Broker:
             peers=self._peers,
             new_uuid=lambda: str(uuid.uuid4()),
         )
+        self._logins: LoginApi | None = None
         self.ports: dict[str, int] = {}
         self.port = 0
 
@@ -231,6 +236,11 @@ class Broker:
     @property
     def audit(self) -> AuditLog:
         return self._core.audit
+
+    @property
+    def logins(self) -> LoginApi:
+        assert self._logins is not None, "the broker has not started"
+        return self._logins
 
     async def start(self) -> None:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
@@ -250,6 +260,7 @@ class Broker:
             await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))
             api = await self._core.start(storage, address, self._listener_addresses())
             undo.push_async_callback(self._core.abandon)
+            self._logins = api.logins
             await self._server.serve(api, self._peers)
             undo.pop_all()
         self._core.serve()
@@ -333,6 +344,14 @@ def _open_keys(config: BrokerConfig) -> WatchedKeyMaterial | None:
         return None if files is None else WatchedKeyMaterial(files)
     except KeyMaterialFault as fault:
         raise ConfigError(str(fault)) from None
+
+
+def _broker_login(config: BrokerConfig) -> BrokerLogin | None:
+    """None where brokers reach one another without."""
+    if not config.inter_broker_listener.has_logins:
+        return None
+    name, password = config.broker_login
+    return BrokerLogin(config.sasl_mechanism_inter_broker_protocol, name, password)
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -73,11 +74,19 @@ def is_password_of(mechanism: ScramMechanism, credential: ScramCredential, passw
 
 
 class ScramClient:
-    """One login: `first`, `final`, `check`, in this order. `nonce`: printable, without a comma, used once."""
+    """One login: `first`, `final`, `check`, in this order. `nonce`: printable, without a comma, used once. `salted`:
+    the password salted with a salt and a number of iterations, if the caller keeps it."""
 
-    def __init__(self, mechanism: ScramMechanism, name: str, password: str, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        name: str,
+        password: str,
+        nonce: str,
+        salted: Callable[[bytes, int], bytes] | None = None,
+    ) -> None:
         self._mechanism = mechanism
-        self._password = password
+        self._salted = salted or functools.partial(salt_password, mechanism, password)
         self._nonce = nonce
         self._first_bare = f"n={_escape(name)},r={nonce}"
         self._server_signature = b""
@@ -98,7 +107,7 @@ class ScramClient:
                 f"expected {ITERATIONS_MIN} to {_ITERATIONS_TAKEN_MAX} iterations, found {iterations}: fewer would "
                 "give the password away"
             )
-        salted = salt_password(self._mechanism, self._password, salt, iterations)
+        salted = self._salted(salt, iterations)
         client_key = _hmac(self._mechanism, salted, b"Client Key")
         without_proof = f"c={_encode(b'n,,')},r={nonce}"
         message = f"{self._first_bare},{text},{without_proof}".encode()
@@ -147,7 +156,7 @@ class ScramServer:
     def __init__(
         self, mechanism: ScramMechanism, client_first: ClientFirst, credential: ScramCredential, nonce: str
     ) -> None:
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self._client_first = client_first
         self._credential = credential
         self._nonce = client_first.nonce + nonce
@@ -165,7 +174,7 @@ class ScramServer:
             raise ScramError("expected the nonce and the header of this login")
         without_proof = text[: text.rindex(",p=")]
         message = f"{self._client_first.bare},{self._first},{without_proof}".encode()
-        proof, mechanism = _decode(fields["p"]), self._mechanism
+        proof, mechanism = _decode(fields["p"]), self.mechanism
         if len(proof) != mechanism.size_bytes:
             raise ScramError(f"expected a proof of {mechanism.size_bytes} bytes, found {len(proof)}")
         client_key = _xor(proof, _hmac(mechanism, self._credential.stored_key, message))

@@ -10,6 +10,7 @@ from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.cluster_admin import ClusterAdminApi
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
+from bus.broker_api.logins import LoginApi, LoginSettings
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.metadata import MetadataApi
 from bus.broker_api.produce import ProduceApi
@@ -84,6 +85,12 @@ class BrokerApi:
         self.acls = AclApi(cluster, self.authorizer, shares)
         self.groups = GroupApi(cluster, coordinator, shares)
         self.users = UserApi(users)
+        settings = LoginSettings(
+            config.sasl_enabled_mechanisms,
+            session_ms=config.connections_max_reauth_ms,
+            failure_delay_ms=config.connection_failed_authentication_delay_ms,
+        )
+        self.logins = LoginApi(users, settings, calls)
         self.maintenance = MaintenanceApi(
             cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
         )

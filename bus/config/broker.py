@@ -18,6 +18,7 @@ from bus.authorization.decisions import AclPolicy
 from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import (
     INT_MAX,
+    AnyOf,
     Between,
     ConfigEntry,
     ConfigError,
@@ -42,6 +43,7 @@ from bus.config.listeners import (
     Listener,
     check_guarded,
     check_reachable,
+    check_secrets_are_hidden,
     find_listener,
     parse_listeners,
     single_listener,
@@ -49,7 +51,9 @@ from bus.config.listeners import (
 )
 from bus.config.principals import PrincipalRules
 from bus.config.topic import TOPIC_CONFIGS
-from bus.model import SSL, KeyFiles
+from bus.model import KeyFiles
+from bus.sasl import PASSWORD_MECHANISMS, parse_jaas
+from bus.scram import SCRAM_MECHANISMS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -119,6 +123,27 @@ class BrokerConfig:
     )
     ssl_principal_mapping_rules: str = string(
         "DEFAULT", "How the name of a client's certificate becomes its principal, by Kafka's rules."
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = strings(
+        tuple(SCRAM_MECHANISMS),
+        f"How clients of listeners with SASL may log in: {', '.join(PASSWORD_MECHANISMS)}.",
+        AnyOf(PASSWORD_MECHANISMS),
+    )
+    sasl_mechanism_inter_broker_protocol: str = string(
+        "SCRAM-SHA-512",
+        "How this broker logs in at others, if their listener is one with SASL.",
+        OneOf(PASSWORD_MECHANISMS),
+    )
+    sasl_jaas_config: str = string(
+        "",
+        'What this broker logs in with at others: ...ScramLoginModule required username="u" password="p"; of JAAS.',
+        is_secret=True,
+    )
+    connections_max_reauth_ms: int = long(
+        3_600_000, "How long a login holds; then the client logs in again, which the SDK does in time.", Between(1_000)
+    )
+    connection_failed_authentication_delay_ms: int = integer(
+        100, "How long after its question a login that fails is answered.", Between(0)
     )
     allow_insecure_listeners: bool = boolean(
         False, "Whether listeners without authentication may be reached from other machines."
@@ -338,6 +363,17 @@ class BrokerConfig:
         return any(one.has_logins for one in self.serving_listeners)
 
     @property
+    def broker_login(self) -> tuple[str, str]:
+        """Name and password by which this broker logs in at others. Raises `ConfigError`, without anything secret."""
+        try:
+            options = parse_jaas(self.sasl_jaas_config)
+        except ValueError as expected:
+            raise ConfigError(f"sasl.jaas.config: expected {expected}") from None
+        if not options.get("username") or not options.get("password"):
+            raise ConfigError("sasl.jaas.config: expected a username and a password")
+        return options["username"], options["password"]
+
+    @property
     def needs_client_certificates(self) -> bool:
         """Of listeners with TLS."""
         return self.ssl_client_auth == "required"
@@ -352,7 +388,7 @@ class BrokerConfig:
     @property
     def key_files(self) -> KeyFiles | None:
         """None without a listener with TLS. Raises `ConfigError`."""
-        if all(one.protocol != SSL for one in self.serving_listeners):
+        if not any(one.has_tls for one in self.serving_listeners):
             return None
         forms = {self.ssl_keystore_type, self.ssl_truststore_type}
         assert forms == {"PEM"}, f"expected PEM files, found {forms}"
@@ -362,7 +398,7 @@ class BrokerConfig:
             key=self.ssl_key_location,
             password=self.ssl_key_password,
             trusted=self.ssl_truststore_location,
-            needs_trusted=self.needs_client_certificates or self.inter_broker_listener.protocol == SSL,
+            needs_trusted=self.needs_client_certificates or self.inter_broker_listener.has_tls,
         )
 
     @property
@@ -450,6 +486,7 @@ def _check_listeners(config: BrokerConfig) -> None:
         is_insecure_allowed=config.allow_insecure_listeners,
     )
     config.key_files  # noqa: B018  raises
+    _check_logins(config)
     PrincipalRules(config.ssl_principal_mapping_rules)
 
 
@@ -468,6 +505,19 @@ def _parse_principals(text: str) -> frozenset[str]:
         if refused is not None:
             raise ConfigError(f"super.users: {refused.message}")
     return frozenset(principals)
+
+
+def _check_logins(config: BrokerConfig) -> None:
+    if config.has_logins and not config.sasl_enabled_mechanisms:
+        raise ConfigError("sasl.enabled.mechanisms: expected a mechanism for listeners with SASL, found none")
+    check_secrets_are_hidden(config.serving_listeners, config.sasl_enabled_mechanisms)
+    if config.inter_broker_listener.has_logins:
+        if config.sasl_mechanism_inter_broker_protocol not in config.sasl_enabled_mechanisms:
+            raise ConfigError(
+                "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms, "
+                f"{', '.join(config.sasl_enabled_mechanisms)}, found {config.sasl_mechanism_inter_broker_protocol}"
+            )
+        config.broker_login  # noqa: B018  raises
 
 
 def _check_session_timeouts(config: BrokerConfig) -> None:

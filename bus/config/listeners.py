@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bus.config.keys import ConfigError
-from bus.model import PLAINTEXT, SASL_PROTOCOLS, SSL, TLS_PROTOCOLS, KeyFiles
+from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, KeyFiles
+from bus.scram import SCRAM_MECHANISMS
 
-PROTOCOLS = (PLAINTEXT, SSL)
-_NO_SASL = SASL_PROTOCOLS
+PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_HOSTS = ("0.0.0.0", "::")
 
@@ -137,13 +137,25 @@ def check_guarded(listeners: Sequence[Listener], *, needs_client_certificates: b
     if is_insecure_allowed:
         return
     for listener in listeners:
-        is_guarded = listener.protocol == SSL and needs_client_certificates
+        is_guarded = listener.has_logins or (listener.protocol == SSL and needs_client_certificates)
         if listener.is_beyond_loopback and not is_guarded:
             raise ConfigError(
                 f"listener {listener.name} at {listener.bind} can be reached from other machines without "
-                "authentication: expected an address of this machine only (127.0.0.1), or the protocol SSL with "
-                "ssl.client.auth=required, or --insecure "
+                "authentication: expected an address of this machine only (127.0.0.1), or the protocol SASL_SSL, or "
+                "SSL with ssl.client.auth=required, or --insecure "
                 "(allow.insecure.listeners=true) if everybody in that network may read, write and delete all topics"
+            )
+
+
+def check_secrets_are_hidden(listeners: Sequence[Listener], mechanisms: Sequence[str]) -> None:
+    """By other mechanisms than SCRAM a client shows its password or token itself."""
+    shown = [name for name in mechanisms if name not in SCRAM_MECHANISMS]
+    for listener in listeners:
+        if shown and listener.protocol == SASL_PLAINTEXT and listener.is_beyond_loopback:
+            raise ConfigError(
+                f"listener {listener.name} at {listener.bind} has no TLS: by {shown[0]} passwords could be read on "
+                "their way; expected the protocol SASL_SSL, or sasl.enabled.mechanisms of "
+                f"{_show(SCRAM_MECHANISMS)} alone"
             )
 
 
@@ -217,8 +229,6 @@ def _protocol(name: str, protocol_of: Mapping[str, str]) -> str:
     protocol = protocol_of.get(name, name)
     if protocol in PROTOCOLS:
         return protocol
-    if protocol in _NO_SASL:
-        raise ConfigError(f"listener {name}: {protocol}: there is no SASL yet; there are {_show(PROTOCOLS)}")
     if name in protocol_of:
         raise ConfigError(f"listener {name}: expected a protocol of {_show(PROTOCOLS)}, found {protocol!r}")
     raise ConfigError(

@@ -4,7 +4,8 @@ Pools of their own, so that one kind of work never waits behind another: commits
 take turns; opening partitions, in turns too, for which the producers of a broker that failed wait; control, the
 cluster's metadata, which changes one at a time; reads of data files; computing, what would hold up the event loop;
 maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is short and must not wait
-behind it (checkpoints, deletion of files), one at a time; following the tables that other brokers lead. What a pool is
+behind it (checkpoints, deletion of files), one at a time; following the tables that other brokers lead; checking
+passwords, one at a time. What a pool is
 made of can be replaced: a simulation has pools without threads.
 """
 
@@ -95,6 +96,7 @@ class BlockingCalls:
         self._maintenance = new_pool("maintenance", maintenance_threads)
         self._housekeeping = new_pool("housekeeping", 1)
         self._following = new_pool("following", 1)
+        self._logins = new_pool("login", 1)
         self.commit_turns = CommitTurns(threads, clock)
         self._computing_turns = FairTurns(_COMPUTING_THREADS)
         self._opening_turns = CommitTurns(threads, clock, _OPENING_WAIT_MAX_S)
@@ -126,6 +128,10 @@ class BlockingCalls:
         async with self._computing_turns.turn(client):
             return await self._computing.submit(call)
 
+    def log_in(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """What takes milliseconds of processor for one password, in a thread of its own: strangers ask for it."""
+        return self._logins.submit(call)
+
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return self._maintenance.submit(call)
 
@@ -148,5 +154,6 @@ class BlockingCalls:
             self._maintenance,
             self._housekeeping,
             self._following,
+            self._logins,
         ):
             pool.close()

@@ -52,7 +52,7 @@ READING = frozenset(
         *("DescribeUserScramCredentials", "Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
         *("DescribeClientQuotas", "DescribeQuotaUsage"),
         *("DescribeAcls", "DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments"),
-        *("ListViews", "OffsetFetch"),
+        *("ListViews", "OffsetFetch", "SaslAuthenticate"),
     )
 )
 

@@ -1,4 +1,4 @@
-"""Spark writes and reads by TLS, with Kafka's names; neither the plan nor the checkpoint has the password."""
+"""Spark writes and reads by TLS and behind a login, by Kafka's names; neither plan nor checkpoint has the password."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 from bus import Admin, NewTopic
 from bus.config.broker import BrokerConfig
+from bus.runtime.users.user_ledger import UserLedger
+from bus.scram import SCRAM_SHA_512, salt_password
+from bus.storage_delta.root import open_storage
+from bus.system_clock import SystemClock
+from bus.users.users import SetScram
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
@@ -64,3 +69,49 @@ def test_spark_writes_and_reads_by_tls(spark: SparkSession, tmp_path: Path) -> N
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         assert files
         assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def test_spark_logs_in_and_shows_no_password(spark: SparkSession, tmp_path: Path) -> None:
+    """Source and sink, in a batch and as a stream, by the line of JAAS that Spark's jobs bring along."""
+    root = tmp_path / "root"
+    storage = open_storage(str(root), exclusive=False)
+    salted = salt_password(SCRAM_SHA_512, PASSWORD, b"some salt", 4096)
+    alteration = SetScram("spark", SCRAM_SHA_512.name, 4096, b"some salt", salted)
+    UserLedger(storage, SystemClock()).alter([alteration])
+    storage.close()
+    config = BrokerConfig(
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        inter_broker_listener_name="PLAINTEXT",
+        num_partitions=1,
+    )
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": SCRAM_SHA_512.name,
+        "sasl.jaas.config": f'{module} required username="spark" password="{PASSWORD}";',
+    }
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    with running_broker(root, config=config) as broker:
+        options["bus.bootstrap.servers"] = f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}"
+        with Admin(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as admin:
+            admin.create_topics([NewTopic("t", partitions=1), NewTopic("copied", partitions=1)])
+        frame = spark.range(10).selectExpr("cast(id as string) as value")
+        frame.write.format("bus").options(**options, topic="t").mode("append").save()
+        read = spark.read.format("bus").options(**options, subscribe="t").load()
+        assert read.count() == 10
+        assert PASSWORD not in read._jdf.queryExecution().toString()
+        checkpoint = tmp_path / "checkpoint"
+        stream = spark.readStream.format("bus").options(**options, subscribe="t", startingOffsets="earliest").load()
+        query = (
+            stream.selectExpr("value")
+            .writeStream.format("bus")
+            .options(**options, topic="copied", checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(100)
+        copied = spark.read.format("bus").options(**options, subscribe="copied").load()
+        assert copied.count() == 10
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]

@@ -51,7 +51,7 @@ ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
-_NO_SASL = "there is no SASL yet: a client shows who it is by a certificate (ssl_certificate_location)"
+_SASL = "a client logs in by sasl_mechanism, sasl_username and sasl_password, or sasl_jaas_config"
 _PEM = "keys and certificates are PEM files: ssl_ca_location, ssl_certificate_location, ssl_key_location"
 
 _FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
@@ -89,7 +89,7 @@ _NOT_SUPPORTED = {
     "ssl_cipher_suites": "set the environment's GRPC_SSL_CIPHER_SUITES",
     "config_providers": "give the values themselves",
 }
-_NOT_SUPPORTED_PREFIXES = {"sasl_": _NO_SASL, "ssl_": _PEM}
+_NOT_SUPPORTED_PREFIXES = {"sasl_": _SASL, "ssl_": _PEM}
 
 
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:

@@ -1,4 +1,4 @@
-"""How a client reaches its brokers: in the clear, or by TLS, with or without a certificate of its own.
+"""How a client reaches its brokers: in the clear or by TLS, with a certificate of its own, a login, or neither.
 
 The names are Kafka's and librdkafka's. Settings that a program does not give are those of `security_defaults`, or of
 the environment: BUS_SECURITY_PROTOCOL, BUS_SSL_CA_LOCATION and so on. Guards one promise: settings that contradict each
@@ -15,23 +15,57 @@ from pathlib import Path
 from typing import Any
 
 from bus.client.config.values import conflict, secret, setting, text
-from bus.model import PLAINTEXT, SSL, KeyFiles
+from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, KeyFiles
+from bus.sasl import ABSENT_MECHANISMS, PASSWORD_MECHANISMS, PLAIN, parse_jaas
 
 _defaults: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
+class ClientLogin:
+    mechanism: str
+    name: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
-    """`files` have an effect with the protocol SSL only."""
+    """`files` have an effect with TLS only, `login` with SASL."""
 
     protocol: str = PLAINTEXT
     files: KeyFiles = field(default_factory=KeyFiles)
+    login: ClientLogin | None = None
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol in TLS_PROTOCOLS
+
+
+_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 
 
 def protocol(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in (PLAINTEXT, SSL):
+    if isinstance(value, str) and value.upper() in _PROTOCOLS:
         return value.upper()
-    raise ValueError(f"{PLAINTEXT} or {SSL} (there is no SASL yet)")
+    raise ValueError(f"one of {', '.join(_PROTOCOLS)}")
+
+
+def mechanism(value: Any) -> str:
+    if isinstance(value, str) and value.upper() in ("", *PASSWORD_MECHANISMS):
+        return value.upper()
+    reason = ABSENT_MECHANISMS.get(value.upper(), "") if isinstance(value, str) else ""
+    raise ValueError(f"one of {', '.join(PASSWORD_MECHANISMS)}{f' ({reason})' if reason else ''}")
+
+
+def jaas(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    if value:
+        try:
+            parse_jaas(value)
+        except ValueError as expected:
+            raise ValueError(str(expected)) from None
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +79,11 @@ class SecurityConfig:
     ssl_key_location: str = setting("", text)
     ssl_keystore_location: str = setting("", text)
     ssl_key_password: str = secret("", text)
+    sasl_mechanism: str = setting("", mechanism)
+    sasl_mechanisms: str = setting("", mechanism)
+    sasl_username: str = setting("", text)
+    sasl_password: str = secret("", text)
+    sasl_jaas_config: str = secret("", jaas)
 
 
 SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
@@ -82,12 +121,10 @@ def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = 
 
 
 def check_security(config: SecurityConfig, given: Collection[str]) -> None:
-    """Raises `BusError` INVALID_CONFIG."""
-    if config.security_protocol != SSL:
-        useless = [name for name in SECURITY_SETTINGS[1:] if name in given and getattr(config, name)]
-        if useless:
-            raise conflict(f"{useless[0]}: expected security_protocol=SSL beside it, found {config.security_protocol}")
-        return
+    """Raises `BusError` INVALID_CONFIG, without anything secret."""
+    used = [name for name in SECURITY_SETTINGS if name in given and getattr(config, name)]
+    _check_use(config, used, "ssl_", TLS_PROTOCOLS)
+    _check_use(config, used, "sasl_", SASL_PROTOCOLS)
     trusted, truststore = config.ssl_ca_location, config.ssl_truststore_location
     if trusted and truststore and trusted != truststore:
         raise conflict("expected ssl_ca_location or ssl_truststore_location, which mean the same, found two files")
@@ -98,15 +135,47 @@ def check_security(config: SecurityConfig, given: Collection[str]) -> None:
         )
     if bool(config.ssl_certificate_location) != bool(config.ssl_key_location):
         raise conflict("expected ssl_certificate_location and ssl_key_location together, found one of the two")
+    if config.security_protocol in SASL_PROTOCOLS:
+        _login_of(config)
+
+
+def _check_use(config: SecurityConfig, used: Collection[str], prefix: str, protocols: Collection[str]) -> None:
+    useless = [name for name in used if name.startswith(prefix)]
+    if useless and config.security_protocol not in protocols:
+        expected = " or ".join(protocols)
+        raise conflict(
+            f"{useless[0]}: expected security_protocol={expected} beside it, found {config.security_protocol}"
+        )
+
+
+def _login_of(config: SecurityConfig) -> ClientLogin:
+    """Raises `BusError` INVALID_CONFIG."""
+    if config.sasl_mechanism and config.sasl_mechanisms and config.sasl_mechanism != config.sasl_mechanisms:
+        raise conflict("expected sasl_mechanism or sasl_mechanisms, which mean the same, found two mechanisms")
+    chosen = config.sasl_mechanism or config.sasl_mechanisms
+    if not chosen:
+        raise conflict(f"sasl_mechanism: expected one of {', '.join(PASSWORD_MECHANISMS)}, found none")
+    options = parse_jaas(config.sasl_jaas_config) if config.sasl_jaas_config else {}
+    if options and (config.sasl_username or config.sasl_password):
+        raise conflict("expected sasl_jaas_config or sasl_username and sasl_password, found both")
+    name, password = options.get("username", config.sasl_username), options.get("password", config.sasl_password)
+    if not name or not password:
+        raise conflict("expected sasl_username and sasl_password, or sasl_jaas_config with both, found less")
+    if chosen == PLAIN and ":" in name:
+        raise conflict("sasl_username: by PLAIN expected a name without a colon; take SCRAM-SHA-512")
+    return ClientLogin(chosen, name, password)
 
 
 def security_of(config: SecurityConfig) -> Security:
-    if config.security_protocol != SSL:
-        return Security()
+    """Of settings that were checked."""
+    login = _login_of(config) if config.security_protocol in SASL_PROTOCOLS else None
+    if config.security_protocol not in TLS_PROTOCOLS:
+        return Security(config.security_protocol, login=login)
     trusted = config.ssl_ca_location or config.ssl_truststore_location
     certificate = config.ssl_certificate_location or config.ssl_keystore_location
     key = config.ssl_key_location or config.ssl_keystore_location
-    return Security(SSL, KeyFiles(_path(certificate), _path(key), _path(trusted), config.ssl_key_password or None))
+    files = KeyFiles(_path(certificate), _path(key), _path(trusted), config.ssl_key_password or None)
+    return Security(config.security_protocol, files, login)
 
 
 def _path(text: str) -> Path | None:

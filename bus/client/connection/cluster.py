@@ -24,11 +24,13 @@ from bus.client.connection.connections import (
     Connection,
     Connections,
     NotConnected,
+    SessionExpired,
     UnusableConnection,
     closed_client,
 )
 from bus.client.connection.first_answer import first_answer
 from bus.client.connection.first_contact import is_broker_needed
+from bus.client.connection.logins import Logins
 from bus.client.connection.portions import portions
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
@@ -98,7 +100,10 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._config = config
         self._lock = threading.Lock()
-        self._connections = Connections(config, security_of(config))
+        security = security_of(config)
+        self._connections = Connections(config, security)
+        client_headers = ((CLIENT_ID_HEADER, config.client_id),)
+        self._logins = Logins(security.login, client_headers, self._connections)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced)
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
@@ -109,7 +114,7 @@ class Cluster:
         self._closed = threading.Event()
         self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
-        self.headers = ((CLIENT_ID_HEADER, config.client_id),)
+        self._logins.use_watch(self.watch)
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
 
@@ -377,11 +382,19 @@ class Cluster:
         return is_repeatable and failure.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 
     def _call_one(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
+        try:
+            return self._call_once(address, method, request, timeout_ms)
+        except SessionExpired:
+            return self._call_once(address, method, request, timeout_ms)
+
+    def _call_once(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
+        headers = self._logins.headers(address, timeout_ms)
+
         def ask(connection: Connection) -> Any:
             try:
-                return connection.call(method)(request, timeout=timeout_ms / 1000, metadata=self.headers)
+                return connection.call(method)(request, timeout=timeout_ms / 1000, metadata=headers)
             except grpc.RpcError as failure:
-                raise self.failure(connection, failure, method) from None
+                raise self.failure(connection, failure, method, headers) from None
 
         self.watch.note_sent(address)
         try:
@@ -397,11 +410,14 @@ class Cluster:
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
+        if not self._logins.is_ready(address):
+            return self._start_behind_login(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+        headers = self._logins.headers(address, timeout_ms)
         self.watch.note_sent(address)
         try:
             connection, future = self._connections.start(
                 address,
-                lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=self.headers),
+                lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=headers),
             )
         except BaseException:
             self._note_failure(address)
@@ -412,7 +428,10 @@ class Cluster:
                 answer = done.result()
             except grpc.RpcError as failure:
                 self._note_failure(address)
-                answer = self.failure(connection, failure, method)
+                answer = self.failure(connection, failure, method, headers)
+                if isinstance(answer, SessionExpired):
+                    self._start_behind_login(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+                    return
             except grpc.FutureCancelledError:
                 self._note_failure(address)
                 answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} was cancelled")
@@ -422,6 +441,25 @@ class Cluster:
 
         future.add_done_callback(settle)
         return future.cancel  # type: ignore[no-any-return]
+
+    def _start_behind_login(
+        self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
+    ) -> Callable[[], object]:
+        """On a thread of its own, since a login waits for the broker. Nothing cancels it; it ends with its time-out."""
+
+        def ask() -> None:
+            try:
+                answer = self._call_one(address, method, request, timeout_ms)
+            except BusError as failure:
+                answer = failure
+            on_done(answer)
+
+        thread = threading.Thread(target=ask, name=f"bus-login-{address}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads, or the interpreter shuts down
+            on_done(BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address}: no thread could be started"))
+        return lambda: None
 
     def _note_failure(self, address: str) -> None:
         self.watch.note_settled(address)
@@ -444,8 +482,14 @@ class Cluster:
         likely = [address for address in candidates if not self.watch.is_avoided(address)] or candidates
         return likely[number % len(likely)]
 
+    def needs_login(self, address: str) -> bool:
+        """Whether a call there waits for a login first."""
+        return not self._logins.is_ready(address)
+
     def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Connection, Any]:
-        """A bidirectional call, and the connection that it is on. The requests are serialized already."""
+        """A bidirectional call, and the connection that it is on. The requests are serialized already. Waits for a
+        login if it `needs_login`; then it raises `BusError` if that fails."""
+        headers = self._logins.headers(address, self._config.request_timeout_ms)
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         return self._connections.start(
             address,
@@ -453,18 +497,28 @@ class Cluster:
                 f"/{SERVICE.full_name}/{method}",
                 request_serializer=None,
                 response_deserializer=response_class.FromString,
-            )(iter(requests), metadata=self.headers),
+            )(iter(requests), metadata=headers),
         )
 
-    def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
-        """What a call or a stream that failed means for a user."""
+    def failure(
+        self,
+        connection: Connection,
+        failure: grpc.RpcError,
+        what: str,
+        shown: tuple[tuple[str, str], ...] | None = None,
+    ) -> BusError:
+        """What a call or a stream that failed means for a user. `shown`: its headers, if they are known."""
         if self._closed.is_set():
             return closed_client()
-        return self._connections.failure(connection, failure, what)
+        error = self._connections.failure(connection, failure, what)
+        if isinstance(error, SessionExpired):
+            self._logins.forget(connection.address, shown)
+        return error
 
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
         """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
         or letting go of it, ends the call."""
+        headers = self._logins.headers(address, self._config.request_timeout_ms)
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         connection, stream = self._connections.start(
             address,
@@ -472,7 +526,7 @@ class Cluster:
                 f"/{SERVICE.full_name}/{method}",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=response_class.FromString,
-            )(request, metadata=self.headers),
+            )(request, metadata=headers),
         )
         return self._answers(connection, stream, method)
 
@@ -512,6 +566,7 @@ class Cluster:
         """Ends every call that is under way or waits to be repeated. Safe to repeat."""
         self._closed.set()
         self.watch.close()
+        self._logins.close()
         self._connections.close()
 
 

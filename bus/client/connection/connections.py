@@ -17,6 +17,7 @@ from bus.client.config.security import Security
 from bus.client.connection.tls import ChannelSecurity
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.sasl import SESSION_EXPIRED
 
 # Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
 _CONNECT_TIMEOUT_MS = 10_000
@@ -30,6 +31,10 @@ ResultT = TypeVar("ResultT")
 
 class NotConnected(BusError):
     """There was no connection: the call was not sent."""
+
+
+class SessionExpired(BusError):
+    """The broker has not looked at the call: what it showed was good, and is not any more. A new login may help."""
 
 
 class ReconnectTimes(Protocol):
@@ -153,6 +158,8 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
     match status:
         case grpc.StatusCode.UNAVAILABLE:
             return _unreachable(address, details)
+        case grpc.StatusCode.UNAUTHENTICATED if SESSION_EXPIRED in details:
+            return SessionExpired(ErrorCode.NETWORK_EXCEPTION, f"{what} at {address}: {details}")
         case grpc.StatusCode.UNAUTHENTICATED:
             return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{what} at {address}: {details}")
         case grpc.StatusCode.CANCELLED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -46,13 +46,24 @@ class RequestStream:
         self._unanswered_lock = threading.Lock()
         self._unanswered: int | None = 0  # None: the stream has ended
         requests = iter(self._requests.get, None)
-        self._connection, self._call = cluster.open_stream(address, method, requests)
+        self._opening = threading.Lock()
+        self._call: Any = None
+        if not cluster.needs_login(address):  # else its reader opens it, as a login takes a while
+            self._open(requests)
+        self._unopened = requests
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
         try:
             self._reader.start()
         except BaseException:
             self.cut("its answers are not read")
             raise
+
+    def _open(self, requests: Iterator[bytes]) -> None:
+        connection, call = self._cluster.open_stream(self.address, self._method, requests)
+        with self._opening:
+            self._connection, self._call = connection, call
+            if self._cut_reason is not None:
+                call.cancel()
 
     def send(self, request: bytes) -> None:
         with self._unanswered_lock:
@@ -63,8 +74,10 @@ class RequestStream:
 
     def cut(self, reason: str) -> None:
         """Give the stream up: what is not answered yet has an unknown outcome. `on_end` follows."""
-        self._cut_reason = reason
-        self._call.cancel()
+        with self._opening:
+            self._cut_reason = reason
+            if self._call is not None:
+                self._call.cancel()
         self._requests.put(None)
 
     def finish(self) -> None:
@@ -78,6 +91,12 @@ class RequestStream:
     def _read(self) -> None:
         error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the broker at {self.address} ended the stream")
         try:
+            if self._call is None:
+                self._open(self._unopened)
+        except BusError as failure:
+            self._end(failure)
+            return
+        try:
             for response in self._call:
                 self._note_response(response)
                 self._on_answer(self, response)
@@ -90,6 +109,9 @@ class RequestStream:
             logger.exception("reading the answers of %s failed", self.address)
             self._call.cancel()
             error = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer of {self.address} made no sense: {failure!r}")
+        self._end(error)
+
+    def _end(self, error: BusError) -> None:
         self._note_end()
         self._requests.put(None)  # lets gRPC's sending thread end as well
         self._on_end(self, error)

@@ -14,7 +14,6 @@ import grpc
 
 from bus.client.config.security import Security
 from bus.errors import BusError, ErrorCode
-from bus.model import SSL
 
 if TYPE_CHECKING:
     from bus.key_material import WatchedKeyMaterial
@@ -42,7 +41,7 @@ class ChannelSecurity:
         """Raises `BusError` INVALID_CONFIG for files that cannot be used."""
         self.security = security
         self._watched: WatchedKeyMaterial | None = None
-        if security.protocol != SSL:
+        if not security.has_tls:
             return
         from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 
@@ -69,8 +68,8 @@ class ChannelSecurity:
             return f"the TLS handshake failed: {details}"
         if "socket closed" not in found or not speaks_tls(address):
             return None
-        if self.security.protocol != SSL:
-            return "the listener expects TLS: set security_protocol to SSL"
+        if not self.security.has_tls:
+            return "the listener expects TLS: set security_protocol to SSL, or SASL_SSL with a login"
         if self.security.files.certificate is None:
             return "the listener expects a certificate of the client: set ssl_certificate_location and ssl_key_location"
         return (

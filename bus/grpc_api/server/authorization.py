@@ -26,7 +26,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 Handle = Callable[[Any], Awaitable[Any]]
 Names = tuple[Sequence[str], ...]  # for each need in turn; none: it does not apply
 
-CHECK_THEMSELVES = frozenset({"Produce", "ProduceOnce", "Fetch", "FetchOnce", "GroupSession"})
+CHECK_THEMSELVES = frozenset({"Produce", "ProduceOnce", "Fetch", "FetchOnce", "GroupSession", "SaslAuthenticate"})
 
 
 @dataclass(frozen=True, slots=True)

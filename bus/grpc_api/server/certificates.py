@@ -39,7 +39,7 @@ def channel_credentials(material: KeyMaterial) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(material.trusted, material.key, material.chain)
 
 
-def with_principal(handle: Callable[..., Any], rules: PrincipalRules) -> Callable[..., Any]:
+def with_principal(handle: Callable[..., Any], method: str, *, rules: PrincipalRules) -> Callable[..., Any]:
     """The same handler, a coroutine or an async generator, for callers that have shown a certificate: it runs with
     their principal, or ends with UNAUTHENTICATED if no rule has one for them."""
     if inspect.isasyncgenfunction(handle):

@@ -13,7 +13,8 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
-from typing import Any, NoReturn, TypeVar
+from contextvars import ContextVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 
@@ -24,11 +25,26 @@ from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
+from bus.sasl import SESSION_EXPIRED
 
 _log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+
+class StreamLogin(Protocol):
+    """By which a stream was begun."""
+
+    @property
+    def is_ended(self) -> bool: ...
+
+    def watch(self, on_end: Callable[[], None]) -> Callable[[], None]:
+        """Calls it at the end; returns what forgets it."""
+        ...
+
+
+stream_login: ContextVar[StreamLogin | None] = ContextVar("stream_login", default=None)
 
 
 async def guard(
@@ -41,7 +57,7 @@ async def guard(
     try:
         return await handle(_readable(request))
     except Exception as error:
-        await _abort(error, context)
+        await abort_for(error, context)
 
 
 async def guard_answers(
@@ -55,7 +71,7 @@ async def guard_answers(
         async for response in handle(_readable(request)):
             yield response
     except Exception as error:
-        await _abort(error, context)
+        await abort_for(error, context)
 
 
 async def guard_stream(
@@ -69,7 +85,7 @@ async def guard_stream(
     try:
         await handle(_readable_ones(requests, context), context)
     except Exception as error:
-        await _abort(error, context)
+        await abort_for(error, context)
 
 
 async def hold_requests(
@@ -119,9 +135,42 @@ def _readable(request: RequestT | Unreadable) -> RequestT:
 async def _readable_ones(
     requests: AsyncIterator[RequestT | Unreadable], context: grpc.aio.ServicerContext
 ) -> AsyncIterator[RequestT]:
-    async for request in requests:
+    login = stream_login.get()
+    async for request in requests if login is None else _until_end(requests, login):
         _log_request(request, context)
         yield _readable(request)
+
+
+_LOGGED_OUT = Unreadable(grpc.StatusCode.UNAUTHENTICATED, SESSION_EXPIRED)
+
+
+async def _until_end(requests: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:
+    """Raises `UnreadableRequest` in the place of the next request once the login has ended, also while it waits for
+    one: what comes in at that very moment was not read, and its sender gets no answer."""
+    waiting: asyncio.Task[Any] | None = None
+
+    def wake() -> None:
+        if waiting is not None:
+            waiting.cancel()
+
+    forget = login.watch(wake)
+    try:
+        while not login.is_ended:
+            waiting = asyncio.current_task()
+            try:
+                request = await anext(requests)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                if not login.is_ended:
+                    raise
+                break
+            finally:
+                waiting = None
+            yield request
+        raise UnreadableRequest(_LOGGED_OUT)
+    finally:
+        forget()
 
 
 def _log_request(request: object, context: grpc.aio.ServicerContext) -> None:
@@ -130,7 +179,8 @@ def _log_request(request: object, context: grpc.aio.ServicerContext) -> None:
         _log.debug("%s from %s", kind, context.peer())
 
 
-async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
+async def abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
+    """The status that tells the client of it."""
     match error:
         case grpc.aio.AbortError():
             raise error

@@ -15,6 +15,7 @@ from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.certificates import channel_credentials
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of
+from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.transaction_messages import (
     STEP_METHODS,
     encode_addition,
@@ -51,6 +52,9 @@ _OPTIONS = (
 )
 
 
+_ChannelKey = tuple[str, int, KeyMaterial | None]
+
+
 class Transport(Protocol):
     async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
         """The answer of that method of the service Cluster, or a refusal."""
@@ -62,27 +66,60 @@ class Transport(Protocol):
 class GrpcTransport:
     """A connection to each address that was asked of late. Any caller of RegisterBroker names an address, so they are
     bounded: the one that was not asked for longest is closed. `keys`: for TLS; other certificates make other
-    connections."""
+    connections. `login`: where the other brokers' listener asks for one."""
 
-    def __init__(self, keys: WatchedKeyMaterial | None = None) -> None:
+    def __init__(self, keys: WatchedKeyMaterial | None = None, login: BrokerLogin | None = None) -> None:
         self._keys = keys
-        self._channels: dict[tuple[str, int, KeyMaterial | None], grpc.aio.Channel] = {}
+        self._login = login
+        self._channels: dict[_ChannelKey, grpc.aio.Channel] = {}
 
     async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
         descriptor = SERVICE.methods_by_name[method]
-        call = (await self._channel(to)).unary_unary(
+        key, channel = await self._channel(to)
+        call = channel.unary_unary(
             f"/{SERVICE.full_name}/{method}",
             request_serializer=descriptor.input_type._concrete_class.SerializeToString,
             response_deserializer=descriptor.output_type._concrete_class.FromString,
         )
         try:
-            return await call(message, timeout=timeout_s)
+            if self._login is None:
+                return await call(message, timeout=timeout_s)
+            is_open_to_all = method == "IdentifyBroker"
+            return await self._call_logged_in(self._login, key, channel, call, message, timeout_s, is_open_to_all)
         except grpc.aio.AioRpcError as error:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
             return Refused(code, f"{method} at broker {to.broker_id}, {to.host}:{to.port}: {error.details()}")
 
-    async def _channel(self, to: BrokerEndpoint) -> grpc.aio.Channel:
+    async def _call_logged_in(
+        self,
+        login: BrokerLogin,
+        key: _ChannelKey,
+        channel: grpc.aio.Channel,
+        call: Any,
+        message: Any,
+        timeout_s: float,
+        is_open_to_all: bool,
+    ) -> Any:
+        """A session that the other broker has forgotten, as it started again, is asked for once more."""
+        for is_again in (False, True):
+            try:
+                headers = await login.headers(channel, key, timeout_s=timeout_s)
+            except grpc.aio.AioRpcError:
+                if not is_open_to_all:
+                    raise
+                headers = ()  # a broker that starts knows no users yet
+            if isinstance(headers, Refused):
+                return headers
+            try:
+                return await call(message, timeout=timeout_s, metadata=headers)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAUTHENTICATED or is_again:
+                    raise
+                login.forget(key)
+        raise AssertionError("the second answer is returned or raised")
+
+    async def _channel(self, to: BrokerEndpoint) -> tuple[_ChannelKey, grpc.aio.Channel]:
         material = None if self._keys is None else self._keys.current
         key = to.host, to.port, material
         channel = self._channels.pop(key, None)
@@ -95,8 +132,11 @@ class GrpcTransport:
                 channel = grpc.aio.secure_channel(target, channel_credentials(material), options=_OPTIONS)
         self._channels[key] = channel  # the last one
         if len(self._channels) > CHANNELS_MAX:
-            await self._channels.pop(next(iter(self._channels))).close()
-        return channel
+            oldest = next(iter(self._channels))
+            if self._login is not None:
+                self._login.forget(oldest)
+            await self._channels.pop(oldest).close()
+        return key, channel
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}

@@ -29,13 +29,14 @@ from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry, guard, guard_answers, guard_stream, hold_request
+from bus.grpc_api.server.logins import LoginHandler, with_login
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.quotas import QuotaHandler
-from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
+from bus.grpc_api.server.service_door import BUS, CLUSTER, Recognise, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -135,6 +136,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self.transactions = TransactionHandler(api.transactions, api.shares, listener)
         self._acls = AclHandler(api.acls, api.shares)
         self._users = UserHandler(api.users, api.shares)
+        has_logins = any(one.has_logins for one in config.serving_listeners if one.name == listener)
+        self._logins = LoginHandler(api.logins, streams, listener, has_logins=has_logins)
         self._forwarding = Forwarding(
             api.cluster,
             peers,
@@ -319,6 +322,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def UnregisterBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._here_or_forwarded("UnregisterBroker", request, context)
 
+    async def SaslAuthenticate(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await guard_stream(self._logins.authenticate, request_iterator, context)
+
     async def DescribeUserScramCredentials(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("DescribeUserScramCredentials", self._users.describe, request, context)
 
@@ -421,7 +427,7 @@ class BusServer:
         for one in self._listening:
             bus = BusServicer(api, self._streams, self._config, peers, one.name, open_streams)
             told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
-            one.door.open(told, ClusterServicer(api, bus))
+            one.door.open(told, ClusterServicer(api, bus), one.recognise_by_login(api))
         await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
@@ -464,7 +470,7 @@ class _Listening:
         recognise = functools.partial(with_principal, rules=rules) if needs_certificate else None
         self.door = ServiceDoor(limit, calls, recognise)
         self._credentials = None
-        if listener.protocol == SSL:
+        if listener.has_tls:
             assert keys is not None, f"listener {listener.name} has no certificate"
             self._credentials = listener_credentials(keys, needs_client_certificate=needs_certificate)
         self.server = grpc.aio.server(
@@ -487,6 +493,12 @@ class _Listening:
                 ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING_CALLS_MAX),
             ]
         )
+
+    def recognise_by_login(self, api: BrokerApi) -> Recognise | None:
+        """None if nobody logs in here."""
+        if not self._listener.has_logins:
+            return None
+        return functools.partial(with_login, api=api.logins, listener=self.name)
 
     def bind(self) -> int:
         """The port that was bound. Raises `AddressInUse`."""

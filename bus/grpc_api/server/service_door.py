@@ -27,16 +27,15 @@ _NEW_HANDLER = {
 }
 
 Handler = Callable[..., Any]
+Recognise = Callable[[Handler, str], Handler]
 Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<service>/<method>"
 
 
 class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """`identify_as` once the broker's root is open, `open` once it serves."""
 
-    def __init__(
-        self, request_bytes_max: int, calls: CallsInFlight, recognise: Callable[[Handler], Handler] | None = None
-    ) -> None:
-        """`recognise`: what stands around each handler to find out who its caller is."""
+    def __init__(self, request_bytes_max: int, calls: CallsInFlight, recognise: Recognise | None = None) -> None:
+        """`recognise`: what stands around each handler, of the method of this name, to find out who its caller is."""
         self._request_bytes_max = request_bytes_max
         self._recognise = recognise
         self._handlers: Handlers = {}
@@ -46,12 +45,14 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         starting = _StartingServicer(identity)
         self._handlers = _handlers(starting, starting, self._request_bytes_max, self._around)
 
-    def open(self, bus: object, cluster: object) -> None:
-        """The servicers have a method for each call of the service."""
+    def open(self, bus: object, cluster: object, recognise: Recognise | None = None) -> None:
+        """The servicers have a method for each call of the service. `recognise`: from now on, where only a broker that
+        serves can tell who its callers are."""
+        self._recognise = recognise or self._recognise
         self._handlers = _handlers(bus, cluster, self._request_bytes_max, self._around)
 
-    def _around(self, handle: Handler) -> Handler:
-        return self.calls.counted(handle if self._recognise is None else self._recognise(handle))
+    def _around(self, handle: Handler, method: str) -> Handler:
+        return self.calls.counted(handle if self._recognise is None else self._recognise(handle, method))
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(path)
@@ -86,7 +87,7 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, request_bytes_max: int, around: Callable[[Handler], Handler]) -> Handlers:
+def _handlers(bus: object, cluster: object, request_bytes_max: int, around: Recognise) -> Handlers:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
     handlers = {}
@@ -97,7 +98,7 @@ def _handlers(bus: object, cluster: object, request_bytes_max: int, around: Call
             reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
             serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
             new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
-            handle = around(_find(servicer, method))
+            handle = around(_find(servicer, method), method.name)
             handlers[f"/{service.full_name}/{method.name}"] = new_handler(handle, reader, serialize)
     return handlers
 

@@ -249,6 +249,11 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
                 _registered_method=True)
+        self.SaslAuthenticate = channel.stream_stream(
+                '/bus.v1.Bus/SaslAuthenticate',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateResponse.FromString,
+                _registered_method=True)
         self.DescribeUserScramCredentials = channel.unary_unary(
                 '/bus.v1.Bus/DescribeUserScramCredentials',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeUserScramCredentialsRequest.SerializeToString,
@@ -577,6 +582,15 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SaslAuthenticate(self, request_iterator, context):
+        """A login by SCRAM (RFC 5802): two messages of the client, and the answers to them. The last answer has a session, which
+        the client shows from then on with each call as the header "authorization: Session <token>", at this broker. Who shows
+        it with this call extends that session: what the client holds open by it goes on (KIP-368).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeUserScramCredentials(self, request, context):
         """Users that log in by SCRAM or PLAIN, and changes of them (KIP-554). Any broker answers; a change is committed with the
         answer, known at that broker, and at all others a second later at the latest.
@@ -855,6 +869,11 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.UnregisterBroker,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.SerializeToString,
+            ),
+            'SaslAuthenticate': grpc.stream_stream_rpc_method_handler(
+                    servicer.SaslAuthenticate,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateResponse.SerializeToString,
             ),
             'DescribeUserScramCredentials': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeUserScramCredentials,
@@ -2063,6 +2082,33 @@ class Bus:
             '/bus.v1.Bus/UnregisterBroker',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaslAuthenticate(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/bus.v1.Bus/SaslAuthenticate',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SaslAuthenticateResponse.FromString,
             options,
             channel_credentials,
             insecure,

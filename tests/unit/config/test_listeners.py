@@ -31,13 +31,32 @@ def test_listen_is_the_listener_plaintext() -> None:
     )
 
 
+SASL = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:1",
+    "sasl.jaas.config": 'M required username="u" password="p";',
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"listeners": "127.0.0.1:9094"}, "listeners: expected NAME://HOST:PORT, found '127.0.0.1:9094'"),
         ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT: expected HOST:PORT"),
         ({"listeners": "A://127.0.0.1:1"}, "listener A: expected its protocol in listener.security.protocol.map"),
-        ({"listeners": "SASL_SSL://127.0.0.1:1"}, "listener SASL_SSL: SASL_SSL: there is no SASL yet; there are"),
+        ({"listeners": "SASL_SSL://127.0.0.1:1"}, "a listener with TLS: expected ssl.keystore.location"),
+        (SASL | {"sasl.jaas.config": ""}, "sasl.jaas.config: expected a line of JAAS"),
+        (SASL | {"sasl.jaas.config": "M required username=u;"}, "sasl.jaas.config: expected a username and a password"),
+        (SASL | {"sasl.enabled.mechanisms": "PLAIN"}, "inter.broker.protocol: expected one of sasl.enabled.mechanisms"),
+        (SASL | {"sasl.enabled.mechanisms": ""}, "expected a mechanism for listeners with SASL, found none"),
+        (
+            SASL
+            | {
+                "listeners": "SASL_PLAINTEXT://0.0.0.0:1",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+                "advertised.listeners": "SASL_PLAINTEXT://bus:1",
+            },
+            "has no TLS: by PLAIN passwords could be read",
+        ),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,plaintext://127.0.0.1:2"}, "each name once, found PLAINTEXT twice"),
         (TWO | {"listener.security.protocol.map": "CLIENTS"}, "expected NAME:PROTOCOL, found 'CLIENTS'"),
         (TWO | {"listener.security.protocol.map": "CLIENTS:FTP"}, "CLIENTS: expected a protocol of .*, found 'FTP'"),
@@ -106,3 +125,10 @@ def test_listener_that_other_machines_reach_has_to_be_meant(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost", "LOCALHOST"])
 def test_listener_of_this_machine_is_open_to_all(host: str) -> None:
     load_broker_config(None, {"listen": f"{host}:9094"})
+
+
+def test_a_listener_with_logins_by_scram_may_be_reached_from_other_machines() -> None:
+    reachable = {"listeners": "SASL_PLAINTEXT://0.0.0.0:1", "advertised.listeners": "SASL_PLAINTEXT://bus:1"}
+    config = load_broker_config(None, SASL | reachable)
+    assert config.broker_login == ("u", "p")
+    assert config.has_logins

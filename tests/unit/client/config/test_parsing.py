@@ -118,7 +118,7 @@ def test_transactions_need_an_identity_of_their_own_and_idempotence(configs: dic
         ("partitioner_class", "as partitioner"),
         ("interceptor_classes", "as interceptors"),
         ("metric_reporters", "metrics()"),
-        ("sasl_mechanism", "there is no SASL yet"),
+        ("sasl_kerberos_service_name", "a client logs in by sasl_mechanism"),
         ("ssl_keystore_password", "PEM files"),
     ],
 )

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
-from bus.client.config.security import SECURITY_SETTINGS, Security, security_defaults, security_of
+from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_defaults, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import KeyFiles
 
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
+SASL = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "SCRAM-SHA-512",
+    "sasl_username": "alice",
+    "sasl_password": 'hu"sh;\\',
+}
 CA, CERTIFICATE, KEY = Path("ca.pem"), Path("own.crt"), Path("own.key")
 
 
@@ -42,8 +49,20 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"security_protocol": "SASL_SSL"}, "expected PLAINTEXT or SSL .there is no SASL yet., found 'SASL_SSL'"),
-        ({"ssl_ca_location": "ca.pem"}, "ssl_ca_location: expected security_protocol=SSL beside it, found PLAINTEXT"),
+        ({"security_protocol": "TLS"}, "expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, found 'TLS'"),
+        ({"security_protocol": "SASL_SSL"}, "sasl_mechanism: expected one of SCRAM-SHA-256, .*, found none"),
+        ({**SASL, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism: expected one of SCRAM.*there is no Kerberos"),
+        ({**SASL, "sasl_mechanisms": "PLAIN"}, "which mean the same, found two mechanisms"),
+        ({**SASL, "sasl_password": ""}, "expected sasl_username and sasl_password, .* found less"),
+        ({**SASL, "sasl_jaas_config": JAAS}, "expected sasl_jaas_config or sasl_username .*, found both"),
+        ({**SASL, "sasl_mechanism": "PLAIN", "sasl_username": "a:b"}, "a name without a colon"),
+        ({**SASL, "ssl_ca_location": "ca.pem"}, "expected security_protocol=SSL or SASL_SSL beside it"),
+        ({**SASL, "security_protocol": "SSL"}, "expected security_protocol=SASL_PLAINTEXT or SASL_SSL beside it"),
+        ({"sasl_jaas_config": "hush"}, "sasl_jaas_config: expected a line of JAAS.*found another value"),
+        (
+            {"ssl_ca_location": "ca.pem"},
+            "ssl_ca_location: expected security_protocol=SSL or SASL_SSL beside it, found PLAINTEXT",
+        ),
         (
             {"security_protocol": "SSL", "ssl_ca_location": "a", "ssl_truststore_location": "b"},
             "which mean the same, found two files",
@@ -53,7 +72,6 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
             {"security_protocol": "SSL", "ssl_key_location": "k", "ssl_keystore_location": "b"},
             "expected either ssl_keystore_location, .*found both",
         ),
-        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism: there is no SASL yet"),
         ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM files"),
         ({"ssl_endpoint_identification_algorithm": ""}, "the host in a certificate is always checked"),
     ],
@@ -62,6 +80,22 @@ def test_settings_that_cannot_work_are_refused(given: dict[str, str], said: str)
     with pytest.raises(BusError, match=said) as refused:
         parse_config(ProducerConfig, given)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SASL,
+        {**SASL, "sasl_mechanism": "", "sasl_mechanisms": "scram-sha-512"},
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512", "sasl_jaas_config": JAAS},
+    ],
+)
+def test_a_login_has_kafkas_and_librdkafkas_names_and_shows_no_password(given: dict[str, str]) -> None:
+    config = parse_config(AdminConfig, given)
+    found = security_of(config)
+    assert found == Security("SASL_PLAINTEXT", login=ClientLogin("SCRAM-SHA-512", "alice", 'hu"sh;\\'))
+    assert "hu" not in repr(config) + repr(found)
 
 
 def test_wrong_password_is_not_shown() -> None:

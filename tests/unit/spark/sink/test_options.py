@@ -93,7 +93,7 @@ def test_epochs_fit_in_what_a_producer_has_and_no_two_batches_share_a_name_and_a
         ({"kafka.partitioner.class": "x"}, "kafka.partitioner.class: a row goes where its column partition says"),
         ({"kafka.compression.type": "brotli"}, "compression_type: expected one of 'none'"),
         ({"kafka.request.timeout.ms": "soon"}, "kafka.request.timeout.ms: expected a whole number, found 'soon'"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "sasl_mechanism: there is no SASL yet"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "sasl_mechanism: expected security_protocol=SASL_PLAINTEXT or SASL_SSL"),
         ({"kafka.max.in.flight.requests.per.connection": "6"}, "of at most 5, found 6"),
         ({"kafka.fetch.min.bytes": "6"}, "which is one of a consumer"),
     ],

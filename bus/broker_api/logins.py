@@ -1,0 +1,318 @@
+"""Logins: how a caller proves who it is, and who the caller of a request is by what it shows.
+
+Theory of operation. By SCRAM a client and the broker exchange four messages (`begin`, `ScramLogin`); the answer to the
+last one has a session, an opaque token, which the client shows with each call from then on. Who shows a session of its
+own while it logs in again extends it: what it holds open goes on (KIP-368). By PLAIN a client shows name and password
+with each call; they are checked once, in a thread, and remembered. Guards these promises: a wrong password, a name that
+does not exist and a name without a password for the mechanism are answered with one text, no sooner than
+`connection.failed.authentication.delay.ms` after the question; no login holds the event loop; whatever strangers can
+begin is bounded; nothing secret is in a log line or an error. `report` is told of each login and each failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import collections
+import functools
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bus.broker_api.requests import Caller, Unavailable
+from bus.errors import ErrorCode, Refused, show_names
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.fair_turns import FairTurns
+from bus.runtime.users.login_table import Login, LoginTable, Proof
+from bus.runtime.users.user_directory import UserDirectory
+from bus.sasl import PLAIN, SESSION_EXPIRED
+from bus.scram import (
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    ScramError,
+    ScramMechanism,
+    ScramServer,
+    is_password_of,
+    parse_client_first,
+)
+from bus.users.users import Users
+
+LOGIN_SECONDS_MAX = 10.0
+LOGINS_AT_ONCE_MAX = 4_096
+LOGINS_AT_ONCE_OF_A_HOST_MAX = 2_048
+_BASIC_BYTES_MAX = 16_384
+_TOKEN_BYTES = 32
+_NONCE_BYTES = 24
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginReport:
+    """`name`: as the client said it, empty if it did not come to that. `reason`: of a failure, for the log alone; None
+    of a success."""
+
+    mechanism: str
+    name: str
+    caller: Caller
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAnswer:
+    """To one message of a client. With a `session` the login is done."""
+
+    message: bytes
+    session: str = field(default="", repr=False)
+    lifetime_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSettings:
+    mechanisms: Sequence[str]  # that are enabled
+    session_ms: int
+    failure_delay_ms: int
+
+
+class LoginApi:
+    """`reports`: what is called with each login and each failure, beside the log."""
+
+    def __init__(self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls) -> None:
+        self._users = users
+        self._settings = settings
+        self._calls = calls
+        self._table = LoginTable()
+        self._decoy_key = secrets.token_bytes(32)
+        self._turns = FairTurns(1)
+        self._checking: dict[bytes, asyncio.Task[Login | None]] = {}
+        self._at_once: collections.Counter[str] = collections.Counter()
+        self.reports: list[Callable[[LoginReport], None]] = []
+        users.on_change(self._note_users)
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        return self._settings.mechanisms
+
+    @property
+    def users(self) -> Users:
+        return self._users.users
+
+    def _note_users(self, users: Users) -> None:
+        count = self._table.check_all(users)
+        if count:
+            _log.info("%d logins have ended with the passwords that they were proved by", count)
+
+    # ------------------------------------------------------------ who shows what
+
+    async def caller_login(self, authorization: str | None, caller: Caller) -> Login | Refused:
+        """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED."""
+        if authorization is None:
+            names = ", ".join(self.mechanisms)
+            return _failed(f"this listener asks for a login: set sasl_mechanism to one of {names}")
+        login = self._table.find(_digest(authorization))
+        if login is not None:
+            return login
+        kind, _, shown = authorization.partition(" ")
+        match kind.lower():
+            case "session":
+                # At once: a session that is not known is no guess at a password, and its client waits to log in again.
+                return _failed(SESSION_EXPIRED)
+            case "basic" if PLAIN in self.mechanisms:
+                return await self._check_plain(authorization, shown, caller)
+            case _:
+                return _failed(f"expected a login by {', '.join(self.mechanisms)}")
+
+    async def _check_plain(self, header: str, shown: str, caller: Caller) -> Login | Refused:
+        started_s = _now_s()
+        name, password = _decode_basic(shown) if len(header) <= _BASIC_BYTES_MAX else ("", "")
+        key = _digest(header)
+        with self.one_of(caller.host):
+            checking = self._checking.get(key)
+            if checking is None:  # many calls of a client that begins show the same
+                checking = asyncio.get_running_loop().create_task(self._find_plain(key, name, password, caller))
+                self._checking[key] = checking
+                checking.add_done_callback(lambda _: self._checking.pop(key, None))
+            await asyncio.wait([checking])
+            login = checking.result()
+            if login is not None:
+                self.report(LoginReport(PLAIN, name, caller, None))
+                return login
+            self.report(LoginReport(PLAIN, name, caller, "unknown user or wrong password"))
+            await self.delay_failure(started_s)
+        return _failed(_text_of_failure(PLAIN))
+
+    async def _find_plain(self, key: bytes, name: str, password: str, caller: Caller) -> Login | None:
+        for is_again in (False, True):
+            if is_again:
+                before = self.users
+                await self._users.look()
+                if self.users is before:
+                    return None
+            mechanism, credential = self._any_credential(name)
+            check = functools.partial(is_password_of, mechanism, credential, password)
+            async with self._turns.turn(caller.host):
+                is_right = await self._calls.log_in(check)
+            if is_right and self.users.find(name, mechanism.name) is credential:
+                return self._take(key, Proof(f"User:{name}", name, PLAIN, credential, mechanism.name))
+        return None
+
+    def _any_credential(self, name: str) -> tuple[ScramMechanism, ScramCredential]:
+        for mechanism in SCRAM_MECHANISMS.values():
+            found = self.users.find(name, mechanism.name)
+            if found is not None:
+                return mechanism, found
+        return mechanism, self.users.decoy(mechanism, name, own_key=self._decoy_key)
+
+    # ------------------------------------------------------------ SCRAM
+
+    async def begin(
+        self, mechanism_name: str, message: bytes, caller: Caller, authorization: str | None
+    ) -> tuple[LoginAnswer, ScramLogin] | Refused:
+        """The first message of a client. `authorization`: the session that it is to extend, if it shows one."""
+        mechanism = SCRAM_MECHANISMS.get(mechanism_name)
+        if mechanism is None or mechanism_name not in self.mechanisms:
+            known = [name for name in self.mechanisms if name in SCRAM_MECHANISMS] or self.mechanisms
+            message_text = f"expected a mechanism of {', '.join(known)}, found {show_names([mechanism_name])!r}"
+            return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message_text)
+        try:
+            first = parse_client_first(message)
+        except ScramError as error:
+            return await self.refuse(mechanism_name, "", caller, str(error), _now_s())
+        await self._users.look()  # also who was created, or has a new password, at another broker gets in
+        credential = self.users.find(first.name, mechanism_name)
+        proof = None if credential is None else _scram_proof(first.name, mechanism_name, credential)
+        shown = credential or self.users.decoy(mechanism, first.name, own_key=self._decoy_key)
+        server = ScramServer(mechanism, first, shown, secrets.token_urlsafe(_NONCE_BYTES))
+        return LoginAnswer(server.first()), ScramLogin(self, server, first.name, proof, caller, authorization)
+
+    def finish(self, proof: Proof, authorization: str | None, caller: Caller) -> LoginAnswer | Refused:
+        """Of one who has proved it: a session, or the one that it has for as long again."""
+        lifetime_ms = self._settings.session_ms
+        held = None if authorization is None else self._table.find(_digest(authorization))
+        if held is not None and authorization is not None:
+            if held.principal != proof.principal or held.proof.mechanism != proof.mechanism:
+                return _failed(f"expected a new login as {held.principal} by {held.proof.mechanism}, as the session is")
+            self._table.extend(held, proof, _now_s() + lifetime_ms / 1000)
+            session = authorization.partition(" ")[2]
+        else:
+            session = secrets.token_urlsafe(_TOKEN_BYTES)
+            self._take(_digest(f"Session {session}"), proof)
+        self.report(LoginReport(proof.mechanism, proof.name, caller, None))
+        return LoginAnswer(b"", session, lifetime_ms)
+
+    def _take(self, key: bytes, proof: Proof) -> Login:
+        login = self._table.add(key, proof, _now_s() + self._settings.session_ms / 1000)
+        if login is None:
+            raise Unavailable("too many callers are logged in at this broker; retry later")
+        return login
+
+    async def refuse(self, mechanism: str, name: str, caller: Caller, reason: str, started_s: float) -> Refused:
+        """A login that has failed; `reason` is for the log alone."""
+        self.report(LoginReport(mechanism, name, caller, reason))
+        await self.delay_failure(started_s)
+        return _failed(_text_of_failure(mechanism))
+
+    async def delay_failure(self, started_s: float) -> None:
+        """So long after the question, whatever was done for it: the time of an answer tells nothing."""
+        await asyncio.sleep(max(0.0, started_s + self._settings.failure_delay_ms / 1000 - _now_s()))
+
+    def report(self, report: LoginReport) -> None:
+        """The one place that hears of each login and of each failure."""
+        if report.reason is None:
+            _log.debug("%r has logged in by %s from %s", report.name, report.mechanism, report.caller.host)
+        else:
+            _log.info(
+                "failed login of %r by %s from %s: %s",
+                show_names([report.name]),
+                report.mechanism,
+                report.caller.host,
+                report.reason,
+            )
+        for tell in self.reports:
+            tell(report)
+
+    @contextmanager
+    def one_of(self, host: str) -> Iterator[None]:
+        """Counts a login that is under way. Raises `Unavailable` if there are too many."""
+        if self._at_once.total() >= LOGINS_AT_ONCE_MAX or self._at_once[host] >= LOGINS_AT_ONCE_OF_A_HOST_MAX:
+            raise Unavailable("too many logins are under way at this broker; retry later")
+        self._at_once[host] += 1
+        try:
+            yield
+        finally:
+            self._at_once[host] -= 1
+            if not self._at_once[host]:
+                del self._at_once[host]
+
+
+class ScramLogin:
+    """Between the first message of a client and its last. `proof`: what the right password proves; None: there is no
+    such user."""
+
+    def __init__(
+        self,
+        api: LoginApi,
+        server: ScramServer,
+        name: str,
+        proof: Proof | None,
+        caller: Caller,
+        authorization: str | None,
+    ) -> None:
+        self._api = api
+        self._server = server
+        self._name = name
+        self._proof = proof
+        self._caller = caller
+        self._authorization = authorization
+
+    async def end(self, message: bytes) -> LoginAnswer | Refused:
+        """The answer to the last message of a client. Raises `Unavailable`."""
+        started_s = _now_s()
+        proof = self._proof
+        try:
+            answer = self._server.check(message)
+            reason = "unknown user or wrong password"
+        except ScramError as error:
+            answer, reason = None, str(error)
+        if answer is not None and proof is not None and not proof.holds(self._api.users):
+            answer, reason = None, "the password was changed meanwhile"
+        if answer is None or proof is None:
+            return await self._api.refuse(self._server.mechanism.name, self._name, self._caller, reason, started_s)
+        finished = self._api.finish(proof, self._authorization, self._caller)
+        if isinstance(finished, Refused):
+            return finished
+        return LoginAnswer(answer, finished.session, finished.lifetime_ms)
+
+
+def _scram_proof(name: str, mechanism: str, credential: ScramCredential) -> Proof:
+    return Proof(f"User:{name}", name, mechanism, credential, mechanism)
+
+
+def _text_of_failure(mechanism: str) -> str:
+    """Kafka's words."""
+    return f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+
+
+def _failed(message: str) -> Refused:
+    return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+
+
+def _digest(shown: str) -> bytes:
+    return hashlib.sha256(shown.encode("utf-8", "surrogatepass")).digest()
+
+
+def _decode_basic(shown: str) -> tuple[str, str]:
+    """Name and password of RFC 7617; of what is none, those of nobody."""
+    try:
+        name, colon, password = base64.b64decode(shown, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return "", ""
+    return (name, password) if colon else ("", "")
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

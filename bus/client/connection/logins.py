@@ -1,0 +1,248 @@
+"""How a client logs in: what each of its calls shows, by the address that it goes to.
+
+Theory of operation. By SCRAM a broker gives a session, which the next calls there show; it is asked for by the first
+call that needs it, which waits, as do those of other threads at that address. A thread that lives while there are
+sessions renews each at four fifths of its life: the broker extends it, so streams that were begun by it go on. A
+session that a broker does not know any more (it started again, the password was changed) is forgotten, and the call is
+made once more behind a new login. By PLAIN each call shows name and password. Guards one promise: name, password and
+session are in no error, no log line and no `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import queue
+import random
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+
+from bus.client.config.security import ClientLogin
+from bus.client.connection.connections import SERVICE, Connection, Connections
+from bus.client.connection.retrying import monotonic_ms
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.sasl import PLAIN
+from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
+
+logger = logging.getLogger(__name__)
+
+Headers = tuple[tuple[str, str], ...]
+# Kafka's sasl.login.refresh.window.factor and jitter.
+_RENEWED_AFTER, _JITTER = 0.8, 0.05
+_RENEWAL_TIMEOUT_MS = 10_000.0
+_RENEWAL_PAUSE_MIN_MS = 100.0
+
+
+class Watch(Protocol):
+    """Of brokers that do not answer."""
+
+    def note_sent(self, address: str) -> None: ...
+    def note_answer(self, address: str) -> None: ...
+    def note_settled(self, address: str, count: int = 1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    headers: Headers = field(repr=False)
+    renewed_at_ms: float
+
+
+class _Place:
+    """One address. Whoever holds the lock logs in there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session: _Session | None = None
+
+
+class Logins:
+    """Safe to use from several threads. Without a login (None) all calls show the `client_headers` alone."""
+
+    def __init__(self, login: ClientLogin | None, client_headers: Headers, connections: Connections) -> None:
+        self._login = login
+        self._client_headers = client_headers
+        self._connections = connections
+        self._watch: Watch | None = None
+        self._fixed = client_headers if login is None else None
+        if login is not None and login.mechanism == PLAIN:
+            shown = base64.b64encode(f"{login.name}:{login.password}".encode()).decode()
+            self._fixed = (*client_headers, ("authorization", f"Basic {shown}"))
+        self._places: dict[str, _Place] = {}
+        self._salted: tuple[bytes, int, bytes] | None = None  # salt, iterations, and the password salted with them
+        self._changed = threading.Condition(threading.Lock())
+        self._renewing: threading.Thread | None = None
+        self._is_closed = False
+
+    def use_watch(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def is_ready(self, address: str) -> bool:
+        """Whether `headers` would not wait for a broker."""
+        if self._fixed is not None:
+            return True
+        place = self._places.get(address)
+        return place is not None and place.session is not None
+
+    def headers(self, address: str, timeout_ms: float) -> Headers:
+        """For a call to this address. Raises `BusError`: SASL_AUTHENTICATION_FAILED and UNSUPPORTED_SASL_MECHANISM are
+        final, others are those of a call that fails."""
+        if self._fixed is not None:
+            return self._fixed
+        place = self._place(address)
+        session = place.session
+        if session is None:
+            with place.lock:
+                session = place.session or self._log_in(address, place, (), timeout_ms)
+            self._renew_later()
+        return (*self._client_headers, *session.headers)
+
+    def forget(self, address: str, shown: Headers | None = None) -> None:
+        """The broker does not know the session any more. `shown`: what the call had, if another login came between."""
+        place = self._places.get(address)
+        if place is None:
+            return
+        session = place.session
+        if session is not None and (shown is None or session.headers[-1] in shown):
+            place.session = None
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _place(self, address: str) -> _Place:
+        with self._changed:
+            return self._places.setdefault(address, _Place())
+
+    # ------------------------------------------------------------ logging in
+
+    def _log_in(self, address: str, place: _Place, held: Headers, timeout_ms: float) -> _Session:
+        """`held`: the session to extend."""
+        watch = self._watch
+        if watch is not None:
+            watch.note_sent(address)
+        try:
+            _, session = self._connections.start(address, lambda found: self._exchange(found, held, timeout_ms))
+        except BaseException:
+            if watch is not None:
+                watch.note_settled(address)
+            raise
+        if watch is not None:
+            watch.note_answer(address)
+        place.session = session
+        return session
+
+    def _exchange(self, connection: Connection, held: Headers, timeout_ms: float) -> _Session:
+        login = self._login
+        assert login is not None, "only a client with a login logs in"
+        mechanism = SCRAM_MECHANISMS[login.mechanism]
+        client = ScramClient(mechanism, login.name, login.password, secrets.token_urlsafe(24), salted=self._salt)
+        requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        answers = connection.channel.stream_stream(
+            f"/{SERVICE.full_name}/SaslAuthenticate",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=pb.SaslAuthenticateResponse.FromString,
+        )(
+            iter(requests.get, None),
+            timeout=timeout_ms / 1000,
+            metadata=(*self._client_headers, *held),
+        )
+        try:
+            requests.put(pb.SaslAuthenticateRequest(mechanism=mechanism.name, auth_bytes=client.first()))
+            first = _next(answers, connection.address)
+            requests.put(pb.SaslAuthenticateRequest(auth_bytes=client.final(first.auth_bytes)))
+            last = _next(answers, connection.address)
+            client.check(last.auth_bytes)
+        except ScramError as error:
+            raise _failed(connection.address, str(error)) from None
+        except grpc.RpcError as failure:
+            raise self._connections.failure(connection, failure, "the login") from None
+        finally:
+            requests.put(None)
+            answers.cancel()
+        life_ms = last.session_lifetime_ms * (_RENEWED_AFTER - random.random() * _JITTER)
+        return _Session((("authorization", f"Session {last.session_token}"),), monotonic_ms() + life_ms)
+
+    def _salt(self, salt: bytes, iterations: int) -> bytes:
+        """Milliseconds of processor, once for all brokers."""
+        known = self._salted
+        if known is not None and known[:2] == (salt, iterations):
+            return known[2]
+        login = self._login
+        assert login is not None, "only a client with a login logs in"
+        salted = salt_password(SCRAM_MECHANISMS[login.mechanism], login.password, salt, iterations)
+        self._salted = (salt, iterations, salted)
+        return salted
+
+    # ------------------------------------------------------------ renewing
+
+    def _renew_later(self) -> None:
+        with self._changed:
+            self._changed.notify()
+            if self._renewing is not None or self._is_closed:
+                return
+            thread = threading.Thread(target=self._renew, name="bus-logins", daemon=True)
+            try:
+                thread.start()
+            except (
+                RuntimeError
+            ):  # too many threads, or the interpreter shuts down: the session expires, and that is all
+                return
+            self._renewing = thread
+
+    def _renew(self) -> None:
+        for address, place, session in self._due():
+            try:
+                with place.lock:
+                    if place.session is session:
+                        self._log_in(address, place, session.headers, _RENEWAL_TIMEOUT_MS)
+            except BusError as error:
+                # What is wrong is told to the next call, which logs in by itself.
+                logger.info("the session at %s was not renewed: %s", address, error)
+                if place.session is session:
+                    place.session = None
+
+    def _due(self) -> Iterator[tuple[str, _Place, _Session]]:
+        """Each session when it is to be renewed, until there is none or this client is closed."""
+        while True:
+            with self._changed:
+                found = [(session.renewed_at_ms, address) for address, session in self._sessions()]
+                if self._is_closed or not found:
+                    self._renewing = None
+                    return
+                due_ms, address = min(found)
+                wait_ms = due_ms - monotonic_ms()
+                if wait_ms > 0:
+                    self._changed.wait(max(_RENEWAL_PAUSE_MIN_MS, wait_ms) / 1000)
+                    continue
+            place = self._places[address]
+            session = place.session
+            if session is not None:
+                yield address, place, session
+
+    def _sessions(self) -> Iterator[tuple[str, _Session]]:
+        for address, place in self._places.items():
+            session = place.session
+            if session is not None:
+                yield address, session
+
+
+def _next(answers: Iterator[Any], address: str) -> Any:
+    answer = next(answers, None)
+    if answer is None:
+        raise _failed(address, "the broker has ended the login without a word")
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        raise BusError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the broker at {address}: {answer.error_message}")
+    if answer.error_code:
+        raise _failed(address, answer.error_message)
+    return answer
+
+
+def _failed(address: str, message: str) -> BusError:
+    return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"the broker at {address}: {message}")

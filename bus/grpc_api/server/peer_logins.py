@@ -1,0 +1,98 @@
+"""How a broker logs in at others: one session for each, asked for when a call needs it and renewed in time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import grpc
+
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.sasl import PLAIN
+from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError
+
+_METHOD = f"/{pb.DESCRIPTOR.services_by_name['Bus'].full_name}/SaslAuthenticate"
+_RENEWED_AFTER = 0.8  # of the life of a session
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    headers: Headers = field(repr=False)
+    renewed_at_s: float
+
+
+class BrokerLogin:
+    """For all other brokers; `key` tells their connections apart."""
+
+    def __init__(self, mechanism: str, name: str, password: str) -> None:
+        self._mechanism = mechanism
+        self._name = name
+        self._password = password
+        self._sessions: dict[Hashable, _Session] = {}
+        self._asking: dict[Hashable, asyncio.Task[_Session | Refused]] = {}
+
+    async def headers(self, channel: grpc.aio.Channel, key: Hashable, *, timeout_s: float) -> Headers | Refused:
+        """For a call. Raises `grpc.aio.AioRpcError` if the other broker does not answer."""
+        if self._mechanism == PLAIN:
+            shown = base64.b64encode(f"{self._name}:{self._password}".encode()).decode()
+            return (("authorization", f"Basic {shown}"),)
+        session = self._sessions.get(key)
+        if session is not None and asyncio.get_running_loop().time() < session.renewed_at_s:
+            return session.headers
+        asking = self._asking.get(key)
+        if asking is None:
+            held = () if session is None else session.headers
+            asking = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+        await asyncio.wait([asking])
+        found = asking.result()
+        if isinstance(found, Refused):
+            return found
+        self._sessions[key] = found
+        return found.headers
+
+    def forget(self, key: Hashable) -> None:
+        self._sessions.pop(key, None)
+
+    async def _log_in(self, channel: grpc.aio.Channel, held: Headers, timeout_s: float) -> _Session | Refused:
+        mechanism = SCRAM_MECHANISMS[self._mechanism]
+        client = ScramClient(mechanism, self._name, self._password, secrets.token_urlsafe(24))
+        call = channel.stream_stream(
+            _METHOD,
+            request_serializer=pb.SaslAuthenticateRequest.SerializeToString,
+            response_deserializer=pb.SaslAuthenticateResponse.FromString,
+        )(timeout=timeout_s, metadata=held)
+        try:
+            first = await _ask(call, pb.SaslAuthenticateRequest(mechanism=mechanism.name, auth_bytes=client.first()))
+            if isinstance(first, Refused):
+                return first
+            proof = await asyncio.to_thread(client.final, first.auth_bytes)
+            last = await _ask(call, pb.SaslAuthenticateRequest(auth_bytes=proof))
+            if isinstance(last, Refused):
+                return last
+            client.check(last.auth_bytes)
+        except ScramError as error:
+            return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
+        finally:
+            call.cancel()
+        renewed_at_s = asyncio.get_running_loop().time() + last.session_lifetime_ms / 1000 * _RENEWED_AFTER
+        return _Session((("authorization", f"Session {last.session_token}"),), renewed_at_s)
+
+
+async def _ask(
+    call: grpc.aio.StreamStreamCall, request: pb.SaslAuthenticateRequest
+) -> pb.SaslAuthenticateResponse | Refused:
+    await call.write(request)
+    answer: pb.SaslAuthenticateResponse = await call.read()
+    if answer is grpc.aio.EOF:
+        return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, "the other broker has ended the login without a word")
+    if answer.error_code:
+        return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, answer.error_message)
+    return answer

@@ -1,0 +1,139 @@
+"""Who is logged in at this broker: by session, by password or by token, until when, and what ends it sooner.
+
+Guards three promises: a login ends when its time is over or what it was proved by is gone, whichever comes first; who
+holds something open by it (a stream) is told at that moment; and the memory of logins is bounded, for all and for each
+name. Keys are digests of what clients show, so a look-up tells nothing of them by its time. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bus.scram import ScramCredential
+from bus.users.users import Users
+
+LOGINS_MAX = 100_000
+LOGINS_OF_A_NAME_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """`credential`: what the password was checked against; None: nothing of this broker's (a token). `mechanism` is the
+    one by which the client came, `credential_mechanism` the one that the credential is for."""
+
+    principal: str
+    name: str
+    mechanism: str
+    credential: ScramCredential | None = None
+    credential_mechanism: str = ""
+
+    def holds(self, users: Users) -> bool:
+        return self.credential is None or users.find(self.name, self.credential_mechanism) is self.credential
+
+
+class Login:
+    """`on_end` is called once, when it ends; a login that has ended stays so."""
+
+    __slots__ = ("_watchers", "expires_s", "is_ended", "key", "proof")
+
+    def __init__(self, key: bytes, proof: Proof, expires_s: float) -> None:
+        self.key = key
+        self.proof = proof
+        self.expires_s = expires_s  # by the clock of the event loop
+        self.is_ended = False
+        self._watchers: dict[int, Callable[[], None]] = {}
+
+    @property
+    def principal(self) -> str:
+        return self.proof.principal
+
+    def watch(self, on_end: Callable[[], None]) -> Callable[[], None]:
+        """Returns what forgets it."""
+        number = id(on_end)
+        self._watchers[number] = on_end
+        return lambda: self._watchers.pop(number, None) and None
+
+    def end(self) -> None:
+        self.is_ended = True
+        watchers, self._watchers = list(self._watchers.values()), {}
+        for on_end in watchers:
+            on_end()
+
+
+class LoginTable:
+    def __init__(self) -> None:
+        self._logins: dict[bytes, Login] = {}
+        self._by_name: dict[str, dict[bytes, None]] = {}
+        self._expiries: list[tuple[float, int, Login]] = []
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._logins)
+
+    def find(self, key: bytes) -> Login | None:
+        """None: there is none, or none any more."""
+        return self._logins.get(key)
+
+    def add(self, key: bytes, proof: Proof, expires_s: float) -> Login | None:
+        """None: there are too many. Of one name, the oldest makes room: whoever had it logs in again."""
+        names = self._by_name.setdefault(proof.name, {})
+        if len(names) >= LOGINS_OF_A_NAME_MAX:
+            self._end(self._logins[next(iter(names))])
+            names = self._by_name.setdefault(proof.name, {})
+        if len(self._logins) >= LOGINS_MAX:
+            if not names:
+                del self._by_name[proof.name]
+            return None
+        login = self._logins[key] = Login(key, proof, expires_s)
+        names[key] = None
+        self._expect(login)
+        return login
+
+    def extend(self, login: Login, proof: Proof, expires_s: float) -> None:
+        """The same caller has proved again who it is. What it holds open goes on."""
+        assert proof.principal == login.principal, "a session stays that of its caller"
+        assert not login.is_ended, "a login that has ended stays so"
+        login.proof = proof
+        login.expires_s = expires_s
+        self._expect(login)
+
+    def check_all(self, users: Users) -> int:
+        """End those whose password is gone or another one; how many these were."""
+        gone = [login for login in self._logins.values() if not login.proof.holds(users)]
+        for login in gone:
+            self._end(login)
+        return len(gone)
+
+    def _end(self, login: Login) -> None:
+        del self._logins[login.key]
+        names = self._by_name[login.proof.name]
+        del names[login.key]
+        if not names:
+            del self._by_name[login.proof.name]
+        login.end()
+
+    def _expect(self, login: Login) -> None:
+        heapq.heappush(self._expiries, (login.expires_s, next(self._numbers), login))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """For the first one that may expire."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._expiries:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._expiries[0][0], self._expire)
+
+    def _expire(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, _, login = heapq.heappop(self._expiries)
+            if not login.is_ended and login.expires_s <= now_s:
+                self._end(login)
+        self._set_timer()

@@ -1,0 +1,311 @@
+"""Logins on the wire: calls that go away at each step, floods, times and texts that tell nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bus import Admin, NewTopic
+from bus.broker import Broker
+from bus.broker_api import logins
+from bus.broker_api.logins import LoginReport
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.runtime.users import login_table
+from bus.runtime.users.user_ledger import UserLedger
+from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
+from bus.storage_delta.root import open_storage
+from bus.system_clock import SystemClock
+from bus.users.users import SetScram
+from tests.support.broker_thread import loop_of, run_on, running_broker
+
+pytestmark = pytest.mark.timeout(50)
+SHA_256 = SCRAM_SHA_256.name
+PASSWORD = "pencil-and-paper"
+SALT = b"salt of a user"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    storage = open_storage(str(tmp_path / "root"), exclusive=False)
+    salted = salt_password(SCRAM_SHA_256, PASSWORD, SALT, 4096)
+    UserLedger(storage, SystemClock()).alter([SetScram("alice", SHA_256, 4096, SALT, salted)])
+    storage.close()
+    config = BrokerConfig(
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        inter_broker_listener_name="PLAINTEXT",
+        sasl_enabled_mechanisms=(*SCRAM_MECHANISMS, "PLAIN"),
+    )
+    with running_broker(tmp_path / "root", config=config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}") as channel:
+        yield channel
+
+
+class Dialogue:
+    """One login, step by step."""
+
+    def __init__(self, channel: grpc.Channel, metadata: Any = ()) -> None:
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.answers = bus_pb2_grpc.BusStub(channel).SaslAuthenticate(
+            iter(self.requests.get, None), metadata=metadata, timeout=40
+        )
+
+    def ask(self, auth_bytes: bytes, mechanism: str = "") -> pb.SaslAuthenticateResponse:
+        self.requests.put(pb.SaslAuthenticateRequest(mechanism=mechanism, auth_bytes=auth_bytes))
+        answer: pb.SaslAuthenticateResponse = next(self.answers)
+        return answer
+
+    def end(self) -> None:
+        self.requests.put(None)
+        self.answers.cancel()
+
+
+def log_in(
+    channel: grpc.Channel, name: str = "alice", password: str = PASSWORD, metadata: Any = ()
+) -> pb.SaslAuthenticateResponse:
+    client = ScramClient(SCRAM_SHA_256, name, password, "abc")
+    dialogue = Dialogue(channel, metadata)
+    answer = dialogue.ask(client.first(), SHA_256)
+    if not answer.error_code:
+        answer = dialogue.ask(client.final(answer.auth_bytes))
+    dialogue.end()
+    return answer
+
+
+def shown(answer: pb.SaslAuthenticateResponse) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Session {answer.session_token}"),)
+
+
+def may_call(channel: grpc.Channel, metadata: Any) -> bool:
+    call = bus_pb2_grpc.BusStub(channel).ListViews.future(pb.ListViewsRequest(), metadata=metadata, timeout=30)
+    if call.exception() is None:
+        return True
+    assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+    return False
+
+
+def test_a_session_is_extended_by_who_shows_it_and_stays_that_callers(channel: grpc.Channel) -> None:
+    first = log_in(channel)
+    assert len(first.session_token) >= 40
+    assert first.session_lifetime_ms == 3_600_000
+    assert log_in(channel, metadata=shown(first)).session_token == first.session_token
+    assert log_in(channel).session_token != first.session_token
+    unknown = (("authorization", "Session never-was"),)
+    assert log_in(channel, metadata=unknown).session_token not in ("", "never-was")
+
+
+def test_a_session_is_not_extended_for_another_user(broker: Broker, channel: grpc.Channel, tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "root"), exclusive=False)
+    salted = salt_password(SCRAM_SHA_256, PASSWORD, SALT, 4096)
+    UserLedger(storage, SystemClock()).alter([SetScram("bob", SHA_256, 4096, SALT, salted)])
+    storage.close()
+    first = log_in(channel)
+    answer = log_in(channel, "bob", metadata=shown(first))
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "as User:alice by SCRAM-SHA-256" in answer.error_message
+    assert not answer.session_token
+
+
+def test_unknown_users_and_wrong_passwords_look_alike(channel: grpc.Channel) -> None:
+    firsts = {name: Dialogue(channel).ask(f"n,,n={name},r=abc".encode(), SHA_256) for name in ("alice", "nobody")}
+    known, unknown = (first.auth_bytes.decode().split(",") for first in firsts.values())
+    assert [part[:2] for part in known] == [part[:2] for part in unknown]
+    assert known[2] == unknown[2] == "i=4096"
+    again = Dialogue(channel).ask(b"n,,n=nobody,r=abc", SHA_256).auth_bytes.decode().split(",")
+    assert again[1] == unknown[1]  # another salt each time would tell
+    wrong, nobody = log_in(channel, password="wrong-password"), log_in(channel, "nobody")
+    assert wrong.error_code == nobody.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert wrong.error_message == nobody.error_message
+
+
+def test_a_proof_is_not_taken_twice(channel: grpc.Channel) -> None:
+    """What was listened to is worth nothing in another login."""
+    client = ScramClient(SCRAM_SHA_256, "alice", PASSWORD, "abc")
+    dialogue = Dialogue(channel)
+    final = client.final(dialogue.ask(client.first(), SHA_256).auth_bytes)
+    assert dialogue.ask(final).session_token
+    other = Dialogue(channel)
+    other.ask(client.first(), SHA_256)
+    assert other.ask(final).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"n,,n=" + b"a" * 100_000 + b",r=abc", b"n,,n=a\nb,r=abc", b"p=x,,n=alice,r=abc", b"\xff"]
+)
+def test_what_is_no_login_ends_it_with_an_answer(channel: grpc.Channel, message: bytes) -> None:
+    dialogue = Dialogue(channel)
+    answer = dialogue.ask(message, SHA_256)
+    if not answer.error_code:  # a name that no user has
+        answer = dialogue.ask(b"c=biws,r=abc,p=AAAA")
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert next(dialogue.answers, None) is None
+
+
+def test_the_mechanisms_that_are_enabled_are_told(channel: grpc.Channel) -> None:
+    answer = Dialogue(channel).ask(b"", "GSSAPI")
+    assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert list(answer.mechanisms) == [*SCRAM_MECHANISMS, "PLAIN"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_login_that_goes_away_at_any_step_leaves_nothing(broker: Broker, channel: grpc.Channel, steps: int) -> None:
+    client = ScramClient(SCRAM_SHA_256, "alice", "wrong-password", "abc")
+    for _ in range(5):
+        dialogue = Dialogue(channel)
+        if steps:
+            first = dialogue.ask(client.first(), SHA_256)
+        if steps > 1:  # while the failure waits to be answered
+            dialogue.requests.put(pb.SaslAuthenticateRequest(auth_bytes=client.final(first.auth_bytes)))
+        dialogue.end()
+    assert log_in(channel).session_token
+    _wait_for_none_under_way(broker)
+
+
+def _wait_for_none_under_way(broker: Broker) -> None:
+    api = broker.logins
+
+    async def count() -> int:
+        return api._at_once.total()
+
+    while asyncio.run_coroutine_threadsafe(count(), loop_of(broker)).result(timeout=30):
+        threading.Event().wait(0.01)
+
+
+def test_a_login_that_never_goes_on_is_ended(
+    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.grpc_api.server.logins.LOGIN_SECONDS_MAX", 0.2)
+    dialogue = Dialogue(channel)
+    dialogue.ask(b"n,,n=alice,r=abc", SHA_256)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(dialogue.answers)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    _wait_for_none_under_way(broker)
+
+
+def test_logins_under_way_are_bounded(channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logins, "LOGINS_AT_ONCE_OF_A_HOST_MAX", 3)
+    held = [Dialogue(channel) for _ in range(3)]
+    for dialogue in held:
+        dialogue.ask(b"n,,n=alice,r=abc", SHA_256)
+    with pytest.raises(grpc.RpcError) as caught:
+        log_in(channel)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    for dialogue in held:
+        dialogue.end()
+
+
+def test_sessions_are_bounded_and_the_oldest_of_a_name_makes_room(
+    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_table, "LOGINS_OF_A_NAME_MAX", 2)
+    first, second, third = (shown(log_in(channel)) for _ in range(3))
+    assert [may_call(channel, one) for one in (first, second, third)] == [False, True, True]
+    monkeypatch.setattr(login_table, "LOGINS_MAX", 2)
+    monkeypatch.setattr(login_table, "LOGINS_OF_A_NAME_MAX", 20)
+    with pytest.raises(grpc.RpcError) as caught:
+        log_in(channel)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_one_password_is_checked_once_however_many_calls_show_it(
+    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+    check = logins.is_password_of
+
+    def count(*arguments: Any) -> bool:
+        checks.append(threading.current_thread().name)
+        return check(*arguments)
+
+    monkeypatch.setattr(logins, "is_password_of", count)
+    header = (("authorization", f"Basic {base64.b64encode(f'alice:{PASSWORD}'.encode()).decode()}"),)
+    stub = bus_pb2_grpc.BusStub(channel)
+    calls = [stub.ListViews.future(pb.ListViewsRequest(), metadata=header, timeout=30) for _ in range(50)]
+    assert all(call.exception() is None for call in calls)
+    assert len(checks) == 1
+    assert checks[0].startswith("login")
+    wrong = (("authorization", f"Basic {base64.b64encode(b'alice:wrong-password').decode()}"),)
+    assert not may_call(channel, wrong)
+    assert not may_call(channel, wrong)
+    assert len(checks) == 3  # what is wrong is not remembered
+
+
+def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:
+    reports: list[LoginReport] = []
+    broker.logins.reports.append(reports.append)
+    log_in(channel)
+    log_in(channel, password="wrong-password")
+    log_in(channel, "nobody")
+    may_call(channel, (("authorization", f"Basic {base64.b64encode(b'alice:wrong').decode()}"),))
+    assert [(one.mechanism, one.name, one.reason is None) for one in reports] == [
+        (SHA_256, "alice", True),
+        (SHA_256, "alice", False),
+        (SHA_256, "nobody", False),
+        ("PLAIN", "alice", False),
+    ]
+    assert {(one.caller.host, one.caller.listener) for one in reports} == {("/127.0.0.1", "SASL_PLAINTEXT")}
+
+
+def test_a_broker_that_stops_waits_for_no_login(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"), inter_broker_listener_name="PLAINTEXT"
+    )
+    with running_broker(tmp_path / "root", config=config) as broker:
+        channel = grpc.insecure_channel(f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}")
+        dialogue = Dialogue(channel)
+        dialogue.ask(b"n,,n=alice,r=abc", SHA_256)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(dialogue.answers)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    channel.close()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_brokers_log_in_at_one_another(tmp_path: Path, mechanism: str) -> None:
+    root = tmp_path / "root"
+    storage = open_storage(str(root), exclusive=False)
+    one = SCRAM_MECHANISMS["SCRAM-SHA-512"]
+    salted = salt_password(one, PASSWORD, SALT, 4096)
+    UserLedger(storage, SystemClock()).alter([SetScram("broker", one.name, 4096, SALT, salted)])
+    storage.close()
+
+    def config(broker_id: int, password: str = PASSWORD) -> BrokerConfig:
+        return BrokerConfig(
+            broker_id=broker_id,
+            listeners=("SASL_PLAINTEXT://127.0.0.1:0",),
+            sasl_enabled_mechanisms=(mechanism,),
+            sasl_mechanism_inter_broker_protocol=mechanism,
+            sasl_jaas_config=f'x.ScramLoginModule required username="broker" password="{password}";',
+        )
+
+    settings: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_username": "broker",
+        "sasl_password": PASSWORD,
+    }
+    with running_broker(root, config=config(0)) as controller, running_broker(root, config=config(1)) as other:
+        run_on(other, other.wait_until_unfenced())
+        with Admin(f"127.0.0.1:{other.port}", **settings) as admin:
+            admin.create_topics([NewTopic("forwarded", partitions=2)])
+            assert {one.broker_id for one in admin.describe_cluster().brokers} == {0, 1}
+        with Admin(f"127.0.0.1:{controller.port}", **settings) as admin:
+            shown = {one.name: one.value for one in admin.describe_configs(kind="broker")}
+            assert admin.list_topics() == ["forwarded"]
+        assert PASSWORD not in str(shown)
