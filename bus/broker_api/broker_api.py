@@ -10,6 +10,7 @@ from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.cluster_admin import ClusterAdminApi
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
+from bus.broker_api.login_audit import login_event
 from bus.broker_api.logins import LoginApi, LoginSettings
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.metadata import MetadataApi
@@ -91,6 +92,7 @@ class BrokerApi:
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )
         self.logins = LoginApi(users, settings, calls)
+        self.logins.reports.append(lambda report: audit.add(login_event(report, audit.now_ms())))
         self.maintenance = MaintenanceApi(
             cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
         )
