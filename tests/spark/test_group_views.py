@@ -8,13 +8,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 import bus.sql
-from bus.cluster_metadata.cluster_records import BrokerStarted, FeatureLevel, ReplicasAssigned
-from bus.model import TopicPartition
+from bus.cluster_metadata.cluster_records import (
+    AclAdded,
+    BrokerStarted,
+    ClientQuotaChanged,
+    FeatureLevel,
+    ReplicasAssigned,
+)
+from bus.model import AUDIT_TOPIC, TopicPartition
+from bus.records.log_schema import AUDIT_VALUE_TYPE
 from bus.spark import read_topic, register
 from bus.tables.system_views import VIEW_NAMES
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
-from tests.support.hand_written_root import HandWrittenRoot
+from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 from tests.support.hand_written_transactions import HandWrittenTransactions
+
+ACL = (
+    '{"resource_type": "Topic", "resource_name": "orders", "pattern_type": "literal", "principal": "User:alice", '
+    '"host": "*", "operation": "Read", "permission": "Allow"}'
+)
 
 
 @pytest.fixture
@@ -24,6 +36,8 @@ def root(tmp_path: Path) -> HandWrittenRoot:
     root.append("orders", 0, (b"k", b"v"), (b"k", b"v"))
     root.record(FeatureLevel("bus.version", 1), BrokerStarted(1, "h", 1, "rack", "life", 1, 0, 1))
     root.record(ReplicasAssigned("orders", root.topic_ids["orders"], 0, 2, "1,0"))
+    root.record(FeatureLevel("bus.version", 3), AclAdded(ACL))
+    root.record(ClientQuotaChanged('{"user": "alice"}', '{"producer_byte_rate": 1024.0}'))
     root.tables["orders"][0].commit(
         {"commitInfo": {"operation": "DELETE", "timestamp": 1_700_000_000_000, "leaderEpoch": 0}},
         {"txn": {"appId": "bus/log_start", "version": 1}},
@@ -52,7 +66,16 @@ def transactions(root: HandWrittenRoot) -> HandWrittenTransactions:
     return transactions
 
 
+@pytest.fixture
+def audit(root: HandWrittenRoot) -> None:
+    root.create_topic(AUDIT_TOPIC, 1, AUDIT_VALUE_TYPE)
+    told = {"time": FIRST_TIMESTAMP_MS * 1000, "kind": "CHANGE", "principal": "User:alice", "count": 1, "broker_id": 0}
+    row = {name: told.get(name) for name in AUDIT_VALUE_TYPE.names}
+    root.append(AUDIT_TOPIC, 0, (None, row))
+
+
 @pytest.mark.parametrize("name", VIEW_NAMES)
+@pytest.mark.usefixtures("audit")
 def test_both_engines_show_the_same_columns_and_rows(
     spark: SparkSession,
     root: HandWrittenRoot,

@@ -9,6 +9,7 @@ and not only the callback.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -84,7 +85,9 @@ class LoopWatch:
                 continue
             frame = sys._current_frames().get(running[0])
             if frame is not None:
-                self._stacks.append("".join(traceback.format_stack(frame)[-6:]))
+                # The loop goes on meanwhile, and a frame that it has left may be anything.
+                with contextlib.suppress(AttributeError):
+                    self._stacks.append("".join(traceback.format_stack(frame)[-6:]))
 
 
 def _described(handle: asyncio.Handle) -> str:
