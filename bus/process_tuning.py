@@ -1,7 +1,7 @@
 """What a process of the bus asks of its interpreter and its allocator, before it starts any thread.
 
 For processes that are the bus's own (the broker, `bus perf`): a library must not do this to its host. Every setting
-here is a measured one; none changes what the process does.
+here is a measured one, and none changes what the process does; the number of open files is a bound on strangers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import resource
 import sys
 
 import pyarrow as pa
@@ -41,3 +42,12 @@ def tune_process() -> None:
         for parameter, value in _ALLOCATOR_SETTINGS.items():
             mallopt(parameter, value)
     pa.set_memory_pool(pa.system_memory_pool())
+    _allow_open_files()
+
+
+def _allow_open_files() -> None:
+    """As many as the hard limit, as the JVM does. With the soft one, often 1,024, that many idle connections leave none
+    for commits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a system may name a limit that it does not take
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
