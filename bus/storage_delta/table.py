@@ -73,6 +73,7 @@ from bus.storage_delta.transaction_proofs import TransactionProofs
 from bus.system_clock import SystemClock
 
 # So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
+_OF_ANOTHER_LEADER = "a version of another leader"
 _FENCE_TRIES_MAX = 100
 
 
@@ -174,11 +175,15 @@ class DeltaPartitionTable:
             state = self.state
             is_fenced = fence and self._log.find_last_leader(state.version) == (leader_epoch, self._log.incarnation)
             if state.leader_epoch > leader_epoch or (state.leader_epoch == leader_epoch and fence and not is_fenced):
-                return Conflicted(state.version, state.leader_epoch, "a version of another leader", is_rival=True)
+                return Conflicted(state.version, state.leader_epoch, _OF_ANOTHER_LEADER, is_rival=True)
             if is_fenced or not fence:
                 # Without a fence there is no other leader, so what the opening has found is still there.
                 found = self._following.loaded if not fence else None
-                snapshot = self._repair(found or self._following.take_stock(), leader_epoch, now_ms)
+                snapshot = found or self._following.take_stock()
+                if snapshot.leader_epoch <= leader_epoch:
+                    snapshot = self._repair(snapshot, leader_epoch, now_ms)
+                if snapshot.leader_epoch > leader_epoch:  # it came behind the own fence
+                    return Conflicted(snapshot.version, snapshot.leader_epoch, _OF_ANOTHER_LEADER, is_rival=True)
                 self._begin_to_lead(snapshot, leader_epoch)
                 return Committed(self.state.version, self.state.high_watermark)
             loaded = self._following.loaded

@@ -206,6 +206,34 @@ def test_a_lead_that_is_lost_to_another_leader_changes_nothing(brokers: Brokers,
     assert table.follow().high_watermark == 4
 
 
+@pytest.mark.parametrize("after", ["take_stock", "load"])
+def test_a_lead_is_lost_to_a_fence_that_comes_behind_the_own_one(
+    brokers: Brokers, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has to be repaired makes the table be read once more."""
+    _, table = brokers.open()
+    _, successor = brokers.open()
+    brokers.leave_what_a_crash_leaves()
+    following = table._following
+    read = getattr(following, after)
+    is_taken: list[object] = []
+
+    def read_later() -> object:
+        is_fenced = any(b'"FENCE"' in path.read_bytes() for path in (brokers.root / LOG).glob("*.json"))
+        if is_fenced and not is_taken:
+            is_taken.append(successor.lead(3, NOW_MS, fence=True))
+        return read()
+
+    monkeypatch.setattr(following, after, read_later)
+    outcome = table.lead(2, NOW_MS, fence=True)
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.leader_epoch, outcome.is_rival) == (3, True)
+    assert isinstance(is_taken[0], Committed)
+    with pytest.raises(AssertionError, match="expected a table that is led"):
+        brokers.append(table, b"d", epoch=2)
+    assert isinstance(brokers.append(successor, b"d", epoch=3), Committed)
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_fence_of_unknown_outcome_is_settled_by_taking_the_lead_again(brokers: Brokers, is_there: bool) -> None:
     store, table = brokers.open()
