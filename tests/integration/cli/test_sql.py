@@ -133,7 +133,8 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest_topics_and_views(
     assert lines[1:] == [
         said,
         "views: groups, group_members, group_offsets, lag, topics, partitions, versions, log_maintenance, "
-        "brokers, replicas, elections, reassignments, transactions, transaction_history, quotas, audit, delays",
+        "brokers, replicas, elections, reassignments, transactions, transaction_history, quotas, audit, acls, "
+        "effective_acls, delays",
         "topics: __cluster_metadata, flights, my-topic.v1",
     ]
 
