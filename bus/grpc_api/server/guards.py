@@ -247,7 +247,7 @@ class StreamRegistry:
         self._stopping = stopping
         self._readers = TaskScope("stream")
 
-    def start(self, reader: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def start(self, reader: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self._readers.start(reader, name)
 
     async def drain(self) -> None:

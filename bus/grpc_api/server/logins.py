@@ -53,18 +53,22 @@ class LoginHandler:
                 login.cancel()
         if login.cancelled():
             raise Unavailable("the broker stops")
-        if (error := login.exception()) is not None:
+        if (error := login.result()) is not None:
             raise error
 
     async def _authenticate(
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext, caller: Caller
-    ) -> None:
+    ) -> Exception | None:
+        """What ends the stream with an error: an exception of the task itself would be logged as a fault."""
         try:
             async with time_limit(LOGIN_SECONDS_MAX):
                 await self._converse(requests, context, caller)
         except asyncio.TimeoutError:
             message = f"expected the login to be done within {LOGIN_SECONDS_MAX:.0f} s"
-            raise UnreadableRequest(Unreadable(grpc.StatusCode.UNAUTHENTICATED, message)) from None
+            return UnreadableRequest(Unreadable(grpc.StatusCode.UNAUTHENTICATED, message))
+        except Exception as error:
+            return error
+        return None
 
     async def _converse(
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext, caller: Caller
