@@ -95,5 +95,6 @@ def test_a_view_whose_topic_is_gone_says_so(root: HandWrittenRoot) -> None:
 
 
 def test_an_unknown_table_lists_the_views_too(root: HandWrittenRoot) -> None:
-    with pytest.raises(SqlError, match=r"views: .*, audit, acls, effective_acls, delays\ntopics: __cluster_metadata, flights"):
+    listing = r"views: .*, audit, acls, effective_acls, delays\ntopics: __cluster_metadata, flights"
+    with pytest.raises(SqlError, match=listing):
         rows(root, "SELECT * FROM nowhere")
