@@ -158,15 +158,6 @@ def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(tmp_path: 
             admin.list_topics()
 
 
-def _take(call: Any) -> None:
-    """The answers of a call, or the one that it has."""
-    if hasattr(call, "__next__"):
-        list(call)
-    else:
-        call.result()
-
-
-@pytest.mark.skip(reason="some call without an answer until its deadline; the cause is not known yet")
 def test_every_call_of_the_contract_wants_a_login(tmp_path: Path) -> None:
     """But for the login itself, and for the question who a broker is."""
     at_once = replace(serving(), connection_failed_authentication_delay_ms=0)
@@ -190,9 +181,9 @@ def test_every_call_of_the_contract_wants_a_login(tmp_path: Path) -> None:
                 for header in (None, "Session abc", "Basic abc", "Bearer abc", "Negotiate abc", "~"):
                     metadata = () if header is None else (("authorization", header),)
                     request = iter([b""]) if method.client_streaming else b""
-                    begin = call if method.server_streaming else call.future
+                    read = list if method.server_streaming else bytes
                     with pytest.raises(grpc.RpcError) as caught:
-                        _take(begin(request, metadata=metadata, timeout=30))
+                        read(call(request, metadata=metadata, timeout=30))
                     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, (method.name, header)
 
 
