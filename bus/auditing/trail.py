@@ -1,8 +1,8 @@
 """Rows of the audit on their way into the log. Time is an argument, in milliseconds.
 
-Guards three promises: memory is bounded, whatever callers do; what is not kept is counted, in a row of its own; and
-nothing here waits. Reads and writes that are allowed are counted, a row a minute for each (principal, operation,
-resource): there may be thousands a second.
+Guards three promises: memory is bounded; events that do not fit are counted in a `GAP` row; nothing here waits. Allowed
+reads and writes may be thousands a second, so they are counted: one row a minute for each (principal, operation,
+resource).
 """
 
 from __future__ import annotations

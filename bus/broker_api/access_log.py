@@ -84,7 +84,7 @@ class AccessLog:
 
 
 def describe_access(decided: AccessDecided) -> str:
-    """In one line, whatever names clients choose."""
+    """On one line: control characters in names of clients are escaped."""
     outcome = "Allowed" if decided.decision.is_allowed else "Denied"
     pattern = PatternType.LITERAL.name
     return (

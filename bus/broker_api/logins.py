@@ -5,8 +5,8 @@ last one has a session, an opaque token, which the client shows with each call f
 own while it logs in again extends it: what it holds open goes on (KIP-368). By PLAIN a client shows name and password
 with each call; they are checked once, in a thread, and remembered. Guards these promises: a wrong password, a name that
 does not exist and a name without a password for the mechanism are answered with one text, no sooner than
-`connection.failed.authentication.delay.ms` after the question; no login holds the event loop; whatever strangers can
-begin is bounded; nothing secret is in a log line or an error. `report` is told of each login and each failure.
+`connection.failed.authentication.delay.ms` after the request; no login blocks the event loop; logins under way are
+bounded; nothing secret is in a log line or an error. `report` is told of each login and each failure.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class LoginApi:
         return _failed(_text_of_failure(mechanism))
 
     async def delay_failure(self, started_s: float) -> None:
-        """So long after the question, whatever was done for it: the time of an answer tells nothing."""
+        """Wait until `connection.failed.authentication.delay.ms` after the request: the time to an answer must not
+        tell an unknown user from a wrong password."""
         await asyncio.sleep(max(0.0, started_s + self._settings.failure_delay_ms / 1000 - _now_s()))
 
     def report(self, report: LoginReport) -> None:
@@ -306,7 +307,7 @@ def _digest(shown: str) -> bytes:
 
 
 def _decode_basic(shown: str) -> tuple[str, str]:
-    """Name and password of RFC 7617; of what is none, those of nobody."""
+    """Name and password (RFC 7617, Basic). Both are empty if they cannot be decoded."""
     try:
         name, colon, password = base64.b64decode(shown, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError, ValueError):

@@ -100,7 +100,7 @@ def create(name: str, password_file: Path | None, mechanisms: Sequence[str], roo
 @_root_option
 @address_option()
 def reset(name: str, password_file: Path | None, mechanisms: Sequence[str], root: str | None, address: str) -> None:
-    """Give a user a new password. Whoever is logged in with the earlier one is logged out within a second."""
+    """Give a user a new password. Clients that logged in with the earlier one are logged out within a second."""
     with _open(root, address) as found:
         kept = {info.mechanism for info in _find(found, name)} - set(mechanisms)
         _set_password(found, name, password_file, mechanisms, without=sorted(kept))
@@ -124,7 +124,7 @@ def list_users(form: str | None, root: str | None, address: str) -> None:
 @_root_option
 @address_option()
 def delete(names: Sequence[str], root: str | None, address: str) -> None:
-    """Delete users. Whoever is logged in as one of them is logged out within a second."""
+    """Delete users. Clients that are logged in as one of them are logged out within a second."""
     from bus.client.values import UserScramCredentialDeletion
 
     with _open(root, address) as found:

@@ -154,7 +154,7 @@ class BrokerConfig:
         OneOf(("", ACL_AUTHORIZER, STANDARD_AUTHORIZER)),
     )
     super_users: str = string(
-        "", "Principals that may do everything, whatever the ACLs say, with semicolons between: User:alice;User:bob."
+        "", "Principals that may do everything, also what an ACL denies, separated by semicolons: User:alice;User:bob."
     )
     allow_everyone_if_no_acl_found: bool = boolean(False, "Whether everyone may do everything to what no ACL names.")
     broker_rack: str = string(

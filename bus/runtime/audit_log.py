@@ -1,9 +1,9 @@
 """The audit log: what callers did, or were kept from, as rows of `__audit`.
 
-Theory of operation. Whoever has something to tell adds it to memory and goes on. A task of the broker appends what has
-gathered, once a second or as soon as there is much of it, to the one partition of the topic, here or at the broker that
-leads it. Guards two promises: no request waits for the audit or fails with it; and what could not be kept is counted in
-a row (see auditing/trail.py). The controller creates the topic; until it is there, rows wait.
+Theory of operation. Callers of `add` put an event into memory and go on. A task of the broker appends the events of the
+last second, or sooner if there are many, to the one partition of the topic, here or at the broker that leads it. Guards
+two promises: no request waits for the audit or fails with it; events that could not be kept are counted in a row (see
+auditing/trail.py). The controller creates the topic; until it exists, rows wait.
 """
 
 from __future__ import annotations

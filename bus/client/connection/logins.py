@@ -54,7 +54,7 @@ class _Session:
 
 
 class _Place:
-    """One address. Whoever holds the lock logs in there."""
+    """The login at one address. The thread that holds the lock logs in there."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -495,7 +495,7 @@ class _Listening:
         )
 
     def recognise_by_login(self, api: BrokerApi) -> Recognise | None:
-        """None if nobody logs in here."""
+        """None: the listener has no authentication."""
         if not self._listener.has_logins:
             return None
         return functools.partial(with_login, api=api.logins, listener=self.name)
