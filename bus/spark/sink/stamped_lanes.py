@@ -97,13 +97,15 @@ class StampedLanes:
         return ready
 
     def _take(self, lane: _Lane, now_s: float) -> Iterator[Part]:
-        room = self._in_flight_max if lane.is_open else 1
         if lane.not_before_s > now_s:
             return
-        while lane.waiting and len(lane.under_way) < room:
+        while self._has_room(lane) and lane.waiting:
             part = lane.waiting.popleft()
             lane.under_way.append(part)
             yield part
+
+    def _has_room(self, lane: _Lane) -> bool:
+        return len(lane.under_way) < (self._in_flight_max if lane.is_open else 1)
 
     def on_answer(self, part: Part, code: int, message: str, *, throttle_s: float, now_s: float) -> None:
         lane = self._lanes[part.partition]
@@ -154,10 +156,11 @@ class StampedLanes:
             )
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until when there may be something to send without an answer; None: only an answer helps."""
+        """Until when there may be something to send without an answer; None: only an answer helps. 0 and a tick if a
+        pause of a lane has ended since `take_ready`."""
         if self._failure is not None or self.is_done:
             return None
-        held = [lane.not_before_s for lane in self._lanes.values() if lane.waiting and lane.not_before_s > now_s]
+        held = [lane.not_before_s for lane in self._lanes.values() if lane.waiting and self._has_room(lane)]
         return max(0.0, min([self._progress_s + self._patience_s, *held]) - now_s) + _TICK_S
 
 

@@ -118,6 +118,7 @@ def test_throttled_partition_waits_as_long_as_it_was_told() -> None:
     answer(machine, other)
     assert machine.take_ready(6.9) == []
     assert machine.wait_s(6.0) == pytest.approx(1.0, abs=0.01)
+    assert machine.wait_s(7.1) == pytest.approx(0.0, abs=0.01), "the pause has ended since anything was taken"
     assert machine.take_ready(7.0) == [throttled]
 
 
@@ -140,6 +141,7 @@ def test_patience_begins_with_what_there_is_to_do() -> None:
     machine.add(part(P0, 0), 1_000.0)
     machine.check_patience(1_009.0)
     assert machine.failure is None
+    machine.take_ready(1_009.0)
     assert machine.wait_s(1_009.0) == pytest.approx(1.0, abs=0.01)
 
 
