@@ -50,15 +50,11 @@ from bus.config.listeners import (
     ssl_key_files,
 )
 from bus.config.principals import PrincipalRules
+from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
 from bus.model import KeyFiles
 from bus.sasl import PASSWORD_MECHANISMS, parse_jaas
 from bus.scram import SCRAM_MECHANISMS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
 
@@ -423,7 +419,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     """
     values: dict[str, ConfigValue] = {}
     if path is not None:
-        for name, value in _read_toml(Path(path)).items():
+        for name, value in _read_settings(Path(path)).items():
             try:
                 values[name] = _broker_key(name).check(value)
             except ConfigError as error:
@@ -546,30 +542,9 @@ def _check_compaction_lags(config: BrokerConfig) -> None:
         )
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def _read_settings(path: Path) -> dict[str, object]:
+    document = read_toml(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: expected UTF-8 text, found other bytes at position {error.start}") from error
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: expected TOML, found: {error}") from error
-    try:
-        return _flatten(document)
+        return flatten(document)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Dotted keys are nested tables in TOML; here they are names again."""
-    flat: dict[str, object] = {}
-    for name, value in table.items():
-        inner = _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-        twice = flat.keys() & inner.keys()
-        if twice:
-            raise ConfigError(f"expected {min(twice)} once, found it twice")
-        flat.update(inner)
-    return flat

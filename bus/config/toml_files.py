@@ -1,0 +1,43 @@
+"""TOML files of settings: what cannot be read is told with its place, and dotted keys are names again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bus.config.keys import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Raises `ConfigError`, with line and column of what is no TOML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 text, found other bytes at position {error.start}") from error
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+        return document
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: expected TOML, found: {error}") from error
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Dotted keys are nested tables in TOML; here they are names again. Raises `ConfigError` for a name that is there
+    twice, with dots and with tables."""
+    flat: dict[str, object] = {}
+    for name, value in table.items():
+        inner = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        twice = flat.keys() & inner.keys()
+        if twice:
+            raise ConfigError(f"expected {min(twice)} once, found it twice")
+        flat.update(inner)
+    return flat
