@@ -11,7 +11,10 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.output import LISTING_FORMATS
-from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS, security_defaults
+from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
+from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
+from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
+from bus.errors import BusError
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -37,10 +40,23 @@ def address_option(*, has_properties: bool = False) -> _Decorator[Any]:
     """The address of a broker, and how to reach it. `has_properties`: the command has `property_option` itself."""
 
     def decorate(command: Any) -> Any:
-        command = _COMMAND_CONFIG(command)
+        command = _PROFILE(_COMMAND_CONFIG(command))
         return _ADDRESS(command if has_properties else _CONNECTION_PROPERTY(command))
 
     return decorate
+
+
+def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """For all clients of this command. Raises `click.BadParameter`."""
+    if name is None:
+        return
+    ctx.with_resource(default_profile(name))
+    try:
+        profile = chosen_profile({})
+    except BusError as error:
+        raise click.BadParameter(error.message) from None
+    if profile is not None and profile.addresses:
+        ctx.default_map = {**(ctx.default_map or {}), "address": profile.addresses}
 
 
 def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -52,7 +68,10 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"expected a file with settings, found: {error}") from None
     texts = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "!"))]
-    others = _use_for_connections(ctx, parse_pairs(texts, "--command-config"))
+    pairs = parse_pairs(texts, "--command-config")
+    if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
+        warn_of_readers(path)
+    others = _use_for_connections(ctx, pairs)
     if others:
         raise click.BadParameter(_not_of_connections(others))
 
@@ -67,7 +86,7 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
     """Those that are about more than connections."""
     pairs = parse_pairs(texts, "--property")
     for name in pairs:
-        if name.replace(".", "_") in SECRET_SETTINGS:
+        if _setting_name(name) in SECRET_SETTINGS:
             click.echo(
                 f"warning: {name} on the command line is seen by all who list processes; give --command-config FILE",
                 err=True,
@@ -77,11 +96,15 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
 
 def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str]) -> dict[str, str]:
     """Make the connection settings among `pairs` those of all clients of this command; returns the other pairs."""
-    named = {name: name.replace(".", "_") for name in pairs}
+    named = {name: _setting_name(name) for name in pairs}
     ours = {named[name]: value.strip() for name, value in pairs.items() if named[name] in SECURITY_SETTINGS}
     if ours:
         ctx.with_resource(security_defaults(ours))
     return {name: value for name, value in pairs.items() if named[name] not in SECURITY_SETTINGS}
+
+
+def _setting_name(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _not_of_connections(names: Iterable[str]) -> str:
@@ -89,11 +112,23 @@ def _not_of_connections(names: Iterable[str]) -> str:
     return f"expected settings of the connection, {known}, found {', '.join(names)}"
 
 
+# Both are eager: they are looked at first, so that --address and -X win over them wherever they stand.
+_PROFILE = click.option(
+    "--profile",
+    envvar=PROFILE_VARIABLE,
+    show_envvar=True,
+    metavar="NAME",
+    expose_value=False,
+    is_eager=True,
+    callback=_take_profile,
+    help=f"Profile of ~/.config/bus/config.toml (or {FILE_VARIABLE}): address and connection.",
+)
 _COMMAND_CONFIG = click.option(
     "--command-config",
     type=click.Path(path_type=Path),
     metavar="FILE",
     expose_value=False,
+    is_eager=True,
     callback=_take_command_config,
     help="Properties of the connection, one a line: security.protocol=SSL, ssl.ca.location=ca.pem.",
 )

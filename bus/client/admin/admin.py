@@ -41,7 +41,7 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, parse_config
+from bus.client.config.parsing import MISSING, AdminConfig, client_addresses, parse_config
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.values import (
@@ -85,7 +85,7 @@ class Admin:
 
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(AdminConfig, configs)
-        self._cluster = Cluster(parse_addresses(address), self._config)
+        self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._calls = calls = BrokerCalls(self._cluster, self._config)
         self._topics = TopicAdmin(self._cluster, calls)
         self._configs = ConfigAdmin(calls)

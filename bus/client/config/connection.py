@@ -11,8 +11,10 @@ from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, settin
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig(SecurityConfig):
-    """Each kind of client has a `client_id` of its own by default."""
+    """Each kind of client has a `client_id` of its own by default. `profile`, of `config_file`: see `profiles`."""
 
+    profile: str = setting("", values.text)
+    config_file: str = setting("", values.path)
     client_id: str = setting("", values.client_id)
     request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
     retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)

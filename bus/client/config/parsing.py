@@ -20,7 +20,8 @@ from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import SECRET_SETTINGS, check_security, with_defaults
+from bus.client.config.security import SECRET_SETTINGS, check_security, with_passwords
+from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, default_addresses, with_defaults
 from bus.client.config.values import (
     SOME_MILLISECONDS,
     Check,
@@ -93,19 +94,23 @@ _NOT_SUPPORTED_PREFIXES = {"sasl_": _SASL, "ssl_": _PEM}
 
 
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
-    """The settings of `kind`, `given` over the defaults. Raises `BusError` INVALID_CONFIG."""
+    """The settings of `kind`, `given` over those of other sources and these over the defaults. Raises `BusError`
+    INVALID_CONFIG, which names the source of a setting that was not given."""
     checks: dict[str, Check] = {setting.name: setting.metadata["check"] for setting in fields(kind)}
     checked: dict[str, Any] = {}
-    for name, value in with_defaults(given).items():
+    found_settings = with_defaults(given)
+    for name, value in found_settings.values.items():
         if name not in checks:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
             checked[name] = checks[name](value)
         except ValueError as expected:
             found = "another value" if name in SECRET_SETTINGS else repr(value)
-            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {found}") from None
+            origin = found_settings.origins.get(name, "")
+            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}{origin}: expected {expected}, found {found}") from None
     config: Any = _reconcile_backoffs(kind(**checked), checked)
     check_security(config, checked)
+    config = with_passwords(config)
     if isinstance(config, ProducerConfig):
         config = producer_config.reconcile(config, checked)
     elif isinstance(config, ConsumerConfig):
@@ -141,6 +146,12 @@ def _reconcile_backoffs(config: ConfigT, given: Collection[str]) -> ConfigT:
     return config
 
 
+def client_addresses(address: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of a client with the settings `given`: if `address` is none, of BUS_ADDRESS, else of the profile. Raises
+    `BusError` INVALID_CONFIG."""
+    return parse_addresses(default_addresses(given) if address is None else address)
+
+
 def parse_addresses(address: Any) -> tuple[str, ...]:
     """`"host:port"`, several of them in one text with commas between, or a list. Raises `BusError` INVALID_CONFIG."""
     if isinstance(address, str):
@@ -164,6 +175,8 @@ def parse_addresses(address: Any) -> tuple[str, ...]:
 def _no_address(found: Any) -> WrongType:
     """A program brought the way of another client along, or forgot the address."""
     example = f"{_FIRST_ARGUMENT}, and settings by their names behind it"
+    if found is None:
+        example += f"; or set {ADDRESS_VARIABLE}, or name a profile that has bootstrap.servers ({PROFILE_VARIABLE})"
     kind = "none" if found is None else type(found).__name__
     return WrongType(
         ErrorCode.INVALID_CONFIG, f"expected an address as host:port, or a list of them, found {kind}: {example}"

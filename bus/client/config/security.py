@@ -1,24 +1,23 @@
 """How a client reaches its brokers: in the clear or by TLS, with a certificate of its own, a login, or neither.
 
-The names are Kafka's and librdkafka's. Settings that a program does not give are those of `security_defaults`, or of
-the environment: BUS_SECURITY_PROTOCOL, BUS_SSL_CA_LOCATION and so on. Guards one promise: settings that contradict each
-other, or would do nothing, are refused before any connection is made, and no password is in an error or a `repr`.
+The names are Kafka's and librdkafka's; where settings come from that a program does not give is in `sources`. Guards
+one promise: settings that contradict each other, or would do nothing, are refused before any connection is made, and no
+password is in an error or a `repr`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bus.client.config.values import conflict, secret, setting, text
+from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, KeyFiles
 from bus.sasl import ABSENT_MECHANISMS, PASSWORD_MECHANISMS, PLAIN, parse_jaas
 
-_defaults: dict[str, str] = {}
+ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,43 +78,28 @@ class SecurityConfig:
     ssl_key_location: str = setting("", text)
     ssl_keystore_location: str = setting("", text)
     ssl_key_password: str = secret("", text)
+    ssl_key_password_file: str = setting("", text)
     sasl_mechanism: str = setting("", mechanism)
     sasl_mechanisms: str = setting("", mechanism)
     sasl_username: str = setting("", text)
     sasl_password: str = secret("", text)
+    sasl_password_file: str = setting("", text)
     sasl_jaas_config: str = secret("", jaas)
 
 
 SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
 SECRET_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
-
-
-@contextmanager
-def security_defaults(settings: Mapping[str, str]) -> Iterator[None]:
-    """For all clients of the process that are made meanwhile and name no such setting themselves."""
-    before = dict(_defaults)
-    _defaults.update(settings)
-    try:
-        yield
-    finally:
-        _defaults.clear()
-        _defaults.update(before)
-
-
-def with_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A program that names one of these settings names them all."""
-    if any(name in given for name in SECURITY_SETTINGS):
-        return given
-    found = _defaults or {
-        name: os.environ[variable] for name in SECURITY_SETTINGS if (variable := f"BUS_{name.upper()}") in os.environ
-    }
-    return {**given, **found} if found else given
+# Those that name a file.
+FILE_SETTINGS = frozenset(name for name in SECURITY_SETTINGS if name.endswith(("_location", "_file")))
+# A file that holds a secret -> the setting that it stands for.
+PASSWORD_FILES = {"sasl_password_file": "sasl_password", "ssl_key_password_file": "ssl_key_password"}
+_OWN_SETTINGS = frozenset({*SECURITY_SETTINGS, "profile"})
 
 
 def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """For a client that works for one with `config`: it reaches the same brokers in the same way, unless `given`, its
     own settings, name any of these."""
-    if any(name in (given or {}) for name in SECURITY_SETTINGS):
+    if any(name in _OWN_SETTINGS for name in given or ()):
         return {}
     return {name: getattr(config, name) for name in SECURITY_SETTINGS}
 
@@ -135,8 +119,9 @@ def check_security(config: SecurityConfig, given: Collection[str]) -> None:
         )
     if bool(config.ssl_certificate_location) != bool(config.ssl_key_location):
         raise conflict("expected ssl_certificate_location and ssl_key_location together, found one of the two")
-    if config.security_protocol in SASL_PROTOCOLS:
-        _login_of(config)
+    for file_setting, stands_for in PASSWORD_FILES.items():
+        if getattr(config, file_setting) and getattr(config, stands_for):
+            raise conflict(f"expected either {file_setting} or {stands_for}, found both")
 
 
 def _check_use(config: SecurityConfig, used: Collection[str], prefix: str, protocols: Collection[str]) -> None:
@@ -160,10 +145,38 @@ def _login_of(config: SecurityConfig) -> ClientLogin:
         raise conflict("expected sasl_jaas_config or sasl_username and sasl_password, found both")
     name, password = options.get("username", config.sasl_username), options.get("password", config.sasl_password)
     if not name or not password:
-        raise conflict("expected sasl_username and sasl_password, or sasl_jaas_config with both, found less")
+        raise conflict(
+            "expected sasl_username and sasl_password (or sasl_password_file), or sasl_jaas_config with both; found "
+            f"{'neither a name nor a password' if not name and not password else 'no password' if name else 'no name'}"
+        )
     if chosen == PLAIN and ":" in name:
         raise conflict("sasl_username: by PLAIN expected a name without a colon; take SCRAM-SHA-512")
     return ClientLogin(chosen, name, password)
+
+
+def with_passwords(config: ConfigT) -> ConfigT:
+    """The same of settings that were checked, with passwords in place of the files that hold them: where it is sent to,
+    as Spark sends it to executors, there need be no such file. Raises `BusError` INVALID_CONFIG."""
+    found = {name: getattr(config, name) for name in PASSWORD_FILES if getattr(config, name)}
+    read = {PASSWORD_FILES[name]: _read_secret(name, Path(path).expanduser()) for name, path in found.items()}
+    config = replace(config, **read, **dict.fromkeys(found, ""))
+    if config.security_protocol in SASL_PROTOCOLS:
+        _login_of(config)
+    return config
+
+
+def _read_secret(setting: str, path: Path) -> str:
+    """The one line of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise conflict(f"{setting}: {path}: expected a readable file, found: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise conflict(f"{setting}: {path}: expected a line of UTF-8 text, found other bytes") from None
+    lines = text.splitlines()
+    if len(lines) != 1 or not lines[0]:
+        raise conflict(f"{setting}: {path}: expected one line with the password, found {count_of(len(lines), 'line')}")
+    return lines[0]
 
 
 def security_of(config: SecurityConfig) -> Security:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
@@ -103,6 +104,12 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")
     return value
+
+
+def path(value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError("a path")
+    return str(value)
 
 
 def offset_reset(value: Any) -> str:

@@ -29,7 +29,7 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
+from bus.client.config.parsing import MISSING, ConsumerConfig, client_addresses, parse_config
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
 from bus.client.connection.retrying import monotonic_ms
@@ -70,7 +70,7 @@ class Consumer(OneThread):
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         super().__init__()
         self._config = parse_config(ConsumerConfig, configs)
-        self._addresses = parse_addresses(address)
+        self._addresses = client_addresses(address, configs)
         self._cluster = Cluster(self._addresses, self._config)
         self._fetcher = Fetcher(self._cluster, self._config)
         self._metrics = self._fetcher.metrics

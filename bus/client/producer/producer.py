@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
-from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
+from bus.client.config.parsing import MISSING, ProducerConfig, client_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.connections import UnusableConnection
 from bus.client.connection.retrying import monotonic_ms
@@ -63,7 +63,7 @@ class Producer:
 
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(ProducerConfig, configs)
-        self._cluster = Cluster(parse_addresses(address), self._config)
+        self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._threads = ProducerThreads(self._cluster, self._config)
         self._engine = self._threads.engine
         self._lock = self._engine.lock

@@ -177,6 +177,54 @@ def test_commands_reach_a_broker_by_tls(authority: Authority, broker: Broker, tm
     assert "expected settings of the connection, security.protocol" in done.output.replace("\n", " ")
 
 
+def test_commands_take_address_and_connection_from_a_profile(
+    authority: Authority, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUS_ADDRESS", "BUS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "config.toml"
+    connection = f'security.protocol = "SSL"\nssl.ca.location = "{authority.path}"\n'
+    nowhere = "127.0.0.1:1"
+    file.write_text(
+        f'[here]\nbootstrap.servers = "{address_of(broker)}"\n{connection}'
+        f'[away]\nbootstrap.servers = "{nowhere}"\n{connection}[typo]\nssl.ca.locaton = "hush"\n'
+    )
+    environment = {"BUS_CONFIG_FILE": str(file)}
+    runner = CliRunner()
+    sources: list[tuple[list[str], dict[str, str]]] = [
+        (["--profile", "here"], {}),
+        ([], {"BUS_PROFILE": "here"}),
+        (["--profile", "here"], {"BUS_PROFILE": "away"}),
+        (["--profile", "away"], {"BUS_ADDRESS": address_of(broker)}),
+        (["--address", address_of(broker), "--profile", "away"], {}),
+    ]
+    for arguments, more in sources:
+        done = runner.invoke(cli, ["topics", "list", *arguments], env={**environment, **more})
+        assert done.exit_code == 0, done.output
+        done = runner.invoke(cli, ["produce", "t", *arguments], input="x\n", env={**environment, **more})
+        assert done.exit_code == 0, done.output
+    done = runner.invoke(
+        cli, ["topics", "list", "-X", "security.protocol=PLAINTEXT", "--profile", "here"], env=environment
+    )
+    assert "the listener expects TLS" in done.output
+    done = runner.invoke(cli, ["topics", "list", "--profile", "typo"], env=environment)
+    assert done.exit_code == 2
+    assert "found 'ssl.ca.locaton'; the nearest one is 'ssl.ca.location'" in done.output
+    assert "hush" not in done.output
+
+
+def test_options_of_a_command_win_over_its_file_wherever_they_stand(
+    authority: Authority, broker: Broker, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"security.protocol=SSL\nssl.ca.location={authority.path}\n")
+    for order in (1, -1):
+        how = [("--command-config", str(config)), ("-X", "security.protocol=PLAINTEXT")][::order]
+        given = [text for pair in how for text in pair]
+        done = CliRunner().invoke(cli, ["topics", "list", "--address", address_of(broker), *given])
+        assert "the listener expects TLS" in done.output
+
+
 def test_password_on_a_command_line_is_warned_of(authority: Authority, broker: Broker) -> None:
     given = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={authority.path}", "-X", "ssl.key.password=hush"]
     done = CliRunner().invoke(cli, ["topics", "list", "--address", address_of(broker), *given])

@@ -1,0 +1,125 @@
+"""Profiles: how a client reaches its brokers, by name, in a file of the user.
+
+The file is TOML with a table for each profile, `[prod]`: `bootstrap.servers` and the settings of a connection, by
+Kafka's or librdkafka's names. It is read for a profile that is named and never otherwise. Paths in it are relative to
+the folder that it is in. Guards one promise: a file that cannot be used is refused with its path, what was expected and
+what was found, and no value of it is in an error, a `repr` or the log.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bus.client.config.security import FILE_SETTINGS, SECRET_SETTINGS, SECURITY_SETTINGS
+from bus.client.config.values import conflict
+from bus.config.keys import ConfigError
+from bus.config.toml_files import flatten, read_toml
+
+FILE_VARIABLE = "BUS_CONFIG_FILE"
+_ADDRESSES = "bootstrap_servers"
+_KNOWN = (_ADDRESSES, *SECURITY_SETTINGS)
+_OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
+
+_log = logging.getLogger(__name__)
+_warned: set[Path] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    name: str
+    path: Path
+    addresses: str  # with commas between; empty: it names none
+    settings: Mapping[str, Any] = field(repr=False)  # by their Python names
+
+    def __str__(self) -> str:
+        return f"profile {self.name} in {self.path}"
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """The file of BUS_CONFIG_FILE; else bus/config.toml in the folder of the user's settings."""
+    named = environment.get(FILE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    folder = environment.get("XDG_CONFIG_HOME")
+    return (Path(folder) if folder else Path("~/.config").expanduser()) / "bus" / "config.toml"
+
+
+def load_profile(name: str, path: Path) -> Profile:
+    """Raises `BusError` INVALID_CONFIG. Warns of a file with secrets that others may read."""
+    where = f"profile {name} in {path}"
+    try:
+        table = _table(read_toml(path), name, path)
+    except ConfigError as error:
+        raise conflict(str(error)) from None
+    settings: dict[str, Any] = {}
+    for key, value in _flat(where, table).items():
+        setting = key.replace(".", "_")
+        _check(where, setting, key, value)
+        if setting in settings:
+            raise conflict(f"{where}: expected {key} once, found it with dots and with underscores")
+        settings[setting] = value
+    if SECRET_SETTINGS & settings.keys():
+        warn_of_readers(path)
+    addresses = settings.pop(_ADDRESSES, "")
+    addresses = addresses if isinstance(addresses, str) else ",".join(addresses)
+    return Profile(name, path, addresses, {one: _placed(one, value, path) for one, value in settings.items()})
+
+
+def warn_of_readers(path: Path) -> None:
+    """Once per file and process, if others than its owner may read it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return
+    if os.name == "posix" and mode & _OTHERS_MAY_READ and path not in _warned:
+        _warned.add(path)
+        _log.warning("%s holds secrets and can be read by other users (mode %04o): run chmod 600 on it", path, mode)
+
+
+def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    outside = [key for key, value in document.items() if not isinstance(value, dict)]
+    if outside:
+        raise ConfigError(f"{path}: expected a table for each profile, as [prod], found {outside[0]!r} outside of any")
+    table = document.get(name)
+    if not isinstance(table, dict):
+        known = ", ".join(sorted(document)) or "none, as the file is empty"
+        raise ConfigError(f"{path}: expected one of its profiles, {known}, found {name!r}")
+    return table
+
+
+def _flat(where: str, table: Mapping[str, Any]) -> Mapping[str, object]:
+    try:
+        return flatten(table)
+    except ConfigError as error:
+        raise conflict(f"{where}: {error}") from None
+
+
+def _check(where: str, setting: str, key: str, value: object) -> None:
+    if setting not in _KNOWN:
+        nearest = difflib.get_close_matches(setting, _KNOWN, n=1, cutoff=0.0)[0].replace("_", ".")
+        raise conflict(
+            f"{where}: expected bootstrap.servers or a setting of the connection, found {key!r}; the nearest one is "
+            f"{nearest!r}"
+        )
+    if isinstance(value, str) or (setting == _ADDRESSES and _is_list_of_texts(value)):
+        return
+    expected = "a text, or a list of texts" if setting == _ADDRESSES else "a text"
+    raise conflict(f"{where}: {key}: expected {expected}, found another type: {type(value).__name__}")
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _placed(setting: str, value: Any, path: Path) -> Any:
+    """Files are named as seen from the folder of the profile's file, wherever a program runs."""
+    if setting not in FILE_SETTINGS or not value:
+        return value
+    return str(path.parent / Path(value).expanduser())

@@ -1,0 +1,130 @@
+"""Where the settings of a connection come from that a program does not give.
+
+An argument of the program wins over the options of a command line, these over the environment (BUS_SECURITY_PROTOCOL,
+BUS_SSL_CA_LOCATION and so on), that over the profile that was named, that over the default. Guards one promise: each
+setting is taken from the first source that has it, and what belongs together comes from one source. A source that names
+a file of trusted authorities, a certificate, a login or a protocol hides the other ways to name it of later sources.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bus.client.config.profiles import Profile, default_path, load_profile
+from bus.client.config.security import SECURITY_SETTINGS
+from bus.client.config.values import conflict
+from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
+
+PROFILE_VARIABLE = "BUS_PROFILE"
+ADDRESS_VARIABLE = "BUS_ADDRESS"
+PROFILE_SETTINGS = ("profile", "config_file")
+
+_TRUSTED = frozenset({"ssl_ca_location", "ssl_truststore_location"})
+_OWN = frozenset({"ssl_certificate_location", "ssl_key_location", "ssl_keystore_location"})
+_KEY_PASSWORD = frozenset({"ssl_key_password", "ssl_key_password_file"})
+_MECHANISM = frozenset({"sasl_mechanism", "sasl_mechanisms"})
+_PASSWORD = frozenset({"sasl_password", "sasl_password_file", "sasl_jaas_config"})
+_LOGIN = _PASSWORD | {"sasl_username"}
+# A setting -> those of later sources that it hides, beside its own. Another key has another password, another user too.
+_HIDES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(_TRUSTED, _TRUSTED),
+    **dict.fromkeys(_OWN, _OWN | _KEY_PASSWORD),
+    **dict.fromkeys(_KEY_PASSWORD, _KEY_PASSWORD),
+    **dict.fromkeys(_MECHANISM, _MECHANISM),
+    **dict.fromkeys(_PASSWORD, _PASSWORD),
+    "sasl_username": _LOGIN,
+    "sasl_jaas_config": _LOGIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSettings:
+    """`origins`: of those that the program did not give, where each is from, for messages."""
+
+    values: Mapping[str, Any] = field(repr=False)
+    origins: Mapping[str, str]
+
+
+_options: dict[str, str] = {}
+_profile_option: list[str] = []
+
+
+@contextmanager
+def security_defaults(settings: Mapping[str, str]) -> Iterator[None]:
+    """Options of a command, for all clients of the process that are made meanwhile; later ones win over earlier
+    ones."""
+    before = dict(_options)
+    merged = overlay(settings, before)
+    _options.clear()
+    _options.update(merged)
+    try:
+        yield
+    finally:
+        _options.clear()
+        _options.update(before)
+
+
+@contextmanager
+def default_profile(name: str) -> Iterator[None]:
+    """The profile of all clients of the process that are made meanwhile and name none."""
+    _profile_option.append(name)
+    try:
+        yield
+    finally:
+        _profile_option.pop()
+
+
+def with_defaults(given: Mapping[str, Any]) -> FoundSettings:
+    """`given`, and what other sources have. Raises `BusError` INVALID_CONFIG for a profile that cannot be used."""
+    profile = chosen_profile(given)
+    environment = {
+        name: os.environ[variable] for name in SECURITY_SETTINGS if (variable := f"BUS_{name.upper()}") in os.environ
+    }
+    values: dict[str, Any] = dict(profile.settings) if profile is not None else {}
+    origins = dict.fromkeys(values, f" (of the {profile})")
+    for source, origin in ((environment, " (of the environment)"), (_options, ""), (given, "")):
+        values = overlay(source, values)
+        origins.update(dict.fromkeys(source, origin))
+    return FoundSettings(values, origins)
+
+
+def chosen_profile(given: Mapping[str, Any]) -> Profile | None:
+    """By the argument `profile`, the option of the command or BUS_PROFILE; None if none is named, or an empty one.
+    Raises `BusError` INVALID_CONFIG."""
+    name, path = given.get("profile"), given.get("config_file")
+    if name is None:
+        name = _profile_option[-1] if _profile_option else os.environ.get(PROFILE_VARIABLE)
+    for setting, value in (("profile", name), ("config_file", path)):
+        if value is not None and not isinstance(value, (str, Path)):
+            raise conflict(f"{setting}: expected a text, found {type(value).__name__}")
+    if not name:
+        if path:
+            raise conflict("config_file: expected a profile of it beside it, found none")
+        return None
+    return load_profile(str(name), Path(path).expanduser() if path else default_path(os.environ))
+
+
+def default_addresses(given: Mapping[str, Any]) -> str | None:
+    """Of a client that is given none: those of BUS_ADDRESS, else of its profile, with commas between. Raises `BusError`
+    INVALID_CONFIG."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if named:
+        return named
+    profile = chosen_profile(given)
+    return profile.addresses or None if profile is not None else None
+
+
+def overlay(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `upper`, and those of `lower` that they do not hide."""
+    hidden = {other for name in upper for other in _HIDES.get(name, ())}
+    protocol = str(upper.get("security_protocol", "")).upper()
+    if protocol and protocol not in TLS_PROTOCOLS:
+        hidden |= {name for name in lower if name.startswith("ssl_")}
+    if protocol and protocol not in SASL_PROTOCOLS:
+        hidden |= {name for name in lower if name.startswith("sasl_")}
+    return {**{name: value for name, value in lower.items() if name not in hidden}, **upper}

@@ -1,0 +1,213 @@
+"""Profiles, and which source a setting is taken from: argument, option, environment, profile."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus import Admin, BusError
+from bus.client.config.parsing import AdminConfig, ConsumerConfig, client_addresses, parse_config
+from bus.client.config.profiles import default_path
+from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_of, security_settings
+from bus.client.config.sources import default_profile, overlay, security_defaults
+from bus.errors import ErrorCode
+from bus.model import KeyFiles
+
+PROFILES = """
+[prod]
+bootstrap.servers = ["one:9094", "two:9094"]
+security.protocol = "SASL_SSL"
+ssl.ca.location = "ca.pem"
+sasl.mechanism = "SCRAM-SHA-512"
+sasl.username = "alice"
+sasl.password = "hush"
+
+[dev]
+bootstrap_servers = "localhost:9094"
+
+[file]
+security.protocol = "SASL_PLAINTEXT"
+sasl.mechanism = "PLAIN"
+sasl.username = "alice"
+sasl.password.file = "alice.secret"
+"""
+ALICE = ClientLogin("SCRAM-SHA-512", "alice", "hush")
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (*SECURITY_SETTINGS, "profile", "address"):
+        monkeypatch.delenv(f"BUS_{name.upper()}", raising=False)
+    path = tmp_path / "config.toml"
+    path.write_text(PROFILES)
+    path.chmod(0o600)
+    monkeypatch.setenv("BUS_CONFIG_FILE", str(path))
+    return path
+
+
+def security(**given: Any) -> Security:
+    return security_of(parse_config(AdminConfig, given))
+
+
+def test_profile_has_the_address_and_the_connection(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Security("SASL_SSL", KeyFiles(trusted=file.parent / "ca.pem"), ALICE)
+    assert security(profile="prod") == expected
+    assert client_addresses(None, {"profile": "prod"}) == ("one:9094", "two:9094")
+    assert client_addresses("other:1", {"profile": "prod"}) == ("other:1",)
+    assert security() == Security()  # none is used that is not named
+    monkeypatch.setenv("BUS_PROFILE", "prod")
+    assert security() == expected
+    assert security(profile="dev") == Security()
+    assert security(profile="") == Security()
+    with default_profile("dev"):
+        assert security() == Security()
+        assert client_addresses(None, {}) == ("localhost:9094",)
+    monkeypatch.setenv("BUS_ADDRESS", "there:1")
+    assert client_addresses(None, {}) == ("there:1",)
+
+
+def test_file_of_an_argument_wins_over_that_of_the_environment(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('[prod]\nsecurity.protocol = "SSL"\n')
+    assert security(profile="prod", config_file=other) == Security("SSL")
+    with pytest.raises(BusError, match="config_file: expected a profile of it beside it, found none"):
+        security(config_file=str(other))
+
+
+def test_file_is_where_settings_of_users_are() -> None:
+    assert default_path({"BUS_CONFIG_FILE": "/x/y.toml", "XDG_CONFIG_HOME": "/settings"}) == Path("/x/y.toml")
+    assert default_path({"XDG_CONFIG_HOME": "/settings"}) == Path("/settings/bus/config.toml")
+    assert default_path({}) == Path.home() / ".config/bus/config.toml"
+
+
+def test_each_setting_comes_from_the_first_source_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_PROFILE", "prod")
+    monkeypatch.setenv("BUS_SASL_PASSWORD", "of-environment")
+    monkeypatch.setenv("BUS_SSL_CA_LOCATION", "environment.pem")
+    found = security()
+    assert found.login == ClientLogin("SCRAM-SHA-512", "alice", "of-environment")
+    assert found.files == KeyFiles(trusted=Path("environment.pem"))
+    with security_defaults({"ssl_ca_location": "first.pem"}), security_defaults({"ssl_ca_location": "option.pem"}):
+        assert security().files == KeyFiles(trusted=Path("option.pem"))
+        assert security(ssl_truststore_location="argument.pem").files == KeyFiles(trusted=Path("argument.pem"))
+    assert security() == found
+
+
+@pytest.mark.parametrize(
+    ("upper", "hidden"),
+    [
+        ({"ssl_truststore_location": "x"}, {"ssl_ca_location"}),
+        (
+            {"ssl_keystore_location": "x"},
+            {"ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_key_password_file"},
+        ),
+        ({"ssl_key_password": "x"}, {"ssl_key_password_file"}),
+        ({"sasl_mechanisms": "x"}, {"sasl_mechanism"}),
+        ({"sasl_password_file": "x"}, {"sasl_password", "sasl_jaas_config"}),
+        ({"sasl_username": "x"}, {"sasl_password", "sasl_password_file", "sasl_jaas_config"}),
+        ({"sasl_jaas_config": "x"}, {"sasl_username", "sasl_password", "sasl_password_file"}),
+        ({"security_protocol": "SASL_SSL"}, set()),
+        ({"security_protocol": "PLAINTEXT"}, {name for name in SECURITY_SETTINGS if name != "security_protocol"}),
+    ],
+)
+def test_another_way_to_say_the_same_hides_that_of_later_sources(upper: dict[str, str], hidden: set[str]) -> None:
+    lower = dict.fromkeys(SECURITY_SETTINGS, "lower")
+    assert lower.keys() - hidden == overlay(upper, lower).keys()
+    assert overlay(upper, lower) == {**{name: "lower" for name in lower if name not in hidden}, **upper}
+
+
+def test_client_that_works_for_another_connects_as_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = parse_config(AdminConfig, {"profile": "prod"})
+    monkeypatch.setenv("BUS_SECURITY_PROTOCOL", "SSL")
+    monkeypatch.setenv("BUS_PROFILE", "dev")
+    second = parse_config(ConsumerConfig, security_settings(first))
+    assert security_of(second) == security_of(first)
+    assert security_settings(first, {"profile": "file"}) == {}
+
+
+def test_password_is_read_from_a_file_where_the_settings_are_read(file: Path) -> None:
+    secret = file.parent / "alice.secret"
+    secret.write_text("hush\n")
+    config = pickle.loads(pickle.dumps(parse_config(AdminConfig, {"profile": "file"})))
+    secret.unlink()  # an executor of Spark has no such file
+    assert security_of(config).login == ClientLogin("PLAIN", "alice", "hush")
+    assert "hush" not in repr(config)
+    for content, said in (
+        (None, "sasl_password_file: .*alice.secret: expected a readable file, found: No such file"),
+        (b"", "expected one line with the password, found 0 lines"),
+        (b"hush\nhush\n", "expected one line with the password, found 2 lines"),
+        (b"\xffhush", "expected a line of UTF-8 text, found other bytes"),
+    ):
+        if content is not None:
+            secret.write_bytes(content)
+        with pytest.raises(BusError, match=said) as refused:
+            parse_config(AdminConfig, {"profile": "file"})
+        assert "hush" not in str(refused.value)
+    with pytest.raises(BusError, match="expected either sasl_password_file or sasl_password, found both"):
+        parse_config(AdminConfig, {"profile": "file", "sasl_password_file": "x", "sasl_password": "hush"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "config.toml: expected a readable file, found: No such file"),
+        ("[dev]\n[stage]", "config.toml: expected one of its profiles, dev, stage, found 'prod'"),
+        ("", "config.toml: expected one of its profiles, none, as the file is empty, found 'prod'"),
+        ('sasl.x = "hush"\nsasl_password = "hush"', "expected a table for each profile, .*, found 'sasl_password'"),
+        ('[prod]\nsasl.pasword = "hush"', "profile prod in .*: expected .*, found 'sasl.pasword'; .* 'sasl.password'"),
+        ('[prod]\nlinger.ms = "hush"', "expected bootstrap.servers or a setting of the connection, found 'linger.ms'"),
+        ("[prod]\nsasl.password = 4711", "sasl.password: expected a text, found another type: int"),
+        ("[prod]\nbootstrap.servers = [4711]", "expected a text, or a list of texts, found another type: list"),
+        ('[prod]\nsasl.password = "hush"\nsasl_password = "hush"', "expected sasl_password once, found it with dots"),
+        ('[prod]\nsecurity.protocol = "TLS"', r"security_protocol \(of the profile prod in .*\): expected one of"),
+        ("[prod\nhush", "config.toml: expected TOML, found: .*line 1"),
+        ('[prod]\nsasl.jaas.config = "hush"', r"sasl_jaas_config \(of the profile .*found another value"),
+    ],
+)
+def test_file_that_cannot_be_used_is_refused_without_its_values(file: Path, text: str | None, said: str) -> None:
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(BusError, match=said) as refused:
+        parse_config(AdminConfig, {"profile": "prod"})
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "hush" not in str(refused.value)
+    assert "4711" not in str(refused.value)
+
+
+def test_wrong_setting_of_the_environment_is_told_with_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_SECURITY_PROTOCOL", "TLS")
+    with pytest.raises(BusError, match=r"security_protocol \(of the environment\): expected one of PLAINTEXT"):
+        security()
+
+
+def test_client_without_an_address_is_told_where_it_may_come_from() -> None:
+    with pytest.raises(BusError, match=r"found none: .*set BUS_ADDRESS, or name a profile that has bootstrap.servers"):
+        Admin()
+
+
+@pytest.mark.parametrize(
+    ("mode", "profile", "is_warned_of"),
+    [(0o600, "prod", False), (0o640, "prod", True), (0o604, "prod", True), (0o644, "dev", False)],
+)
+def test_file_with_secrets_that_others_may_read_is_warned_of_once(
+    file: Path, mode: int, profile: str, is_warned_of: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.chmod(mode)
+    for _ in range(3):
+        parse_config(AdminConfig, {"profile": profile})
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    if is_warned_of:
+        assert said == [f"{file} holds secrets and can be read by other users (mode 0{mode:o}): run chmod 600 on it"]
+    else:
+        assert said == []
+
+
+def test_secrets_of_a_profile_are_shown_nowhere() -> None:
+    config = parse_config(AdminConfig, {"profile": "prod"})
+    assert "hush" not in repr(config) + repr(security_of(config))
+    from bus.client.config.sources import chosen_profile, with_defaults
+
+    assert "hush" not in repr(chosen_profile({"profile": "prod"})) + repr(with_defaults({"profile": "prod"}))
