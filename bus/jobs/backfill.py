@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from bus.client.admin.admin import Admin
 from bus.spark import jobs
 from bus.spark.jobs import StorageLevel, sql
 from bus.tables.topics import TopicTables
@@ -207,7 +206,7 @@ def send_files(spark: SparkSession, rows: DataFrame, loads: Sequence[FileLoad], 
     )
     ordered = in_file_order(as_records(chosen, mapping), options.tasks)
     columns = [name for name in _RECORD_COLUMNS if name in ordered.columns]
-    given = {"bus.bootstrap.servers": options.bootstrap, "topic": options.topic, "bus.order": "rows"}
+    given = {**jobs.broker_options(options), "topic": options.topic, "bus.order": "rows"}
     if "timestamp" in columns:
         given["bus.timestamps"] = "keep"
     spark.dataSource.register(BusFileSink)
@@ -293,7 +292,7 @@ def _backfill(options: argparse.Namespace, spark: SparkSession) -> int:
             spark.createDataFrame(plan, "file string, records long, in_log long, is_done boolean"), csv=options.csv
         )
         return jobs.EXIT_DONE
-    with Admin(options.bootstrap) as admin:
+    with jobs.open_admin(options) as admin:
         admin.describe_topics([options.topic])
     wanted = [load for load in loads if not load.is_done]
     records = sum(load.records for load in loads)

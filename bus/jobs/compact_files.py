@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
@@ -169,7 +168,7 @@ def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
     if options.dry_run:
         return _show(spark, tables, [load_files(tables, one) for one in partitions], settings, csv=options.csv)
     refused = 0
-    with Admin(options.bootstrap) as admin:
+    with jobs.open_admin(options) as admin:
         admin.describe_topics(sorted({partition.topic for partition in partitions}))
         for partition in partitions:
             found, config = load_files(tables, partition), topic_config(tables, partition.topic)

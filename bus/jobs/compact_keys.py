@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
@@ -192,7 +191,7 @@ def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
     settings = Settings(options.to_offset, options.delete_retention_ms, options.target_bytes, options.compression)
     configs = {name: _compacted_config(tables, name) for name in sorted({one.topic for one in partitions})}
     failed = 0
-    with Admin(options.bootstrap) as admin:
+    with jobs.open_admin(options) as admin:
         if not options.dry_run:
             admin.describe_topics(configs)
         for partition in partitions:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus import Admin, NewTopic
+from bus import NewTopic
 from bus.jobs.queries import (
     TopicTarget,
     add_pace_arguments,
@@ -187,7 +187,7 @@ def to_bus(
         .load()
     )
     keeps = options.timestamps == "keep"
-    target = TopicTarget(options.bootstrap, topic=None, keeps_timestamps=keeps)
+    target = TopicTarget(jobs.broker_options(options), topic=None, keeps_timestamps=keeps)
     query = (
         rows.writeStream.foreachBatch(batch_to_topic(partial(bus_rows, options=options), target))
         .option("checkpointLocation", options.checkpoint)
@@ -234,7 +234,7 @@ def kafka_partitions(spark: SparkSession, options: argparse.Namespace) -> dict[s
 
 def check_targets(options: argparse.Namespace, partitions: Mapping[str, int]) -> None:
     """Raises `JobFailed` for a topic of the bus that is not there, or has too few partitions."""
-    with Admin(options.bootstrap) as admin:
+    with jobs.open_admin(options) as admin:
         known = admin.list_topics()
         missing = [name for name in options.topics if options.prefix + name not in known]
         if missing and not options.create:
@@ -253,7 +253,7 @@ def check_targets(options: argparse.Namespace, partitions: Mapping[str, int]) ->
 def carried_offsets(spark: SparkSession, options: argparse.Namespace) -> dict[tuple[str, int], int]:
     """What the target says of how far an earlier run came. Counts for a new checkpoint alone."""
     target = spark.read.format("bus").options(
-        **{"bus.bootstrap.servers": options.bootstrap},
+        **jobs.broker_options(options),
         subscribe=",".join(options.prefix + name for name in options.topics),
         includeHeaders="true",
     )
@@ -266,7 +266,7 @@ def to_kafka(spark: SparkSession, options: argparse.Namespace, target: str = "ka
     """`target`: the format that takes rows for Kafka."""
     rows = (
         spark.readStream.format("bus")
-        .options(**{"bus.bootstrap.servers": options.bootstrap})
+        .options(**jobs.broker_options(options))
         .options(
             subscribe=",".join(options.topics),
             includeHeaders="true",

@@ -90,13 +90,13 @@ def stream_of(
 class TopicTarget:
     """Where the rows of a query go."""
 
-    address: str
+    broker: Mapping[str, str]  # as options of `format("bus")`
     topic: str | None  # None: the column `topic` says it
     keeps_timestamps: bool
     order: str = "rows"  # bus.order
 
     def options(self) -> dict[str, str]:
-        given = {"bus.bootstrap.servers": self.address, "bus.order": self.order}
+        given = {**self.broker, "bus.order": self.order}
         if self.topic is not None:
             given["topic"] = self.topic
         if self.keeps_timestamps:

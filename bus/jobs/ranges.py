@@ -78,12 +78,14 @@ def partition_offset(text: str) -> Given:
 
 
 def location_of(options: argparse.Namespace) -> Location:
-    return Location(root=options.root) if options.root else Location(address=options.bootstrap)
+    if options.root:
+        return Location(root=options.root)
+    return Location(address=options.bootstrap, settings={"profile": options.profile or ""})
 
 
 def place_options(options: argparse.Namespace) -> dict[str, str]:
     """The same, as options of `format("bus")`."""
-    return {"bus.root": options.root} if options.root else {"bus.bootstrap.servers": options.bootstrap}
+    return {"bus.root": options.root} if options.root else jobs.broker_options(options)
 
 
 def find_span(topic: str, options: argparse.Namespace) -> OffsetSpan:

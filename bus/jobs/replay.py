@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.client.admin.admin import Admin
 from bus.jobs.queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
 from bus.jobs.ranges import (
     Change,
@@ -115,10 +114,10 @@ def _replay(options: argparse.Namespace, spark: SparkSession) -> int:
     span = find_span(options.source, options)
     if options.dry_run:
         return _show(spark, span, csv=options.csv)
-    address = options.target_bootstrap or options.bootstrap
-    with Admin(address) as admin:
+    with jobs.open_admin(options, options.target_bootstrap) as admin:
         admin.describe_topics([options.target])
-    target = TopicTarget(address, options.target, options.timestamps == "keep", options.order)
+    broker = jobs.broker_options(options, options.target_bootstrap)
+    target = TopicTarget(broker, options.target, options.timestamps == "keep", options.order)
     rows = stream_of(spark, options.source, span, options, group="replay", has_headers=True)
     query = (
         rows.writeStream.foreachBatch(batch_to_topic(_change(span, options), target))

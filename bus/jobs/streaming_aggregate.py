@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.client.admin.admin import Admin
 from bus.jobs.queries import (
     TopicTarget,
     add_pace_arguments,
@@ -138,13 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _aggregate(options: argparse.Namespace, spark: SparkSession) -> int:
     span = find_span(options.source, options)
-    with Admin(options.bootstrap) as admin:
+    with jobs.open_admin(options) as admin:
         admin.describe_topics([options.target])
     rows = stream_of(spark, options.source, span, options, group="streaming-aggregate")
     records = parsed_records(rows, options.schema, key=options.key, time=options.time)
     results = windowed(records, window=options.window, slide=options.slide, late=options.late, measure=options.measure)
     # Results of a window come in the order of the state, which another attempt may not repeat.
-    target = TopicTarget(options.bootstrap, options.target, keeps_timestamps=False, order="content")
+    target = TopicTarget(jobs.broker_options(options), options.target, keeps_timestamps=False, order="content")
     # A batch at a time, since Spark lets no Python sink have a stream of updates.
     writer = results.writeStream.foreachBatch(batch_to_topic(as_topic_rows, target))
     query = (

@@ -17,6 +17,8 @@ from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bus.client.admin.admin import Admin
+from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, chosen_profile
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TopicPartition
@@ -103,15 +105,58 @@ def add_root_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
-    """`--address` as the command line calls it; `--bootstrap` is the same."""
+    """`--address` as the command line calls it; `--bootstrap` is the same. `--profile` has it, too."""
+    profile = os.environ.get(PROFILE_VARIABLE) or None
+    try:
+        address = _address_of(profile)
+    except BusError as error:
+        parser.error(f"{PROFILE_VARIABLE}: {error.message}")
     parser.add_argument(
         "--address",
         "--bootstrap",
         dest="bootstrap",
-        default=os.environ.get("BUS_ADDRESS") or "127.0.0.1:9094",
+        default=address,
         metavar="HOST:PORT",
-        help="a broker, or several with commas between (default: BUS_ADDRESS, or 127.0.0.1:9094)",
+        help="a broker, or several with commas between (default: BUS_ADDRESS, that of the profile, or 127.0.0.1:9094)",
     )
+    parser.add_argument(
+        "--profile",
+        action=_TakeProfile,
+        default=profile,
+        metavar="NAME",
+        help="profile of ~/.config/bus/config.toml: address and connection (default: BUS_PROFILE)",
+    )
+
+
+class _TakeProfile(argparse.Action):
+    """Its address is that of the job unless another one was given: then it is not the parser's own default."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        namespace.profile = value
+        try:
+            address = _address_of(value)
+        except BusError as error:
+            raise argparse.ArgumentError(self, error.message) from None
+        if namespace.bootstrap is parser.get_default("bootstrap"):
+            namespace.bootstrap = address
+
+
+def _address_of(profile: str | None) -> str:
+    found = chosen_profile({"profile": profile})
+    return os.environ.get(ADDRESS_VARIABLE) or (found.addresses if found is not None else "") or "127.0.0.1:9094"
+
+
+def open_admin(options: argparse.Namespace, address: str | None = None) -> Admin:
+    """Of the broker that the options name, or of another one that is reached in the same way."""
+    return Admin(address or options.bootstrap, profile=options.profile or "")
+
+
+def broker_options(options: argparse.Namespace, address: str | None = None) -> dict[str, str]:
+    """The same for `format("bus")`."""
+    profile = {"bus.profile": options.profile} if options.profile else {}
+    return {"bus.bootstrap.servers": address or options.bootstrap, **profile}
 
 
 def whole_number(text: str) -> int:

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from bus import Admin
 from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
-from bus.jobs import compact_files
 from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind
 from bus.records.log_schema import LOG_SCHEMA, nullable_type
+from bus.spark import jobs
 from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
@@ -241,7 +241,7 @@ def test_what_cannot_be_done_is_told_in_a_line(
     message: str,
 ) -> None:
     # As the job's own administrator, but it does not look for its broker for a minute.
-    monkeypatch.setattr(compact_files, "Admin", partial(Admin, default_api_timeout_ms=500))
+    monkeypatch.setattr(jobs, "Admin", partial(Admin, default_api_timeout_ms=500))
     assert main(["--root", str(root.folder), *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -100,6 +100,9 @@ def test_spark_logs_in_and_shows_no_password(spark: SparkSession, tmp_path: Path
         read = spark.read.format("bus").options(**options, subscribe="t").load()
         assert read.count() == 10
         assert PASSWORD not in read._jdf.queryExecution().toString()
+        read = spark.read.format("bus").options(**profile_in(tmp_path, options), subscribe="t").load()
+        assert read.count() == 10
+        assert PASSWORD not in read._jdf.queryExecution().toString()
         checkpoint = tmp_path / "checkpoint"
         stream = spark.readStream.format("bus").options(**options, subscribe="t", startingOffsets="earliest").load()
         query = (
@@ -115,3 +118,12 @@ def test_spark_logs_in_and_shows_no_password(spark: SparkSession, tmp_path: Path
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def profile_in(folder: Path, options: dict[str, str]) -> dict[str, str]:
+    """The same address and connection by a profile, as options."""
+    lines = [f"{name.removeprefix('kafka.').removeprefix('bus.')} = '{value}'" for name, value in options.items()]
+    path = folder / "config.toml"
+    path.write_text("\n".join(["[prod]", *lines, ""]))
+    path.chmod(0o600)
+    return {"bus.profile": "prod", "bus.configFile": str(path)}

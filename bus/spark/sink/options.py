@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_addresses, parse_config
+from bus.client.config.sources import default_addresses
 from bus.errors import BusError
 from bus.spark.source.options import OptionError
 
@@ -53,6 +54,8 @@ _NAMES = (
     "includeHeaders",
     "kafka.bootstrap.servers",
     "bus.bootstrap.servers",
+    "bus.profile",
+    "bus.configFile",
     "bus.order",
     "bus.timestamps",
     "bus.txnAppId",
@@ -70,6 +73,8 @@ _SAME_PLACE = "a row goes where its column partition says, else where Kafka's de
 _CUT_BY_SIZE = "a task sends what it has in requests of kafka.max.request.size; nothing lingers"
 _BINARY = "keys and values are columns of text or binary; use DataFrame operations on them"
 _REFUSED = {
+    "profile": "use bus.profile",
+    "config_file": "use bus.configFile",
     "key_serializer": _BINARY,
     "value_serializer": _BINARY,
     "interceptors": "interceptors would run in Spark's tasks, where nothing can be told of them",
@@ -175,7 +180,7 @@ def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConf
             continue
         settings[setting] = _typed(name, text, setting)
     try:
-        return parse_config(ProducerConfig, settings)
+        return parse_config(ProducerConfig, {**settings, **_profile(texts)})
     except BusError as error:
         raise OptionError(f"kafka.*, of the producer that a task is: {error.message}") from None
 
@@ -191,6 +196,9 @@ def _typed(name: str, text: str, setting: str) -> Any:
 
 def _addresses(texts: Mapping[str, str]) -> tuple[str, ...]:
     named = {name: texts[name] for name in ("bus.bootstrap.servers", "kafka.bootstrap.servers") if name in texts}
+    default = None if named else _default_address(texts)
+    if default is not None:
+        named["bus.profile"] = default
     if len(named) != 1:
         found = " and ".join(named) or "neither it nor kafka.bootstrap.servers"
         raise OptionError(f"expected bus.bootstrap.servers, a broker's address, found {found}")
@@ -199,6 +207,18 @@ def _addresses(texts: Mapping[str, str]) -> tuple[str, ...]:
         return parse_addresses(text)
     except BusError as error:
         raise OptionError(f"{name}: {error.message}") from None
+
+
+def _default_address(texts: Mapping[str, str]) -> str | None:
+    try:
+        return default_addresses(_profile(texts))
+    except BusError as error:
+        raise OptionError(f"bus.profile: {error.message}") from None
+
+
+def _profile(texts: Mapping[str, str]) -> dict[str, str]:
+    found = {"profile": _text(texts, "bus.profile"), "config_file": _text(texts, "bus.configFile")}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def _order(texts: Mapping[str, str]) -> RowOrder:

@@ -17,6 +17,8 @@ from typing import Any
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.parsing import parse_addresses, parse_config
+from bus.client.config.security import security_settings
+from bus.client.config.sources import PROFILE_SETTINGS, default_addresses
 from bus.errors import BusError
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
@@ -130,6 +132,8 @@ OPTION_NAMES = (
     "kafka.bootstrap.servers",
     "kafka.group.id",
     "bus.bootstrap.servers",
+    "bus.profile",
+    "bus.configFile",
     "bus.root",
     "bus.group.id",
     "bus.progress",
@@ -159,12 +163,14 @@ _REFUSED = {
     "key.deserializer": "keys are binary columns; use DataFrame operations on them",
     "value.deserializer": "values are binary columns; use DataFrame operations on them",
     "enable.auto.commit": "the query commits its progress by itself: see bus.progress",
+    "profile": "use bus.profile",
+    "config.file": "use bus.configFile",
     "interceptor.classes": "interceptors would run in Spark's tasks, where nothing can be told of them",
 }
 _CLIENT_SETTINGS = {
     found.name.replace("_", "."): found.name
     for found in fields(ConsumerConfig)
-    if found.name not in ("group_id", "interceptors")
+    if found.name not in ("group_id", "interceptors", *PROFILE_SETTINGS)
 }
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -265,7 +271,8 @@ class _Options:
             raise OptionError(f"{name}: {error}") from None
 
     def client_settings(self) -> dict[str, Any]:
-        """What `kafka.*` says of the client, by the names of its Python settings, as typed values."""
+        """What `kafka.*` says of the client, by the names of its Python settings, as typed values. How it connects is
+        settled here, on the driver: executors have neither its profiles nor its environment."""
         settings: dict[str, Any] = {}
         for name, text in self._texts.items():
             given = name.removeprefix("kafka.")
@@ -273,10 +280,16 @@ class _Options:
             if name.startswith("kafka.") and setting is not None and given not in _WITHOUT_MEANING:
                 settings[setting] = _typed(name, text, setting)
         try:
-            parse_config(ConsumerConfig, settings)
+            config = parse_config(ConsumerConfig, {**settings, **self.profile()})
         except BusError as error:
             raise OptionError(f"kafka.*: {error.message}") from None
-        return settings
+        resolved = security_settings(config)
+        return settings if resolved == security_settings(ConsumerConfig()) else {**settings, **resolved}
+
+    def profile(self) -> dict[str, str]:
+        """What names a profile of the client."""
+        found = {"profile": self.text("bus.profile"), "config_file": self.text("bus.configFile")}
+        return {name: text for name, text in found.items() if text is not None}
 
     def check_names(self, *, is_stream: bool) -> None:
         for name in self._texts:
@@ -337,10 +350,20 @@ def _location(options: _Options) -> Location:
         found = " and ".join([*named, *(["bus.root"] if root is not None else [])])
         raise OptionError(f"{found}: expected one of them, where the log is")
     if not named and root is None:
-        raise OptionError("expected bus.bootstrap.servers, a broker's address, or bus.root, the storage; found neither")
+        named = _default_address(options)
     for name, text in named.items():
         _check_addresses(name, text)
     return Location(next(iter(named.values()), None), root, options.client_settings())
+
+
+def _default_address(options: _Options) -> dict[str, str]:
+    try:
+        found = default_addresses(options.profile())
+    except BusError as error:
+        raise OptionError(f"bus.profile: {error.message}") from None
+    if found is None:
+        raise OptionError("expected bus.bootstrap.servers, a broker's address, or bus.root, the storage; found neither")
+    return {"bus.profile": found}
 
 
 def _check_addresses(name: str, text: str) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
-from bus.spark.jobs import add_bootstrap_argument, add_root_argument, first_line, timestamp_ms
+from bus.spark.jobs import (
+    add_bootstrap_argument,
+    add_root_argument,
+    broker_options,
+    first_line,
+    open_admin,
+    timestamp_ms,
+)
 
 IN_A_TASK = """[PYTHON_DATA_SOURCE_ERROR] Failed to read: Traceback (most recent call last):
   File "/srv/bus/source.py", line 5, in read
@@ -59,13 +67,24 @@ def test_text_that_is_no_time_is_refused() -> None:
         ({"BUS_ROOT": "/srv/bus", "BUS_ADDRESS": "h:1"}, [], ("/srv/bus", "h:1")),
         ({"BUS_ROOT": "/srv/bus", "BUS_ADDRESS": "h:1"}, ["--root", "r", "--address", "h:2"], ("r", "h:2")),
         ({}, ["--bootstrap", "h:2"], ("./bus-data", "h:2")),
+        ({}, ["--profile", "prod"], ("./bus-data", "p:1,p:2")),
+        ({"BUS_PROFILE": "prod"}, [], ("./bus-data", "p:1,p:2")),
+        ({"BUS_PROFILE": "prod", "BUS_ADDRESS": "h:1"}, [], ("./bus-data", "h:1")),
+        ({"BUS_PROFILE": "prod"}, ["--profile", "bare"], ("./bus-data", "127.0.0.1:9094")),
+        ({}, ["--address", "127.0.0.1:9094", "--profile", "prod"], ("./bus-data", "127.0.0.1:9094")),
+        ({}, ["--profile", "prod", "--address", "h:2"], ("./bus-data", "h:2")),
     ],
 )
 def test_root_and_address_are_found_as_by_the_command_line(
-    environment: dict[str, str], arguments: list[str], found: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str],
+    arguments: list[str],
+    found: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    for name in ("BUS_ROOT", "BUS_ADDRESS"):
+    for name in ("BUS_ROOT", "BUS_ADDRESS", "BUS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BUS_CONFIG_FILE", str(profiles_in(tmp_path)))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     parser = argparse.ArgumentParser()
@@ -73,3 +92,36 @@ def test_root_and_address_are_found_as_by_the_command_line(
     add_bootstrap_argument(parser)
     options = parser.parse_args(arguments)
     assert (options.root, options.bootstrap) == found
+
+
+def test_profile_of_a_job_is_that_of_its_administrator_and_of_its_queries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("BUS_ADDRESS", "BUS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BUS_CONFIG_FILE", str(profiles_in(tmp_path)))
+    parser = argparse.ArgumentParser()
+    add_bootstrap_argument(parser)
+    options = parser.parse_args(["--profile", "prod"])
+    assert broker_options(options) == {"bus.bootstrap.servers": "p:1,p:2", "bus.profile": "prod"}
+    assert broker_options(options, "other:1") == {"bus.bootstrap.servers": "other:1", "bus.profile": "prod"}
+    assert broker_options(parser.parse_args([])) == {"bus.bootstrap.servers": "127.0.0.1:9094"}
+    with open_admin(options) as admin:
+        assert admin._config.sasl_password == "hush"
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--profile", "prd"])
+    assert "argument --profile: " in capsys.readouterr().err
+    monkeypatch.setenv("BUS_PROFILE", "prd")
+    with pytest.raises(SystemExit, match="2"):
+        add_bootstrap_argument(argparse.ArgumentParser())
+    assert "expected one of its profiles, bare, prod, found 'prd'" in capsys.readouterr().err
+
+
+def profiles_in(folder: Path) -> Path:
+    path = folder / "config.toml"
+    path.write_text(
+        '[prod]\nbootstrap.servers = ["p:1", "p:2"]\nsecurity.protocol = "SASL_PLAINTEXT"\n'
+        'sasl.mechanism = "SCRAM-SHA-512"\nsasl.username = "alice"\nsasl.password = "hush"\n[bare]\n'
+    )
+    path.chmod(0o600)
+    return path

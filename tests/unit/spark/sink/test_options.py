@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bus.spark.sink.options import Application, RowOrder, SinkOptions, parse_sink_options
 from bus.spark.sink.stamps import task_identity
 from bus.spark.source.options import OptionError
 
+PROFILE = '[prod]\nbootstrap.servers = "p:1"\nsecurity.protocol = "SSL"\nssl.key.password.file = "password"\n'
 HERE = {"bus.bootstrap.servers": "localhost:9092"}
 
 
@@ -107,6 +110,24 @@ def test_wrong_option_is_refused_with_what_was_expected(given: dict[str, str], m
 def test_address_is_needed() -> None:
     with pytest.raises(OptionError, match=r"expected bus\.bootstrap\.servers, a broker's address, found neither"):
         parse_sink_options({"topic": "t"}, is_stream=False)
+
+
+def test_profile_has_the_address_and_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BUS_ADDRESS", "BUS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "config.toml"
+    file.write_text(PROFILE)
+    (tmp_path / "password").write_text("hush\n")
+    given = {"bus.profile": "prod", "bus.configFile": str(file), "topic": "t"}
+    options = parse_sink_options(given, is_stream=True)
+    assert options.addresses == ("p:1",)
+    assert (options.config.security_protocol, options.config.ssl_key_password) == ("SSL", "hush")
+    assert "hush" not in repr(options)
+    assert parse_sink_options({**given, "bus.bootstrap.servers": "q:1"}, is_stream=True).addresses == ("q:1",)
+    with pytest.raises(OptionError, match="expected one of its profiles, prod, found 'prd'"):
+        parse_sink_options({**given, "bus.profile": "prd"}, is_stream=True)
+    with pytest.raises(OptionError, match=r"kafka\.profile: use bus.profile"):
+        parse_sink_options({**given, "kafka.profile": "prod"}, is_stream=True)
 
 
 def test_streaming_query_numbers_its_batches_itself() -> None:

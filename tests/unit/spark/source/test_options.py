@@ -23,6 +23,7 @@ from bus.spark.source.positions import AtGroup, AtOffsets, AtTime, AtTimes, AtVe
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 A_0, A_1, B_0, B_2 = (TopicPartition(*found) for found in (("a", 0), ("a", 1), ("b", 0), ("b", 2)))
+PROFILE = '[prod]\nbootstrap.servers = "p:1"\nsecurity.protocol = "SSL"\nssl.key.password.file = "password"\n'
 LEAST = {"kafka.bootstrap.servers": "localhost:9094", "subscribe": "orders"}
 
 
@@ -282,6 +283,35 @@ def test_settings_of_tls_are_the_client_s_and_a_password_is_shown_nowhere() -> N
     assert "hush" not in repr(options)
 
 
+def test_profile_has_the_address_and_the_connection_and_goes_to_executors_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUS_ADDRESS", "BUS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "config.toml"
+    file.write_text(PROFILE)
+    (tmp_path / "password").write_text("hush\n")
+    given = {"bus.profile": "prod", "bus.configFile": str(file), "subscribe": "orders"}
+    options = parse_source_options(given, is_stream=True)
+    assert options.location.address == "p:1"
+    assert options.location.settings["security_protocol"] == "SSL"
+    assert options.location.settings["ssl_key_password"] == "hush"
+    assert not options.location.settings.keys() & {"profile", "config_file"}
+    assert "hush" not in repr(options)
+    at_another = parse_source_options({**given, "kafka.bootstrap.servers": "q:1"}, is_stream=True)
+    assert at_another.location.address == "q:1"
+    for broken, said in (
+        ({**given, "bus.profile": "prd"}, "bus.profile: .*expected one of its profiles, prod, found 'prd'"),
+        ({**LEAST, "kafka.profile": "prod"}, "kafka.profile: use bus.profile"),
+        (
+            {"subscribe": "orders"},
+            r"expected bus\.bootstrap\.servers, .*found neither",
+        ),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_source_options(broken, is_stream=True)
+
+
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
 def test_a_limit_of_triggers_in_a_batch_query_warns_as_in_spark(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
@@ -346,7 +376,13 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", OPTION_NAMES)
-def test_an_option_counts_in_whichever_case_its_name_is(name: str) -> None:
+def test_an_option_counts_in_whichever_case_its_name_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "1111").write_text('[1111]\nsecurity.protocol = "SSL"\n')  # for bus.profile and bus.configFile
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BUS_PROFILE", "1111")
+    monkeypatch.setenv("BUS_CONFIG_FILE", "1111")
     value = VALUES.get(name, "1111")
     is_stream = not name.lower().removeprefix("bus.").startswith("ending")
     assert parsed({name: value}, is_stream=is_stream) != parsed({"bus.bootstrap.servers": "x:1"}, is_stream=is_stream)
