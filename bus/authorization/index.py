@@ -6,7 +6,7 @@ as long as it likes; `AclIndexDraft` makes the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -92,6 +92,14 @@ class AclIndexDraft:
         if self._copied is None:
             self._copied = _Copied(self._base)
         return self._copied
+
+
+def index_of(acls: Iterable[AclBinding]) -> AclIndex:
+    """Each binding once."""
+    draft = AclIndexDraft(NO_ACLS)
+    for acl in acls:
+        draft.add(acl)
+    return draft.finish()
 
 
 class _Copied:

@@ -22,7 +22,7 @@ from bus.authorization.acls import (
     PatternType,
 )
 from bus.authorization.decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
-from bus.authorization.index import NO_ACLS, AclIndexDraft
+from bus.authorization.index import index_of
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
@@ -243,11 +243,9 @@ def _decide(admin: Admin, requester: Requester, operation: AclOperation, resourc
     names = ("super.users", "allow.everyone.if.no.acl.found")
     configs = {one.name: one.value for one in admin.describe_configs(kind="broker", keys=names)}
     super_users = frozenset(one.strip() for one in configs[names[0]].split(";"))
-    draft = AclIndexDraft(NO_ACLS)
-    for acl in admin.describe_acls(AclBindingFilter(resource.resource_type, resource.name, PatternMatch.MATCH)):
-        draft.add(acl)
+    about = admin.describe_acls(AclBindingFilter(resource.resource_type, resource.name, PatternMatch.MATCH))
     policy = AclPolicy(super_users, configs[names[1]] == "true")
-    return decide_access(draft.finish(), requester, operation, resource, policy)
+    return decide_access(index_of(about), requester, operation, resource, policy)
 
 
 def _show_rule(decision: Decision) -> str:

@@ -24,7 +24,7 @@ from bus.authorization.acls import (
     PatternType,
 )
 from bus.authorization.decisions import AclPolicy, DefaultRule, Requester, decide_access
-from bus.authorization.index import NO_ACLS, AclIndex, AclIndexDraft
+from bus.authorization.index import AclIndex, AclIndexDraft, index_of
 
 SETS = int(os.environ.get("BUS_ACL_SETS", "1000"))
 FIRST_SEED = int(os.environ.get("BUS_ACL_SEED", "0"))
@@ -54,11 +54,8 @@ acls = st.builds(
 )
 
 
-def index_of(added: Iterable[AclBinding], removed: Iterable[AclBinding] = ()) -> AclIndex:
-    draft = AclIndexDraft(NO_ACLS)
-    for acl in added:
-        draft.add(acl)
-    draft = AclIndexDraft(draft.finish())
+def index_after(added: Iterable[AclBinding], removed: Iterable[AclBinding] = ()) -> AclIndex:
+    draft = AclIndexDraft(index_of(added))
     for acl in removed:
         draft.remove(acl)
     return draft.finish()
@@ -128,8 +125,8 @@ def check(index: AclIndex, bindings: Iterable[AclBinding], requester: Requester,
 def test_the_index_decides_as_a_scan(
     bindings: list[AclBinding], kept: int, requester: Requester, asked: AclResource
 ) -> None:
-    check(index_of(bindings, bindings[kept:]), bindings[:kept], requester, asked)
-    assert index_of(bindings, bindings[kept:]) == index_of(bindings[:kept])
+    check(index_after(bindings, bindings[kept:]), bindings[:kept], requester, asked)
+    assert index_after(bindings, bindings[kept:]) == index_after(bindings[:kept])
 
 
 @pytest.mark.parametrize("first_seed", range(FIRST_SEED, FIRST_SEED + SETS, 1000))
@@ -150,14 +147,14 @@ def test_the_index_decides_as_a_scan_of_random_sets(first_seed: int) -> None:
         }
         requester = Requester(chance.choice(PRINCIPALS[:2]), chance.choice(HOSTS[1:]))
         asked = AclResource(chance.choice(TYPES), chance.choice(NAMES))
-        check(index_of(found), found, requester, asked)
+        check(index_after(found), found, requester, asked)
 
 
 @given(st.lists(acls, max_size=10, unique=True), st.sampled_from(TYPES), st.sampled_from(NAMES))
 def test_the_filter_match_finds_what_can_decide(bindings: list[AclBinding], kind: AclResourceType, name: str) -> None:
     wanted = AclBindingFilter(kind, name, PatternMatch.MATCH)
     found = [acl for acl in bindings if wanted.matches(acl)]
-    index = index_of(bindings)
+    index = index_after(bindings)
     principals = {acl.principal for acl in bindings}
     asked = AclResource(kind, name)
     assert set(found) == {acl for principal in principals for acl in index.find(asked, principal)}

@@ -20,6 +20,7 @@ from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.call_permissions import CALL_RULES, CallRule
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.acl_messages import encode_operation
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -276,7 +277,7 @@ class CallAuthorization:
                 await share.wait()
             if not item.error_code:
                 found = self._authorizer.allowed_operations(caller, wish.resource_type, wish.name(item))
-                item.authorized_operations.extend(pb.AclOperation.Value(f"ACL_OPERATION_{one.name}") for one in found)
+                item.authorized_operations.extend(map(encode_operation, found))
 
 
 @dataclass(frozen=True, slots=True)

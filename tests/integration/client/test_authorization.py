@@ -15,13 +15,11 @@ from bus import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
-    AclPermission,
     AclResourceType,
     Admin,
     BusError,
     Consumer,
     NewTopic,
-    PatternType,
     Producer,
     TopicPartition,
 )
@@ -29,6 +27,7 @@ from bus.broker import Broker
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
+from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
@@ -93,10 +92,6 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
         yield bus
 
 
-def allow(who: str, operation: AclOperation, name: str, of: AclResourceType = AclResourceType.TOPIC) -> AclBinding:
-    return AclBinding(of, name, PatternType.LITERAL, f"User:{who}", "*", operation, AclPermission.ALLOW)
-
-
 @pytest.mark.parametrize(("super_users", "is_told"), [("", True), ("User:root", False)])
 def test_a_broker_that_would_refuse_every_call_says_so(
     super_users: str, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -109,7 +104,10 @@ def test_a_broker_that_would_refuse_every_call_says_so(
 def test_a_record_that_may_not_be_written_fails_at_once_and_others_go_on(bus: Bus) -> None:
     with bus.admin() as admin:
         admin.create_acls(
-            [allow("writer", AclOperation.WRITE, "orders"), allow("writer", AclOperation.DESCRIBE, "secret")]
+            [
+                allow(AclOperation.WRITE, "orders", principal="User:writer"),
+                allow(AclOperation.DESCRIBE, "secret", principal="User:writer"),
+            ]
         )
     with Producer(bus.address, **bus.settings("writer")) as producer:
         fine, denied = producer.send("orders", b"1"), producer.send("secret", b"2")
@@ -123,7 +121,7 @@ def test_a_record_that_may_not_be_written_fails_at_once_and_others_go_on(bus: Bu
 
 
 def test_a_producer_whose_right_is_taken_away_is_refused_from_then_on(bus: Bus) -> None:
-    right = allow("former", AclOperation.WRITE, "orders")
+    right = allow(AclOperation.WRITE, "orders", principal="User:former")
     with bus.admin() as admin, Producer(bus.address, **bus.settings("former")) as producer:
         admin.create_acls([right])
         producer.send("orders", b"1").result(20)
@@ -150,10 +148,10 @@ def test_a_consumer_without_the_right_to_its_group_or_topic_raises_from_poll(bus
             poll()
         assert refused.value.code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         with pytest.raises(BusError, match=r"User:reader may not (Read|Describe) group g"):
-            poll(allow("reader", AclOperation.DESCRIBE, "orders"))
+            poll(allow(AclOperation.DESCRIBE, "orders", principal="User:reader"))
         with pytest.raises(BusError, match="User:reader may not Read topic orders"):
-            poll(allow("reader", AclOperation.READ, "g", AclResourceType.GROUP))
-        assert poll(allow("reader", AclOperation.READ, "orders"))[0].topic == "orders"
+            poll(allow(AclOperation.READ, "g", AclResourceType.GROUP, principal="User:reader"))
+        assert poll(allow(AclOperation.READ, "orders", principal="User:reader"))[0].topic == "orders"
 
 
 def test_an_assigned_consumer_raises_and_is_told_which_topic(bus: Bus) -> None:
@@ -167,7 +165,7 @@ def test_an_assigned_consumer_raises_and_is_told_which_topic(bus: Bus) -> None:
 
 def test_a_transaction_without_the_right_to_its_id_is_refused(bus: Bus) -> None:
     with bus.admin() as admin:
-        admin.create_acls([allow("mover", AclOperation.WRITE, "orders")])
+        admin.create_acls([allow(AclOperation.WRITE, "orders", principal="User:mover")])
     producer = Producer(bus.address, transactional_id="mover-1", **bus.settings("mover"))
     try:
         with pytest.raises(BusError) as refused:
@@ -179,7 +177,7 @@ def test_a_transaction_without_the_right_to_its_id_is_refused(bus: Bus) -> None:
 
 def test_an_administrator_sees_what_may_be_described_and_changes_what_may_be_changed(bus: Bus) -> None:
     with bus.admin() as admin:
-        admin.create_acls([allow("viewer", AclOperation.DESCRIBE, "orders")])
+        admin.create_acls([allow(AclOperation.DESCRIBE, "orders", principal="User:viewer")])
     with bus.admin("viewer") as viewer:
         assert viewer.list_topics() == ["orders"]
         for call in (
@@ -188,7 +186,7 @@ def test_an_administrator_sees_what_may_be_described_and_changes_what_may_be_cha
             lambda: viewer.describe_cluster(),
             lambda: viewer.elect_leaders(),
             lambda: viewer.describe_acls(),
-            lambda: viewer.create_acls([allow("viewer", AclOperation.ALL, "orders")]),
+            lambda: viewer.create_acls([allow(AclOperation.ALL, "orders", principal="User:viewer")]),
             lambda: viewer.describe_user_scram_credentials(),
             lambda: viewer.describe_quota_usage(),
             lambda: viewer.describe_configs(kind="broker"),

@@ -10,21 +10,18 @@ from pathlib import Path
 import pytest
 
 from bus import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
-    AclPermission,
-    AclResourceType,
     Admin,
     BusError,
     NewTopic,
-    PatternType,
     Producer,
 )
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
 from tests.integration.grpc_api.test_listeners import wait_for_both
+from tests.support.acls import allow, prefixed
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
@@ -75,15 +72,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-CREATE = AclBinding(
-    AclResourceType.TOPIC,
-    "mine-",
-    PatternType.PREFIXED,
-    "User:alice",
-    "*",
-    AclOperation.CREATE,
-    AclPermission.ALLOW,
-)
+CREATE = prefixed(allow(AclOperation.CREATE, "mine-"))
 
 
 def test_a_call_that_a_broker_sends_on_is_checked_as_its_callers(pair: Pair) -> None:

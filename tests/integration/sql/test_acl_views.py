@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import bus.sql
-from bus import AclBinding, AclOperation, AclPermission, AclResourceType, Admin, NewTopic, PatternType
+from bus import AclOperation, Admin, NewTopic
 from bus.config.broker import BrokerConfig
+from tests.support.acls import allow, deny, prefixed
 from tests.support.broker_thread import running_broker
 
 CONFIG = BrokerConfig(authorizer_class_name="acl", super_users="User:ANONYMOUS")
-
-
-def acl(
-    operation: AclOperation, name: str, *, who: str = "User:alice", permission: AclPermission = AclPermission.ALLOW
-) -> AclBinding:
-    pattern = PatternType.PREFIXED if name.endswith("-") else PatternType.LITERAL
-    return AclBinding(AclResourceType.TOPIC, name, pattern, who, "*", operation, permission)
 
 
 def test_lists_and_what_follows_from_them_can_be_queried(tmp_path: Path) -> None:
@@ -25,9 +19,9 @@ def test_lists_and_what_follows_from_them_can_be_queried(tmp_path: Path) -> None
         admin.create_topics([NewTopic("orders-1"), NewTopic("other")])
         admin.create_acls(
             [
-                acl(AclOperation.READ, "orders-"),
-                acl(AclOperation.ALL, "orders-1", who="User:*", permission=AclPermission.DENY),
-                acl(AclOperation.ALTER_CONFIGS, "other"),
+                prefixed(allow(AclOperation.READ, "orders-")),
+                deny(AclOperation.ALL, "orders-1", principal="User:*"),
+                allow(AclOperation.ALTER_CONFIGS, "other"),
             ]
         )
     with bus.sql.connect(str(root)) as connection:

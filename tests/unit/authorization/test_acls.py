@@ -20,17 +20,10 @@ from bus.authorization.acls import (
     check_acl,
 )
 from bus.errors import ErrorCode
+from tests.support.acls import allow, prefixed
 
-READ_ORDERS = AclBinding(
-    AclResourceType.TOPIC,
-    "orders",
-    PatternType.LITERAL,
-    "User:alice",
-    "*",
-    AclOperation.READ,
-    AclPermission.ALLOW,
-)
-READ_ORD = replace(READ_ORDERS, resource_name="ord", pattern_type=PatternType.PREFIXED)
+READ_ORDERS = allow(AclOperation.READ, "orders")
+READ_ORD = prefixed(allow(AclOperation.READ, "ord"))
 READ_ALL = replace(READ_ORDERS, resource_name="*")
 
 

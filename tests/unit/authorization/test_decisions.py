@@ -9,10 +9,8 @@ from bus.authorization.acls import (
     CLUSTER,
     AclBinding,
     AclOperation,
-    AclPermission,
     AclResource,
     AclResourceType,
-    PatternType,
 )
 from bus.authorization.decisions import (
     AclPolicy,
@@ -23,41 +21,16 @@ from bus.authorization.decisions import (
     decide_access,
     decide_access_to_any,
 )
-from bus.authorization.index import NO_ACLS, AclIndex, AclIndexDraft
+from bus.authorization.index import NO_ACLS, AclIndexDraft, index_of
+from tests.support.acls import allow, deny, prefixed
 
 ALICE = Requester("User:alice", "10.0.0.1")
 ORDERS = AclResource(AclResourceType.TOPIC, "orders")
 OP = AclOperation
 
 
-def allow(
-    operation: AclOperation = OP.READ,
-    name: str = "orders",
-    *,
-    principal: str = "User:alice",
-    host: str = "*",
-    of: AclResourceType = AclResourceType.TOPIC,
-) -> AclBinding:
-    return AclBinding(of, name, PatternType.LITERAL, principal, host, operation, AclPermission.ALLOW)
-
-
-def deny(operation: AclOperation = OP.READ, name: str = "orders", *, principal: str = "User:alice") -> AclBinding:
-    return replace(allow(operation, name, principal=principal), permission=AclPermission.DENY)
-
-
-def prefixed(acl: AclBinding) -> AclBinding:
-    return replace(acl, pattern_type=PatternType.PREFIXED)
-
-
-def index_of(*acls: AclBinding) -> AclIndex:
-    draft = AclIndexDraft(NO_ACLS)
-    for acl in acls:
-        draft.add(acl)
-    return draft.finish()
-
-
 def decide(*acls: AclBinding, operation: AclOperation = OP.READ, policy: AclPolicy | None = None) -> Decision:
-    return decide_access(index_of(*acls), ALICE, operation, ORDERS, policy or AclPolicy())
+    return decide_access(index_of(acls), ALICE, operation, ORDERS, policy or AclPolicy())
 
 
 def test_what_no_binding_allows_is_denied() -> None:
@@ -118,7 +91,7 @@ def test_to_be_denied_to_describe_leaves_the_right_to_read() -> None:
 
 
 def test_prefixes_know_no_separators() -> None:
-    index = index_of(prefixed(allow(name="pay")))
+    index = index_of([prefixed(allow(name="pay"))])
     for name, is_allowed in (("pay", True), ("payments", True), ("pay.me", True), ("pa", False), ("Pay", False)):
         topic = AclResource(AclResourceType.TOPIC, name)
         assert decide_access(index, ALICE, OP.READ, topic).is_allowed is is_allowed
@@ -139,7 +112,7 @@ def test_only_what_no_binding_names_is_open_to_everyone() -> None:
 
 
 def test_all_operations_that_are_allowed_are_listed() -> None:
-    index = index_of(allow(OP.WRITE), allow(OP.ALTER_CONFIGS), deny(OP.DESCRIBE_CONFIGS))
+    index = index_of([allow(OP.WRITE), allow(OP.ALTER_CONFIGS), deny(OP.DESCRIBE_CONFIGS)])
     assert allowed_operations(index, ALICE, ORDERS, AclPolicy()) == [OP.WRITE, OP.DESCRIBE, OP.ALTER_CONFIGS]
     assert allowed_operations(index, ALICE, CLUSTER, AclPolicy()) == []
 
@@ -165,19 +138,19 @@ def test_all_operations_that_are_allowed_are_listed() -> None:
     ],
 )
 def test_whether_there_is_any_topic_to_write_to(acls: tuple[AclBinding, ...], is_allowed: bool) -> None:
-    found = decide_access_to_any(index_of(*acls), ALICE, OP.WRITE, AclResourceType.TOPIC)
+    found = decide_access_to_any(index_of(acls), ALICE, OP.WRITE, AclResourceType.TOPIC)
     assert found.is_allowed is is_allowed
 
 
 def test_any_topic_may_be_written_to_where_what_is_not_named_is_open() -> None:
     policy = AclPolicy(allows_unnamed=True)
     for acl, is_allowed in ((deny(OP.WRITE), True), (deny(OP.WRITE, name="*"), False)):
-        found = decide_access_to_any(index_of(acl), ALICE, OP.WRITE, AclResourceType.TOPIC, policy)
+        found = decide_access_to_any(index_of([acl]), ALICE, OP.WRITE, AclResourceType.TOPIC, policy)
         assert found.is_allowed is is_allowed
 
 
 def test_a_binding_is_added_once_and_removed_once() -> None:
-    draft = AclIndexDraft(index_of(allow()))
+    draft = AclIndexDraft(index_of([allow()]))
     with pytest.raises(AssertionError, match="expected a new binding"):
         draft.add(allow())
     draft.remove(allow())
@@ -187,7 +160,7 @@ def test_a_binding_is_added_once_and_removed_once() -> None:
 
 
 def test_a_draft_changes_nothing_that_others_hold() -> None:
-    before = index_of(allow())
+    before = index_of([allow()])
     draft = AclIndexDraft(before)
     assert draft.finish() is before
     draft.add(deny())

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
+from bus.authorization.acls import AclBinding, AclOperation, AclPermission
 from bus.authorization.decisions import AclPolicy
 from bus.authorization.index import AclIndex, AclIndexDraft
 from bus.broker_api.authorization import Access, Authorizer
@@ -19,18 +19,11 @@ from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
+from tests.support.acls import allow
 
 T = TypeVar("T")
 ALICE = Caller("connection", "/10.0.0.1", "request", "User:alice")
-WRITE_ORDERS = AclBinding(
-    AclResourceType.TOPIC,
-    "orders",
-    PatternType.LITERAL,
-    "User:alice",
-    "10.0.0.1",
-    AclOperation.WRITE,
-    AclPermission.ALLOW,
-)
+WRITE_ORDERS = allow(AclOperation.WRITE, "orders", host="10.0.0.1")
 REFUSED = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "User:alice may not Write topic orders")
 
 

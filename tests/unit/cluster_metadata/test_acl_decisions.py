@@ -8,12 +8,10 @@ from bus.authorization.acls import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
-    AclPermission,
     AclResourceType,
     PatternMatch,
-    PatternType,
 )
-from bus.authorization.index import AclIndexDraft
+from bus.authorization.index import index_of
 from bus.cluster_metadata.acl_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import (
@@ -26,12 +24,11 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
 from bus.errors import ErrorCode, Refused
+from tests.support.acls import allow, prefixed
 
-READ = AclBinding(
-    AclResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", AclOperation.READ, AclPermission.ALLOW
-)
-WRITE = replace(READ, operation=AclOperation.WRITE)
-PREFIX = replace(READ, resource_name="ord", pattern_type=PatternType.PREFIXED)
+READ = allow(AclOperation.READ, "orders")
+WRITE = allow(AclOperation.WRITE, "orders")
+PREFIX = prefixed(allow(AclOperation.READ, "ord"))
 LEVEL = FeatureLevel("bus.version", LEVEL_OF_SECURITY)
 
 
@@ -56,10 +53,8 @@ def test_a_binding_that_cannot_be_costs_itself_alone() -> None:
 
 
 def test_more_bindings_than_there_may_be_are_refused() -> None:
-    draft = AclIndexDraft(EMPTY_CLUSTER.acls)
-    for number in range(ACLS_MAX - 1):
-        draft.add(replace(READ, resource_name=f"topic-{number}"))
-    full = replace(EMPTY_CLUSTER, level=LEVEL_OF_SECURITY, acls=draft.finish())
+    acls = (replace(READ, resource_name=f"topic-{number}") for number in range(ACLS_MAX - 1))
+    full = replace(EMPTY_CLUSTER, level=LEVEL_OF_SECURITY, acls=index_of(acls))
     step = decide_create_acls(full, [READ, WRITE, READ])
     assert isinstance(step.response, list)
     assert [why and why.code for why in step.response] == [None, ErrorCode.POLICY_VIOLATION, None]

@@ -12,12 +12,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from bus.authorization.acls import (
     AclBinding,
     AclOperation,
-    AclPermission,
     AclResourceType,
-    PatternType,
 )
 from bus.authorization.decisions import AclPolicy
-from bus.authorization.index import AclIndexDraft
+from bus.authorization.index import index_of
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.call_permissions import CALL_RULES
 from bus.broker_api.requests import Caller
@@ -27,6 +25,7 @@ from bus.grpc_api.server.authorization import CHECK_THEMSELVES, FORMS, CallAutho
 from bus.grpc_api.server.service_door import BUS, CLUSTER
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
+from tests.support.acls import allow
 
 METHODS = {method.name: method for service in (BUS, CLUSTER) for method in service.methods}
 CODES = {
@@ -38,17 +37,8 @@ CODES = {
 ALICE = Caller("connection", "/127.0.0.1", "request", "User:alice")
 
 
-def allow(
-    operation: AclOperation, name: str, of: AclResourceType = AclResourceType.TOPIC, principal: str = "User:alice"
-) -> AclBinding:
-    return AclBinding(of, name, PatternType.LITERAL, principal, "*", operation, AclPermission.ALLOW)
-
-
 def authorization(*acls: AclBinding, policy: AclPolicy | None = None, state: ClusterState = EMPTY_CLUSTER) -> Any:
-    draft = AclIndexDraft(EMPTY_CLUSTER.acls)
-    for acl in acls:
-        draft.add(acl)
-    known = replace(state, acls=draft.finish())
+    known = replace(state, acls=index_of(acls))
     return CallAuthorization(Authorizer(lambda: known, policy or AclPolicy(), LoopShares()))
 
 
