@@ -21,10 +21,13 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry
+from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.reflection import ReflectionServicer
 from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.grpc_api.server.service_door import ServiceDoor
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping
 from tests.simulation.network import SimulatedCall, broken
 
@@ -75,7 +78,8 @@ class Server:
     def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
         assert self._door is not None
         bus = BusServicer(api, self.streams, self._life.config, peers)
-        self._door.open(bus, ClusterServicer(api, bus))
+        reflection = ReflectionServicer(api, self.streams, OpenStreams(1), PLAINTEXT)
+        self._door.open(bus, ClusterServicer(api, bus), reflection)
 
     def _find(self, method: str) -> grpc.RpcMethodHandler | None:
         service = _METHODS[method].containing_service.full_name

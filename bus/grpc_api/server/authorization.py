@@ -4,7 +4,7 @@ What a call needs is decided by broker_api/call_permissions.py; here is where th
 its handler sees it: one that is refused as a whole is answered here, and of one whose items are refused the handler
 gets the rest, so an answer has the refusals in the places of their items. What may not be seen is taken out of answers.
 
-Produce, Fetch and GroupSession check each of their requests by themselves (`CHECK_THEMSELVES`).
+Produce, Fetch, GroupSession and the reflection check each of their requests by themselves (`CHECK_THEMSELVES`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 Handle = Callable[[Any], Awaitable[Any]]
 Names = tuple[Sequence[str], ...]  # for each need in turn; none: it does not apply
 
-CHECK_THEMSELVES = frozenset({"Produce", "ProduceOnce", "Fetch", "FetchOnce", "GroupSession", "SaslAuthenticate"})
+CHECK_THEMSELVES = frozenset(
+    {
+        "Produce",
+        "ProduceOnce",
+        "Fetch",
+        "FetchOnce",
+        "GroupSession",
+        "ServerReflectionInfo",
+        "SaslAuthenticate",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,27 @@ class StreamRegistry:
     def start(self, reader: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self._readers.start(reader, name)
 
+    async def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """To its end, in a task that `drain` cancels: then it raises `Unavailable`. Raises what `work` raises."""
+        task = self.start(_error_of(work), name)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise Unavailable("the broker stops")
+        if (error := task.result()) is not None:
+            raise error
+
     async def drain(self) -> None:
         self._stopping.begin()
         await self._readers.cancel()
+
+
+async def _error_of(work: Coroutine[Any, Any, None]) -> Exception | None:
+    """What it ends with: an exception of the task itself would be logged as a fault."""
+    try:
+        await work
+    except Exception as error:
+        return error
+    return None

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX, LoginAnswer, LoginApi, ScramLogin
-from bus.broker_api.requests import Caller, Unavailable
+from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import caller_of, with_error
 from bus.grpc_api.server.guards import StreamRegistry, abort_for, stream_login
@@ -45,30 +45,17 @@ class LoginHandler:
     ) -> None:
         caller = caller_of(context, self._listener)
         with self._api.one_of(caller.host):
-            # In a task that a stop of the broker cancels.
-            login = self._streams.start(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
-            try:
-                await asyncio.wait([login])
-            finally:
-                login.cancel()
-        if login.cancelled():
-            raise Unavailable("the broker stops")
-        if (error := login.result()) is not None:
-            raise error
+            await self._streams.run(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
 
     async def _authenticate(
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext, caller: Caller
-    ) -> Exception | None:
-        """What ends the stream with an error: an exception of the task itself would be logged as a fault."""
+    ) -> None:
         try:
             async with time_limit(LOGIN_SECONDS_MAX):
                 await self._converse(requests, context, caller)
         except asyncio.TimeoutError:
             message = f"expected the login to be done within {LOGIN_SECONDS_MAX:.0f} s"
-            return UnreadableRequest(Unreadable(grpc.StatusCode.UNAUTHENTICATED, message))
-        except Exception as error:
-            return error
-        return None
+            raise UnreadableRequest(Unreadable(grpc.StatusCode.UNAUTHENTICATED, message)) from None
 
     async def _converse(
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext, caller: Caller

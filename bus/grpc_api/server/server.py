@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.client_quotas import CallerPace
@@ -36,7 +35,8 @@ from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.quotas import QuotaHandler
-from bus.grpc_api.server.service_door import BUS, CLUSTER, Recognise, ServiceDoor
+from bus.grpc_api.server.reflection import ReflectionServicer
+from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -427,7 +427,8 @@ class BusServer:
         for one in self._listening:
             bus = BusServicer(api, self._streams, self._config, peers, one.name, open_streams)
             told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
-            one.door.open(told, ClusterServicer(api, bus), one.recognise_by_login(api))
+            reflection = ReflectionServicer(api, self._streams, open_streams, one.name)
+            one.door.open(told, ClusterServicer(api, bus), reflection, one.recognise_by_login(api))
         await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
@@ -519,11 +520,4 @@ class _Listening:
         self.door.identify_as(identity)
         self.server.add_generic_rpc_handlers((self.door,))
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
-        names = (
-            SERVICE_NAME,
-            CLUSTER.full_name,
-            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-            reflection.SERVICE_NAME,
-        )
-        reflection.enable_server_reflection(names, self.server)
         await self.server.start()

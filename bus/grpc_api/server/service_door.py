@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.grpc_api.server.guards import CallsInFlight
@@ -18,6 +19,7 @@ from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 BUS, CLUSTER = (pb.DESCRIPTOR.services_by_name[name] for name in ("Bus", "Cluster"))
+REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 # Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
 _SERIALIZED = ("Fetch", "FetchOnce")
 _NEW_HANDLER = {
@@ -43,13 +45,13 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)
-        self._handlers = _handlers(starting, starting, self._request_bytes_max, self._around)
+        self._handlers = _handlers(starting, starting, starting, self._request_bytes_max, self._around)
 
-    def open(self, bus: object, cluster: object, recognise: Recognise | None = None) -> None:
+    def open(self, bus: object, cluster: object, reflection: object, recognise: Recognise | None = None) -> None:
         """The servicers have a method for each call of the service. `recognise`: from now on, where only a broker that
         serves can tell who its callers are."""
         self._recognise = recognise or self._recognise
-        self._handlers = _handlers(bus, cluster, self._request_bytes_max, self._around)
+        self._handlers = _handlers(bus, cluster, reflection, self._request_bytes_max, self._around)
 
     def _around(self, handle: Handler, method: str) -> Handler:
         return self.calls.counted(handle if self._recognise is None else self._recognise(handle, method))
@@ -68,7 +70,7 @@ def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
 
 
 class _StartingServicer:
-    """Of both services. A method that is not here is a call that has to wait."""
+    """Of all services. A method that is not here is a call that has to wait."""
 
     def __init__(self, identity: BrokerIdentity) -> None:
         self._identity = identity
@@ -87,11 +89,11 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, request_bytes_max: int, around: Recognise) -> Handlers:
+def _handlers(bus: object, cluster: object, reflection: object, request_bytes_max: int, around: Recognise) -> Handlers:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
     handlers = {}
-    for service, servicer in ((BUS, bus), (CLUSTER, cluster)):
+    for service, servicer in ((BUS, bus), (CLUSTER, cluster), (REFLECTION, reflection)):
         for method in service.methods:
             request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
             is_produce = request_class is pb.ProduceRequest

@@ -22,12 +22,12 @@ from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode
 from bus.grpc_api.server.authorization import CHECK_THEMSELVES, FORMS, CallAuthorization
-from bus.grpc_api.server.service_door import BUS, CLUSTER
+from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
 from tests.support.acls import allow
 
-METHODS = {method.name: method for service in (BUS, CLUSTER) for method in service.methods}
+METHODS = {method.name: method for service in (BUS, CLUSTER, REFLECTION) for method in service.methods}
 CODES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
