@@ -69,7 +69,7 @@ class BrokerApi:
         self.quota_admin = QuotaAdminApi(cluster, self.quotas)
         self.cluster_admin = ClusterAdminApi(cluster, shares)
         self.cluster = ClusterApi(cluster, stopping, audit)
-        self.metadata = MetadataApi(cluster, self.quotas, shares)
+        self.metadata = MetadataApi(cluster, self.quotas, audit, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
         self.produce = ProduceApi(cluster, transactions.link, clock, calls, shares, request_timeout_ms=timeout_ms)
         self.transactions = TransactionApi(

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bus.broker_api.call_permissions import CREATE_TOPIC
+from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
+from bus.broker_api.requests import current_caller
 from bus.cluster_metadata.cluster import Topic
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs
@@ -20,6 +23,7 @@ from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.partition_log.reads import ListedOffset
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
@@ -81,9 +85,10 @@ class ConfigResource:
 
 
 class MetadataApi:
-    def __init__(self, cluster: Cluster, quotas: ClientQuotas, shares: LoopShares) -> None:
+    def __init__(self, cluster: Cluster, quotas: ClientQuotas, audit: AuditLog, shares: LoopShares) -> None:
         self._cluster = cluster
         self._quotas = quotas
+        self._audit = audit
         self._shares = shares
 
     # ------------------------------------------------------------------ offsets
@@ -121,7 +126,9 @@ class MetadataApi:
         refused: Mapping[str, Refused] = {}
         if may_create:
             missing = [name for name in asked if name not in self._cluster.state.topics]
-            refused = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
+            creation = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
+            self._tell_of_created(creation.created)
+            refused = creation.refused
         state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
         topics: list[tuple[str, TopicDescription | Refused]] = []
         share = self._shares.begin()
@@ -142,6 +149,22 @@ class MetadataApi:
             topics,
             metadata_offset,
         )
+
+    def _tell_of_created(self, names: Iterable[str]) -> None:
+        caller = current_caller.get()
+        if caller is None:
+            return
+        for name in names:
+            self._audit.add(
+                change_event(
+                    caller,
+                    self._audit.now_ms(),
+                    call="Metadata",
+                    operation=CREATE_TOPIC.operation.value,
+                    resource_type=CREATE_TOPIC.resource_type.value,
+                    resource=name,
+                )
+            )
 
     async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
         errors: dict[int, Refused] = {}

@@ -6,14 +6,16 @@ A call is here by its name in the contract. What its request only asks to valida
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from bus.auditing.events import AuditEvent, AuditKind
+from bus.auditing.events import AuditEvent
+from bus.broker_api.change_audit import change_event
 from bus.errors import ErrorCode
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -23,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 # A thing that was to be changed: its name, and the part of the answer that has an error code if it was not.
 _Items = Iterable[tuple[str, Any]]
+Handle = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,10 @@ def _partitions(_: Any, response: Any) -> _Items:
 def _whole(name_of: Callable[[Any], str]) -> Callable[[Any, Any], _Items]:
     """Of a call about one thing, whose error code is the answer's own."""
     return lambda request, response: [(name_of(request), response)]
+
+
+def _maintained(request: Any, answer: Any) -> _Items:
+    return [(f"{request.topic}-{answer.partition}", answer)]
 
 
 def _entity(part: Any) -> str:
@@ -92,6 +99,7 @@ CHANGES: Mapping[str, _Change] = {
     "AlterConfigs": _Change(
         "AlterConfigs", "Topic", lambda _, answer: ((one.resource.name, one) for one in answer.resources)
     ),
+    "MaintainLog": _Change("Alter", "Topic", _maintained),  # of each of its answers
     "DeleteRecords": _Change("Delete", "Topic", _partitions),
     "SwapFiles": _Change("Alter", "Topic", _whole(lambda request: f"{request.topic}-{request.partition}")),
     "CreateView": _Change("AlterConfigs", "View", _whole(lambda request: str(request.view.name))),
@@ -125,13 +133,19 @@ class AuditedServicer:
         handle, change = getattr(self._servicer, method), CHANGES.get(method)
         return handle if change is None else self._audited(handle, method, change)
 
-    def _audited(self, handle: Callable[..., Any], method: str, change: _Change) -> Callable[..., Any]:
+    def _audited(self, handle: Handle, method: str, change: _Change) -> Handle:
+        if inspect.isasyncgenfunction(handle):
+
+            async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+                async for response in handle(request, context):
+                    self._tell(method, change, request, response, context)
+                    yield response
+
+            return answers
+
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
             response = await handle(request, context)
-            try:
-                self._tell(method, change, request, response, context)
-            except Exception as error:  # what was changed is changed: its answer has to go out
-                _log.error("the audit has no row of a call %s", method, exc_info=error)
+            self._tell(method, change, request, response, context)
             return response
 
         return answer
@@ -139,31 +153,29 @@ class AuditedServicer:
     def _tell(
         self, method: str, change: _Change, request: Any, response: Any, context: grpc.aio.ServicerContext
     ) -> None:
-        if not getattr(request, "validate_only", False):
+        if getattr(request, "validate_only", False):
+            return
+        try:
             for event in self._events(method, change, change.items(request, response), context):
                 self._audit.add(event)
+        except Exception as error:  # what was changed is changed: its answer has to go out
+            _log.error("the audit has no row of a call %s", method, exc_info=error)
 
     def _events(
         self, method: str, change: _Change, items: _Items, context: grpc.aio.ServicerContext
     ) -> Iterator[AuditEvent]:
         caller, now_ms = caller_of(context, self._listener), self._audit.now_ms()
         for name, answer in items:
-            if getattr(answer, "error_code", 0) in _TOLD:
-                continue
-            yield AuditEvent(
-                now_ms,
-                AuditKind.CHANGE,
-                caller.principal,
-                caller.host,
-                caller.client_id,
-                caller.listener,
-                call=method,
-                operation=change.operation,
-                resource_type=change.resource_type,
-                resource=name,
-                request_id=caller.request_id,
-                error=_error(answer),
-            )
+            if getattr(answer, "error_code", 0) not in _TOLD:
+                yield change_event(
+                    caller,
+                    now_ms,
+                    call=method,
+                    operation=change.operation,
+                    resource_type=change.resource_type,
+                    resource=name,
+                    error=_error(answer),
+                )
 
 
 def _error(answer: Any) -> str:

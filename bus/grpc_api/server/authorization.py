@@ -9,7 +9,8 @@ Produce, Fetch, GroupSession and the reflection check each of their requests by 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,18 +101,19 @@ class CallAuthorization:
         return answer
 
     def around_answers(
-        self, method: str, handle: Callable[[Any], AsyncIterator[Any]], caller: Callable[[], Caller]
-    ) -> Callable[[Any], AsyncIterator[Any]]:
+        self, method: str, handle: Callable[[Any], AsyncGenerator[Any, None]], caller: Callable[[], Caller]
+    ) -> Callable[[Any], AsyncGenerator[Any, None]]:
         """The same of a handler that gives several answers, whose request is refused as a whole."""
 
-        async def answers(request: Any) -> AsyncIterator[Any]:
+        async def answers(request: Any) -> AsyncGenerator[Any, None]:
             form, access = FORMS[method], self._authorizer.access(caller(), method)
             refused = None if access is None else await self._check_request(method, form, request, access)
             if refused is not None:
                 yield form.refuse_whole(request, refused)
                 return
-            async for one in handle(request):
-                yield one
+            async with contextlib.aclosing(handle(request)) as found:
+                async for one in found:
+                    yield one
 
         return answers
 

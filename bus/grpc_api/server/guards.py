@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -61,15 +61,18 @@ async def guard(
 
 
 async def guard_answers(
-    handle: Callable[[RequestT], AsyncIterator[ResponseT]],
+    handle: Callable[[RequestT], AsyncGenerator[ResponseT, None]],
     request: RequestT | Unreadable,
     context: grpc.aio.ServicerContext,
 ) -> AsyncIterator[ResponseT]:
+    """They end, and `handle` is closed, when the login ends that the call was begun by."""
     request_id.set(new_request_id())
     _log_request(request, context)
+    login = stream_login.get()
     try:
-        async for response in handle(_readable(request)):
-            yield response
+        async with contextlib.aclosing(handle(_readable(request))) as answers:
+            async for response in answers if login is None else _until_end(answers, login):
+                yield response
     except Exception as error:
         await abort_for(error, context)
 
@@ -144,9 +147,10 @@ async def _readable_ones(
 _LOGGED_OUT = Unreadable(grpc.StatusCode.UNAUTHENTICATED, SESSION_EXPIRED)
 
 
-async def _until_end(requests: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:
-    """Raises `UnreadableRequest` in the place of the next request once the login has ended, also while it waits for
-    one: what comes in at that very moment was not read, and its sender gets no answer."""
+async def _until_end(messages: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:
+    """Raises `UnreadableRequest` in the place of the next message once the login has ended, also while it waits for
+    one. A request that comes in at that very moment was not read, and its sender gets no answer; a handler that works
+    on its next answer is cancelled, as when its caller goes away."""
     waiting: asyncio.Task[Any] | None = None
 
     def wake() -> None:
@@ -158,7 +162,7 @@ async def _until_end(requests: AsyncIterator[RequestT], login: StreamLogin) -> A
         while not login.is_ended:
             waiting = asyncio.current_task()
             try:
-                request = await anext(requests)
+                message = await anext(messages)
             except StopAsyncIteration:
                 return
             except asyncio.CancelledError:
@@ -167,7 +171,7 @@ async def _until_end(requests: AsyncIterator[RequestT], login: StreamLogin) -> A
                 break
             finally:
                 waiting = None
-            yield request
+            yield message
         raise UnreadableRequest(_LOGGED_OUT)
     finally:
         forget()

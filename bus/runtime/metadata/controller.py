@@ -13,6 +13,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bus.authorization.acls import AclBinding, AclBindingFilter
@@ -56,6 +57,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 TopicAnswer = TopicResult | Refused
 OnTopicDeleted = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCreation:
+    """What became of topics that were not there; one that another call has created meanwhile is in neither."""
+
+    created: Sequence[str] = ()
+    refused: Mapping[str, Refused] = field(default_factory=dict)
 
 
 class Controller:
@@ -124,32 +133,41 @@ class Controller:
     # ------------------------------------------------------------------ topics
 
     async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
-        decisions = [self._of_new_topic(decide_create_topic, command=command) for command in commands]
+        decisions = [
+            self._of_new_topic(decide_create_topic, self._new_topic_id(), command=command) for command in commands
+        ]
         answers = await self._create([command.name for command in commands], decisions)
         self._warn_of_contradictions(answers)
         return answers
 
-    async def auto_create_topics(self, names: Sequence[str]) -> dict[str, Refused]:
-        """Create those that do not exist, for a client that asked for them by name; the refusals, by name. Does
-        nothing if `auto.create.topics.enable` is false. Callers at once get one and the same topic."""
+    async def auto_create_topics(self, names: Sequence[str]) -> AutoCreation:
+        """Create those that do not exist, for a client that asked for them by name. Does nothing if
+        `auto.create.topics.enable` is false. Callers at once get one and the same topic."""
         missing = [name for name in dict.fromkeys(names) if name not in self._metadata.cluster.topics]
         if not missing or not self._config.auto_create_topics_enable:
-            return {}
-        decisions = [self._of_new_topic(decide_auto_create_topic, name=name) for name in missing]
+            return AutoCreation()
+        topic_ids = [self._new_topic_id() for _ in missing]
+        decisions = [
+            self._of_new_topic(decide_auto_create_topic, topic_id, name=name)
+            for name, topic_id in zip(missing, topic_ids, strict=True)
+        ]
+        created, refused = [], {}
         answers = await self._create(missing, decisions)
-        refused = {}
-        for name, answer in zip(missing, answers, strict=True):
+        for name, topic_id, answer in zip(missing, topic_ids, answers, strict=True):
             if isinstance(answer, Refused):
                 refused[name] = answer
-            else:
+            elif answer.topic_id == topic_id:
+                created.append(name)
                 _log.info("topic %s was created for a client that asked for it", name, extra={"topic": name})
-        return refused
+        return AutoCreation(created, refused)
 
-    def _of_new_topic(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> Decide[T]:
+    def _of_new_topic(
+        self, decide: Callable[..., Step[ClusterRecord, T]], topic_id: str, **command: object
+    ) -> Decide[T]:
         return functools.partial(
             decide,
             **command,
-            topic_id=self._new_topic_id(),
+            topic_id=topic_id,
             leader_id=self._endpoint.broker_id,
             partitions_default=self._config.num_partitions,
             broker=self._config,

@@ -11,7 +11,9 @@ import pytest
 import bus.sql
 from bus import Admin, BusError, NewTopic, Producer
 from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
+from bus.authorization.acls import AclOperation
 from bus.broker import Broker
+from bus.broker_api.call_permissions import CALL_RULES
 from bus.client.values import QuotaEntity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES
@@ -29,6 +31,12 @@ def rows(root: Path, query: str) -> list[tuple[Any, ...]]:
         return connection.sql(query).fetchall()
 
 
+async def wait_for_audit_topic(broker: Broker) -> None:
+    metadata = broker.cluster.metadata
+    while AUDIT_TOPIC not in metadata.cluster.topics:
+        await metadata.wait_until_applied(metadata.applied_offset + 1)
+
+
 def change(call: str, operation: str, kind: str, resource: str, error: str = "", broker_id: int = 0) -> tuple[Any, ...]:
     return ("CHANGE", "User:ANONYMOUS", "me", call, operation, kind, resource, error, broker_id)
 
@@ -43,6 +51,7 @@ def test_each_change_is_a_row_and_so_is_each_that_was_refused(tmp_path: Path) ->
         admin.alter_configs("a", {"retention.ms": "1000"})
         admin.alter_client_quotas({QuotaEntity("alice"): {"request_rate": 5}})
         admin.describe_topics(["a"])
+        list(admin.maintain_log("a", "roll"))
         admin.delete_topics(["b"])
     (refused,) = rows(root, "SELECT error FROM audit WHERE resource = 'no good'")
     assert refused[0].startswith("INVALID_TOPIC_EXCEPTION: ")
@@ -51,11 +60,27 @@ def test_each_change_is_a_row_and_so_is_each_that_was_refused(tmp_path: Path) ->
         change("CreateTopics", "Create", "Topic", "b"),
         change("AlterConfigs", "AlterConfigs", "Topic", "a"),
         change("AlterClientQuotas", "AlterConfigs", "ClientQuota", "user=alice"),
+        change("MaintainLog", "Alter", "Topic", "a-0"),
         change("DeleteTopics", "Delete", "Topic", "b"),
     ]
     places = rows(root, "SELECT DISTINCT host, listener, count, year(time) > 2020, length(request_id) FROM audit")
     assert places == [("/127.0.0.1", "PLAINTEXT", 1, True, 8)]
     assert rows(root, "SELECT count(*) FROM __audit WHERE value.call = 'DeleteTopics'") == [(1,)]
+
+
+def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_for_it(tmp_path: Path) -> None:
+    """Of a broker that is not the controller."""
+    root = tmp_path / "root"
+    configs = [replace(CONFIG, broker_id=one) for one in range(2)]
+    with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
+        wait_for_both(first, second)
+        for broker in (second, first):  # the second finds it there
+            with Producer(f"127.0.0.1:{broker.port}", client_id="me") as producer:
+                producer.send("a", b"v").result()
+        for broker in (first, second):
+            run_on(broker, wait_for_audit_topic(broker))
+    (row,) = rows(root, f"SELECT {COLUMNS}, listener FROM audit WHERE call = 'Metadata'")
+    assert row == (*change("Metadata", "Create", "Topic", "a"), "PLAINTEXT")
 
 
 def test_decisions_and_logins_are_rows_and_grants_are_counted(tmp_path: Path) -> None:
@@ -112,8 +137,7 @@ def test_brokers_that_do_not_lead_the_partition_send_their_rows_to_the_leader(tm
     async def tell(broker: Broker) -> None:
         audit = broker.audit
         audit.add(AuditEvent(audit.now_ms(), AuditKind.LOGIN, "User:a"))
-        while AUDIT_TOPIC not in broker.cluster.state.topics:
-            await broker.cluster.metadata.wait_until_applied(broker.cluster.metadata.applied_offset + 1)
+        await wait_for_audit_topic(broker)
 
     with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
         wait_for_both(first, second)
@@ -128,6 +152,16 @@ def test_nothing_is_kept_without_audit_enable(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("a", 1)])
         assert "__audit" not in admin.list_topics(include_internal=True)
     assert rows(root, "SELECT * FROM audit") == []
+
+
+def test_every_call_that_needs_a_right_to_change_is_audited() -> None:
+    changing = {AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS}
+    needing = {
+        call
+        for call, rule in CALL_RULES.items()
+        if any(need.operation in changing for need in rule.request + rule.items)
+    }
+    assert needing <= CHANGES.keys()
 
 
 def test_every_audited_call_is_one_of_the_contract() -> None:

@@ -31,8 +31,8 @@ def test_each_resource_is_altered_or_refused_for_a_reason_of_its_own() -> None:
         ConfigResource(ResourceKind.TOPIC, "orders"),
     ]
     cluster: Any = SimpleNamespace(controller=FakeController())
-    quotas: Any = None
-    api = MetadataApi(cluster, quotas, LoopShares())
+    unused: Any = None
+    api = MetadataApi(cluster, unused, unused, LoopShares())
     changes = [(resource, operations) for resource in resources]
     broker, bad, unknown, orders = asyncio.run(api.alter_configs(changes, validate_only=False))
     assert broker is not None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 
-from bus.grpc_api.server.guards import guard_stream
+from bus.grpc_api.server.guards import guard_answers, guard_stream, stream_login
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 
@@ -69,3 +70,50 @@ def test_each_request_is_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.DEBUG, logger="bus.grpc_api")
     asyncio.run(guard_stream(handle, requests(), Context()))  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == ["MetadataRequest from ipv4:127.0.0.1:1"]
+
+
+class Login:
+    def __init__(self) -> None:
+        self.is_ended = False
+        self.watchers: list[Callable[[], None]] = []
+
+    def watch(self, on_end: Callable[[], None]) -> Callable[[], None]:
+        self.watchers.append(on_end)
+        return lambda: self.watchers.remove(on_end)
+
+    def end(self) -> None:
+        self.is_ended = True
+        for on_end in list(self.watchers):
+            on_end()
+
+
+@pytest.mark.parametrize("is_answering", [False, True])
+def test_a_call_of_many_answers_ends_with_the_login_that_it_was_begun_by(is_answering: bool) -> None:
+    left: list[str] = []
+    context, login = Context(), Login()
+
+    async def handle(_: pb.MaintainLogRequest) -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            left.append("answered")
+            await asyncio.Event().wait()
+        finally:
+            left.append("left")
+
+    async def answers() -> list[int]:
+        stream_login.set(login)
+        found: list[int] = []
+        guarded = guard_answers(handle, pb.MaintainLogRequest(), context)  # type: ignore[arg-type]
+        with contextlib.suppress(grpc.aio.AbortError):
+            async for answer in guarded:
+                found.append(answer)
+                if is_answering:  # the answer is being written
+                    login.end()
+                else:
+                    asyncio.get_running_loop().call_soon(login.end)
+        return found
+
+    assert asyncio.run(asyncio.wait_for(answers(), 30)) == [1]
+    assert context.aborted == [(grpc.StatusCode.UNAUTHENTICATED, "the session has expired; log in again")]
+    assert left == (["left"] if is_answering else ["answered", "left"])
+    assert not login.watchers

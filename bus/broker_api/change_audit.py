@@ -1,0 +1,26 @@
+"""Changes that callers have made as rows of the audit."""
+
+from __future__ import annotations
+
+from bus.auditing.events import AuditEvent, AuditKind
+from bus.broker_api.requests import Caller
+
+
+def change_event(
+    caller: Caller, now_ms: int, *, call: str, operation: str, resource_type: str, resource: str, error: str = ""
+) -> AuditEvent:
+    """Of one thing. `error`: why it was not changed."""
+    return AuditEvent(
+        now_ms,
+        AuditKind.CHANGE,
+        caller.principal,
+        caller.host,
+        caller.client_id,
+        caller.listener,
+        call=call,
+        operation=operation,
+        resource_type=resource_type,
+        resource=resource,
+        request_id=caller.request_id,
+        error=error,
+    )
