@@ -620,7 +620,8 @@ class Storage(Protocol):
         ...
 
     def open_users(self, *, create: bool) -> TypedLog | None:
-        """The log of users, as a follower. None if it is not there and not to be created."""
+        """The log of users, as a follower. None if it is not there and not to be created. Raises `RootNotUsable` if its
+        folder is not the owner's alone."""
         ...
 
     def keyed_rows(self, topic: str) -> KeyedRows:

@@ -116,6 +116,8 @@ def open_storage_on(
             locks.append(_lock_broker(store, broker_id, holder))
         elif exclusive:
             locks.append(_lock_root(store, holder))
+        if broker_id is not None:
+            store.check_private()
         # Read again: another process may have made it a root before the lock was taken.
         marker = _read_marker(store) or _write_marker(store)
     except BaseException as fault:
@@ -340,6 +342,7 @@ class DeltaStorage:
         return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
 
     def open_users(self, *, create: bool) -> DeltaTypedLog | None:
+        self._store.check_private()
         if _topic_id_of(self._store, _USERS_FOLDER) is None:
             if not create:
                 return None

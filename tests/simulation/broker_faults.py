@@ -264,6 +264,9 @@ class FaultyStore:
         self._life.locks.append(lock)
         return lock
 
+    def check_private(self) -> None:
+        self._disk.files.check_private()
+
     def lock_holder(self, key: str) -> str | None:
         return self._disk.files.lock_holder(key)
 

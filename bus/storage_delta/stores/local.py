@@ -14,7 +14,9 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +51,8 @@ TEMPORARY_PREFIX = ".writing-"
 # The owner writes; programs of the owner's group read, such as Spark; all others may not. A umask can take more away.
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
-_PRIVATE_MODE = 0o700
+_PRIVATE_FILE_MODE = 0o600
+_PRIVATE_FOLDER_MODE = 0o700
 _FILES = pyarrow.fs.LocalFileSystem()
 # Ours, and what delta-rs leaves when it is killed while it writes: `<name>#<number>`.
 _LEFTOVER_OF_DELTA_RS = re.compile(r".*#\d+")
@@ -222,7 +225,7 @@ class LocalStore:
         self._make_folder_of(key)
         path = self._path(key)
         with _translated(key):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode(path))
             lock = FileLock(fd, path)
             try:
                 with self._unsupported("flock"):
@@ -252,6 +255,20 @@ class LocalStore:
             finally:
                 os.close(fd)
         return None
+
+    def check_private(self) -> None:
+        path = self._path(PRIVATE_FOLDER)
+        try:
+            with _translated(PRIVATE_FOLDER):
+                mode = stat.S_IMODE(os.stat(path).st_mode)
+        except KeyNotFound:
+            return
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise RootNotUsable(
+                f"{path}: expected mode {_PRIVATE_FOLDER_MODE:04o}, found {mode:04o}: others may read what proves "
+                f"passwords there; set it by `chmod {_PRIVATE_FOLDER_MODE:o} {shlex.quote(path)}`, and reset the "
+                "passwords if that has happened"
+            )
 
     def _take(self, fd: int, operation: int) -> None:
         for tries_left in reversed(range(_LOCK_TRIES)):
@@ -304,8 +321,14 @@ class LocalStore:
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}" if key else self._folder
 
+    def _is_private(self, path: str) -> bool:
+        return f"{path}/".startswith(f"{self._path(PRIVATE_FOLDER)}/")
+
+    def _file_mode(self, path: str) -> int:
+        return _PRIVATE_FILE_MODE if self._is_private(path) else _FILE_MODE
+
     def _write_synced(self, path: str, parts: Iterable[Data]) -> Stamp:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode(path))
         try:
             for data in parts:
                 view = memoryview(data).cast("B") if len(data) else memoryview(b"")
@@ -355,7 +378,7 @@ class LocalStore:
         if not os.path.isdir(folder):
             self._make_folder(parent)
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, _PRIVATE_MODE if folder == self._path(PRIVATE_FOLDER) else _FOLDER_MODE)
+                os.mkdir(folder, _PRIVATE_FOLDER_MODE if self._is_private(folder) else _FOLDER_MODE)
             self._sync_folder(parent)
         elif folder not in self._made and folder.startswith(f"{self._folder}/"):
             # Another process may have made it, and been killed before it synced the name.

@@ -124,6 +124,9 @@ class MemoryStore:
             held.append(MemoryLock(self, key, holder, is_shared=is_shared))
             return held[-1]
 
+    def check_private(self) -> None:
+        """Nothing to do."""
+
     def lock_holder(self, key: str) -> str | None:
         with self._mutex:
             return next((lock.holder for lock in self._locks.get(key, ()) if not lock.is_shared), None)

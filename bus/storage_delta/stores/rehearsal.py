@@ -115,6 +115,9 @@ class RehearsalStore:
     def lock(self, key: str, holder: str, *, is_shared: bool = False) -> Lock:
         return self._store.lock(key, holder, is_shared=is_shared)
 
+    def check_private(self) -> None:
+        self._store.check_private()
+
     def lock_holder(self, key: str) -> str | None:
         return self._store.lock_holder(key)
 

@@ -174,6 +174,11 @@ class ObjectStore(Protocol):
         `check_held` would: other files under the same names are not ours."""
         ...
 
+    def check_private(self) -> None:
+        """Raises `RootNotUsable` if others than its owner have rights to `PRIVATE_FOLDER`. There is nothing to check
+        where it does not exist, or the store knows no rights."""
+        ...
+
     def lock_holder(self, key: str) -> str | None:
         """What the process that alone holds this lock wrote about itself; None if there is none."""
         ...

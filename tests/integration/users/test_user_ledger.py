@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from bus.errors import ErrorCode, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.runtime.users.user_ledger import UserLedger
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
@@ -92,11 +93,45 @@ def test_a_refused_change_writes_nothing() -> None:
     assert not store.list("private").folders
 
 
-def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path / "root"), exclusive=False)
-    UserLedger(storage, SystemClock()).alter([setting("alice")])
-    assert stat.S_IMODE((tmp_path / "root" / "private").stat().st_mode) == 0o700
-    storage.close()
+def users_at(root: Path) -> None:
+    storage = open_storage(str(root), exclusive=False)
+    try:
+        UserLedger(storage, SystemClock()).alter([setting("alice")])
+    finally:
+        storage.close()
+
+
+def test_the_folder_and_all_that_is_in_it_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        users_at(tmp_path / "root")
+    finally:
+        os.umask(before)
+    private = tmp_path / "root" / "private"
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in (private, *private.rglob("*"))}
+    assert len(found) > 4
+    assert found == {path: 0o700 if path.is_dir() else 0o600 for path in found}
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
+def test_a_folder_that_others_have_rights_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    root = tmp_path / "root"
+    users_at(root)
+    (root / "private").chmod(mode)
+    told = rf"{root}/private: expected mode 0700, found {mode:04o}: .* `chmod 700 {root}/private`"
+    with pytest.raises(RootNotUsable, match=told):
+        open_storage(str(root), broker_id=0)
+    with pytest.raises(RootNotUsable, match=told):
+        users_at(root)
+    (root / "private").chmod(0o2700)  # as it is made in a folder whose group is inherited
+    open_storage(str(root), broker_id=0).close()
+
+
+def test_a_folder_that_is_there_before_the_first_user_is_checked_as_well(tmp_path: Path) -> None:
+    open_storage(str(tmp_path / "root")).close()
+    (tmp_path / "root" / "private").mkdir(mode=0o755)
+    with pytest.raises(RootNotUsable, match="found 0755"):
+        users_at(tmp_path / "root")
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "link"])
