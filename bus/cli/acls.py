@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,7 +23,18 @@ from bus.authorization.acls import (
     PatternType,
 )
 from bus.authorization.decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
+from bus.authorization.file_readers import plan_file_readers
 from bus.authorization.index import index_of
+from bus.cli.acl_export import (
+    GrantPlan,
+    may_deny_posix,
+    may_deny_s3,
+    parse_principal_map,
+    posix_script,
+    posix_target,
+    s3_policy,
+    s3_target,
+)
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
@@ -238,14 +250,52 @@ def check(
         raise SystemExit(1)
 
 
+@acls.command(
+    examples="""
+    bus acls export --as posix > readers.sh
+    bus acls export --as posix --principal-map people.txt
+    bus acls export --as s3 --root s3://lake/bus --principal-map roles.txt > policy.json
+    """
+)
+@click.option("--as", "form", type=click.Choice(["posix", "s3"]), required=True, help="setfacl, or a bucket's policy.")
+@click.option(
+    "--principal-map",
+    type=click.File(),
+    metavar="FILE",
+    help="Who principals are in the storage, one a line: User:CN=alice u:alice, or User:alice arn:aws:iam::1:role/a.",
+)
+@click.option("--root", metavar="PLACE", help="Where readers find the root.  [default: where the broker has it]")
+@click.option("--tables-only", is_flag=True, help="For readers that open a table by its path: no cluster metadata.")
+@address_option()
+def export(form: str, principal_map: IO[str] | None, root: str | None, tables_only: bool, address: str) -> None:
+    """Write what grants the readers of topics their files, as bus sql and Spark with bus.root read them, broker or not.
+    What ACLs say and the storage cannot is told as well: as comments of the script, or on standard error."""
+    mapped = parse_principal_map("" if principal_map is None else principal_map.read())
+    with open_admin(address) as admin:
+        index = index_of(admin.describe_acls(AclBindingFilter(_Type.TOPIC)))
+        readers = plan_file_readers(index, admin.list_topics(include_internal=True), _policy(admin))
+        place = root or admin.describe_cluster().root_url
+    if form == "posix":
+        grants = GrantPlan(functools.partial(posix_target, mapped=mapped), may_deny_posix).grants(readers)
+        click.echo("\n".join(posix_script(grants, place.rstrip("/"), tables_only=tables_only)))
+        return
+    grants = GrantPlan(functools.partial(s3_target, mapped=mapped), may_deny_s3).grants(readers)
+    click.echo(s3_policy(grants, place, tables_only=tables_only))
+    for line in grants.not_expressed:
+        click.echo(f"not expressed: {line}", err=True)
+
+
 def _decide(admin: Admin, requester: Requester, operation: AclOperation, resource: AclResource) -> Decision:
+    about = admin.describe_acls(AclBindingFilter(resource.resource_type, resource.name, PatternMatch.MATCH))
+    return decide_access(index_of(about), requester, operation, resource, _policy(admin))
+
+
+def _policy(admin: Admin) -> AclPolicy:
     """As the broker that answers is configured."""
     names = ("super.users", "allow.everyone.if.no.acl.found")
     configs = {one.name: one.value for one in admin.describe_configs(kind="broker", keys=names)}
     super_users = frozenset(one.strip() for one in configs[names[0]].split(";"))
-    about = admin.describe_acls(AclBindingFilter(resource.resource_type, resource.name, PatternMatch.MATCH))
-    policy = AclPolicy(super_users, configs[names[1]] == "true")
-    return decide_access(index_of(about), requester, operation, resource, policy)
+    return AclPolicy(super_users, configs[names[1]] == "true")
 
 
 def _show_rule(decision: Decision) -> str:

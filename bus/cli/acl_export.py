@@ -1,0 +1,188 @@
+"""Who may read the files of topics, in the words of a file system or of an object store.
+
+Guards two promises: a user, group or role gets a right only if every principal that it stands for may read the topic;
+and what cannot be expressed is told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus.authorization.acls import ANY_PRINCIPAL
+from bus.authorization.file_readers import FileReaders, TopicReaders
+from bus.cli.failures import Failure
+from bus.model import CLUSTER_METADATA_TOPIC
+
+PrincipalMap = Mapping[str, str]  # of a principal, who it is in the storage
+_POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")
+_POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
+_S3_LOCATION = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9!_.'()=-]+)*)/?")
+_MARKER = "bus-root.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """In the storage. `readers` and `denied`: topics by user, group or role. `not_expressed`: in words, a line each."""
+
+    readers: dict[str, list[str]]
+    denied: dict[str, list[str]]
+    not_expressed: list[str]
+
+
+def parse_principal_map(text: str) -> PrincipalMap:
+    """Lines of a principal, which may have blanks in it, and of who it is in the storage, which has none; `#` begins a
+    comment line. Raises `Failure`."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"--principal-map, line {number}"
+        principal, _, target = line.strip().rpartition(" ")
+        principal = principal.strip()
+        if not principal.startswith("User:"):
+            raise Failure(f"{where}: expected User:<name> and who that is in the storage, found {line.strip()!r}")
+        if found.setdefault(principal, target) != target:
+            raise Failure(
+                f"{where}: expected each principal once, found {principal} as {found[principal]} and {target}"
+            )
+    return found
+
+
+def posix_target(principal: str, mapped: PrincipalMap) -> str | None:
+    """`u:<user>` or `g:<group>`, the user of the same name unless the map has another one. None: it has none. Raises
+    `Failure`."""
+    target = mapped.get(principal)
+    if target is None:
+        name = principal.removeprefix("User:")
+        return f"u:{name}" if _POSIX_NAME.fullmatch(name) else None
+    if not _POSIX_TARGET.fullmatch(target):
+        raise Failure(f"--principal-map: expected u:<user> or g:<group> for {principal}, found {target!r}")
+    return target
+
+
+def s3_target(principal: str, mapped: PrincipalMap) -> str | None:
+    """An ARN. None: the map has none. Raises `Failure`."""
+    target = mapped.get(principal)
+    if target is not None and not target.startswith("arn:"):
+        raise Failure(f"--principal-map: expected an ARN for {principal}, found {target!r}")
+    return target
+
+
+def may_deny_posix(target: str) -> bool:
+    """A user's entry counts before those of groups; of several groups that which grants counts."""
+    return target.startswith("u:")
+
+
+def may_deny_s3(_: str) -> bool:
+    return True
+
+
+class GrantPlan:
+    """`target_of`: the user, group or role that a principal is in the storage, None if there is none. `may_deny`:
+    whether that one can be denied what others let it do."""
+
+    def __init__(self, target_of: Callable[[str], str | None], may_deny: Callable[[str], bool]) -> None:
+        self._target_of = target_of
+        self._may_deny = may_deny
+
+    def grants(self, found: FileReaders) -> Grants:
+        """Raises what `target_of` raises."""
+        principals = sorted({name for topic in found.topics for name in (*topic.allowed, *topic.denied)})
+        targets = {name: self._target_of(name) for name in principals}
+        told = [f"{one.acl}: {one.reason}" for one in found.not_expressed]
+        told += [
+            f"{name}: name in --principal-map who it is in the storage" for name in principals if not targets[name]
+        ]
+        grants = Grants({}, {}, told)
+        for topic in found.topics:
+            self._add(topic, targets, grants)
+        return grants
+
+    def _add(self, topic: TopicReaders, targets: Mapping[str, str | None], grants: Grants) -> None:
+        allowed, denied = list(topic.allowed), [targets[name] for name in topic.denied]
+        if ANY_PRINCIPAL in allowed and not all(target and self._may_deny(target) for target in denied):
+            allowed.remove(ANY_PRINCIPAL)
+            message = (
+                f"{ANY_PRINCIPAL} may read {topic.topic}, but not all of {', '.join(topic.denied)} can be denied it"
+            )
+            grants.not_expressed.append(message)
+        for target in dict.fromkeys(filter(None, map(targets.get, allowed))):
+            others = [name for name, of in targets.items() if of == target and name not in allowed]
+            if others:
+                message = f"{target} is also {', '.join(others)}, who may not read {topic.topic}: it is granted nothing"
+                grants.not_expressed.append(message)
+            else:
+                grants.readers.setdefault(target, []).append(topic.topic)
+        if targets.get(ANY_PRINCIPAL) is not None and ANY_PRINCIPAL in allowed:
+            for target in dict.fromkeys(filter(None, denied)):
+                grants.denied.setdefault(target, []).append(topic.topic)
+
+
+# ------------------------------------------------------------------ a file system
+
+
+def posix_script(grants: Grants, root: str, *, tables_only: bool) -> Iterator[str]:
+    """Lines for a shell: `setfacl` for what is there, and as the default for what comes."""
+    yield "# Who may read the files of topics, by `bus acls export`. It takes no right away that was given before."
+    yield from (f"# not expressed: {line}" for line in grants.not_expressed)
+    for target, topics in grants.denied.items():
+        yield from _setfacl(f"{target}:-", _folders(root, topics))
+    for target, topics in grants.readers.items():
+        folders = _folders(root, topics if tables_only else [*_with_metadata(topics)])
+        yield f"setfacl -m {target}:x {_quoted(root, f'{root}/topics')}"
+        if not tables_only:
+            yield f"setfacl -m {target}:r {_quoted(f'{root}/{_MARKER}')}"
+        yield from _setfacl(f"{target}:rX", folders)
+
+
+def _setfacl(entry: str, folders: Sequence[str]) -> Iterator[str]:
+    """The default first, so that nothing falls in between."""
+    yield f"setfacl -R -d -m {entry} {_quoted(*folders)}"
+    yield f"setfacl -R -m {entry} {_quoted(*folders)}"
+
+
+def _with_metadata(topics: Sequence[str]) -> Sequence[str]:
+    return topics if CLUSTER_METADATA_TOPIC in topics else [CLUSTER_METADATA_TOPIC, *topics]
+
+
+def _folders(root: str, topics: Sequence[str]) -> list[str]:
+    return [f"{root}/topics/{topic}" for topic in topics]
+
+
+def _quoted(*paths: str) -> str:
+    return " ".join(map(shlex.quote, paths))
+
+
+# ------------------------------------------------------------------ an object store
+
+
+def s3_policy(grants: Grants, location: str, *, tables_only: bool) -> str:
+    """The policy of a bucket, as JSON. Raises `Failure`."""
+    parsed = _S3_LOCATION.fullmatch(location)
+    if parsed is None:
+        raise Failure(f"expected --root s3://<bucket>/<prefix>, found {location!r}")
+    bucket, prefix = f"arn:aws:s3:::{parsed[1]}", parsed[2].removeprefix("/")
+    statements: list[Any] = []
+    for target, topics in grants.readers.items():
+        keys = [_key(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else _with_metadata(topics))]
+        marker = [] if tables_only else [_key(prefix, _MARKER)]
+        statements.append(_statement("Allow", target, "s3:GetObject", [f"{bucket}/{key}" for key in (*keys, *marker)]))
+        listing = _statement("Allow", target, "s3:ListBucket", [bucket])
+        statements.append({**listing, "Condition": {"StringLike": {"s3:prefix": keys}}})
+    for target, topics in grants.denied.items():
+        keys = [_key(prefix, f"topics/{topic}/*") for topic in topics]
+        statements.append(_statement("Deny", target, "s3:GetObject", [f"{bucket}/{key}" for key in keys]))
+    return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
+
+
+def _key(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _statement(effect: str, target: str, action: str, resources: Sequence[str]) -> dict[str, Any]:
+    return {"Effect": effect, "Principal": {"AWS": target}, "Action": action, "Resource": list(resources)}
