@@ -20,7 +20,7 @@ from bus import (
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
-from tests.integration.grpc_api.test_listeners import wait_for_both
+from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.acls import allow, prefixed
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
@@ -68,7 +68,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     with ExitStack() as stack:
         pair.start(stack)
-        wait_for_both(*pair.brokers)
+        wait_for_all(*pair.brokers)
         yield pair
 
 

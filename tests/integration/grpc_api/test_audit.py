@@ -19,7 +19,7 @@ from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import AUDIT_TOPIC
-from tests.integration.grpc_api.test_listeners import wait_for_both
+from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker
 
 CONFIG = BrokerConfig(audit_enable=True, offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_fo
     root = tmp_path / "root"
     configs = [replace(CONFIG, broker_id=one) for one in range(2)]
     with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
-        wait_for_both(first, second)
+        wait_for_all(first, second)
         for broker in (second, first):  # the second finds it there
             with Producer(f"127.0.0.1:{broker.port}", client_id="me") as producer:
                 producer.send("a", b"v").result()
@@ -140,7 +140,7 @@ def test_brokers_that_do_not_lead_the_partition_send_their_rows_to_the_leader(tm
         await wait_for_audit_topic(broker)
 
     with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
-        wait_for_both(first, second)
+        wait_for_all(first, second)
         for broker in (first, second):
             run_on(broker, tell(broker))
     assert rows(root, "SELECT principal, broker_id FROM audit ORDER BY ALL") == [("User:a", 0), ("User:a", 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import pytest
 from bus import Admin, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.client.values import QuotaEntity
+from bus.config.broker import BrokerConfig
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import running_broker
 
 SLOW = (("client-id", "slow"),)
@@ -176,6 +178,36 @@ def test_changes_of_topics_beyond_the_quota_are_refused_each_by_itself(broker: B
         assert sorted(admin.list_topics()) == ["a", "b", "t"]
     with Admin(address(broker), client_id="other") as admin:
         admin.delete_topics(["a"])
+
+
+def test_changes_count_once_for_the_principal_whichever_broker_was_asked(tmp_path: Path) -> None:
+    configs = [BrokerConfig(broker_id=one, quota_window_num=1_001) for one in range(3)]  # a burst of 1,000 s
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(running_broker(tmp_path / "root", config=config)) for config in configs]
+        wait_for_all(*brokers)
+        with Admin(address(brokers[0])) as admin:
+            admin.alter_client_quotas({QuotaEntity("ANONYMOUS"): {"controller_mutation_rate": 0.0115}})  # 11.5 at once
+        controller = brokers[0].cluster.state.controller
+        assert controller is not None
+        assert controller.broker_id == 0
+        for client_id, broker in (("one", brokers[1]), ("other", brokers[2])):
+            assert create_topic(broker, client_id, 6) == 0  # counted twice, the first would leave nothing
+        assert [create_topic(broker, "third", 1) for broker in brokers] == [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 3
+        used = {broker.cluster.endpoint.broker_id: len(usage(broker)) for broker in brokers}
+        assert used == {0: 1, 1: 0, 2: 0}
+
+
+def create_topic(broker: Broker, name: str, partitions: int) -> int:
+    """By this broker, as a client of the topic's name; the error of the answer."""
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=partitions)])
+    with stub(broker) as calls:
+        (created,) = calls.CreateTopics(request, metadata=(("client-id", name),), timeout=30).topics
+    return int(created.error_code)
+
+
+def usage(broker: Broker) -> list[Any]:
+    with stub(broker) as calls:
+        return list(calls.DescribeQuotaUsage(pb.DescribeQuotaUsageRequest(), timeout=30).entries)
 
 
 def test_broker_stops_while_a_client_waits(tmp_path: Path) -> None:

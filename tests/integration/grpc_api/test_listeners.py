@@ -34,16 +34,16 @@ def settings(broker_id: int) -> BrokerConfig:
 def brokers(tmp_path: Path) -> Iterator[list[Broker]]:
     with ExitStack() as stack:
         started = [stack.enter_context(running_broker(tmp_path / "root", config=settings(one))) for one in range(2)]
-        wait_for_both(*started)
+        wait_for_all(*started)
         yield started
 
 
-def wait_for_both(*brokers: Broker) -> None:
-    """Until each of them knows that the cluster counts on both."""
+def wait_for_all(*brokers: Broker) -> None:
+    """Until each of them knows that the cluster counts on all."""
 
     async def wait(broker: Broker) -> None:
         metadata = broker.cluster.metadata
-        while len(metadata.cluster.unfenced_brokers) < 2:
+        while len(metadata.cluster.unfenced_brokers) < len(brokers):
             await metadata.wait_until_applied(metadata.applied_offset + 1)
 
     for broker in brokers:
@@ -111,7 +111,7 @@ def test_broker_without_the_listener_is_not_shown(tmp_path: Path) -> None:
         running_broker(root, config=settings(0)) as first,
         running_broker(root, config=BrokerConfig(broker_id=1)) as old,
     ):
-        wait_for_both(first, old)
+        wait_for_all(first, old)
         assert [one.broker_id for one in ask(first, "CLIENTS", "Metadata", pb.MetadataRequest()).brokers] == [0]
         assert [one.broker_id for one in ask(old, "PLAINTEXT", "Metadata", pb.MetadataRequest()).brokers] == [1]
 

@@ -17,7 +17,7 @@ from bus.config.keys import ConfigError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.runtime.logs import TextFormatter
-from tests.integration.grpc_api.test_listeners import wait_for_both
+from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority, Issued
 
@@ -129,7 +129,7 @@ def test_new_certificates_are_for_new_connections_and_bad_ones_for_none(authorit
 def test_brokers_reach_one_another_by_tls(authority: Authority, tmp_path: Path) -> None:
     with ExitStack() as stack:
         brokers = [stack.enter_context(serving(tmp_path, settings(authority, broker_id=number))) for number in range(2)]
-        wait_for_both(*brokers)
+        wait_for_all(*brokers)
         with channel_to(brokers[1], authority, authority.issue("alice")) as channel:
             # Broker 0 is the controller, so broker 1 sends this on.
             created = BusStub(channel).CreateTopics(
