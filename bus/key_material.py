@@ -1,4 +1,4 @@
-"""A private key, its certificates and those that are trusted, as PEM files hold them: read, checked, read again.
+"""A private key, its certificates and those that are trusted, as PEM in files or settings: read, checked, read again.
 
 Guards one promise: what is given out belongs together and is valid at that time, and files that were changed to
 something else (half written, another key, expired) leave what was read before in use. Nothing of a key is in an error,
@@ -26,18 +26,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bus.errors import count_of
-from bus.model import KeyFiles
+from bus.model import InlinePem, KeyFiles
 
 _log = logging.getLogger(__name__)
 
 _KEY_BLOCK = re.compile(
     rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?-----END (?:[A-Z]+ )?PRIVATE KEY-----\n?", re.DOTALL
 )
+_BASE64_BLOCK = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)([A-Za-z0-9+/=\s]*)(-----END [A-Z0-9 ]+-----)\s*")
+_LINE_CHARACTERS = 64
 _CERTIFICATE_BEGIN = re.compile(rb"-----BEGIN (?:X509 )?CERTIFICATE-----")
 _CURVES = (ec.SECP256R1.name, ec.SECP384R1.name)  # gRPC's TLS ends no handshake with a key of another kind, except RSA
 _UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE = b"\x30"
+
+_Source = Path | InlinePem  # its text is a path or the name of a setting
 
 
 class KeyMaterialFault(Exception):
@@ -101,15 +105,17 @@ class WatchedKeyMaterial:
         return tuple(map(_signature, (self._files.certificate, self._files.key, self._files.trusted)))
 
 
-def _signature(path: Path | None) -> tuple[int, int, int] | None:
+def _signature(source: _Source | None) -> tuple[int, int, int] | None:
     try:
-        found = None if path is None else path.stat()
+        found = source.stat() if isinstance(source, Path) else None
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: _Source) -> bytes:
+    if isinstance(path, InlinePem):
+        return _unfold(path.text).encode()
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -122,7 +128,18 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
+def _unfold(text: str) -> str:
+    """Properties files and environments hold PEM in one line, with spaces or `\\n` for the ends of lines."""
+
+    def wrap(block: re.Match[str]) -> str:
+        body = "".join(block[2].split())
+        lines = [body[start : start + _LINE_CHARACTERS] for start in range(0, len(body), _LINE_CHARACTERS)]
+        return "\n".join([block[1], *lines, block[3], ""])
+
+    return _BASE64_BLOCK.sub(wrap, text.replace("\\n", "\n"))
+
+
+def _certificates(path: _Source, content: bytes) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(content)
     except _UNREADABLE:
@@ -133,7 +150,7 @@ def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
     return found
 
 
-def _public_key(path: Path, certificate: x509.Certificate) -> rsa.RSAPublicKey | ec.EllipticCurvePublicKey:
+def _public_key(path: _Source, certificate: x509.Certificate) -> rsa.RSAPublicKey | ec.EllipticCurvePublicKey:
     try:
         key = certificate.public_key()
     except _UNREADABLE as error:
@@ -147,7 +164,7 @@ def _public_key(path: Path, certificate: x509.Certificate) -> rsa.RSAPublicKey |
     )
 
 
-def _read_pair(certificate: Path, key_path: Path, password: str | None, now: datetime) -> tuple[bytes, bytes]:
+def _read_pair(certificate: _Source, key_path: _Source, password: str | None, now: datetime) -> tuple[bytes, bytes]:
     """Key and chain."""
     content = _read(certificate)
     certificates = _certificates(certificate, content)

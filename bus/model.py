@@ -145,13 +145,24 @@ class BrokerEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class InlinePem:
+    """PEM that is the value of a setting, in place of a file (KIP-651). `str()` is the name of the setting."""
+
+    setting: str
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.setting
+
+
+@dataclass(frozen=True, slots=True)
 class KeyFiles:
     """`certificate`: the own one and those between it and its authority, in this order. `key`: its private key; it may
     be the same file. `trusted`: certificates of the authorities. `certificate` and `key` come together or are None."""
 
-    certificate: Path | None = None
-    key: Path | None = None
-    trusted: Path | None = None
+    certificate: Path | InlinePem | None = None
+    key: Path | InlinePem | None = None
+    trusted: Path | InlinePem | None = None
     password: str | None = field(default=None, repr=False)  # of the key
 
 

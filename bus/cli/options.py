@@ -67,13 +67,28 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"expected a file with settings, found: {error}") from None
-    texts = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "!"))]
-    pairs = parse_pairs(texts, "--command-config")
+    pairs = parse_pairs(_logical_lines(lines), "--command-config")
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)
     others = _use_for_connections(ctx, pairs)
     if others:
         raise click.BadParameter(_not_of_connections(others))
+
+
+def _logical_lines(lines: Iterable[str]) -> list[str]:
+    """Of a properties file of Java's: without comments, and with lines joined that end with a backslash."""
+    found: list[str] = []
+    is_continued = False
+    for line in map(str.strip, lines):
+        if is_continued:
+            found[-1] += line
+        elif line and not line.startswith(("#", "!")):
+            found.append(line)
+        else:
+            continue
+        is_continued = found[-1].endswith("\\")
+        found[-1] = found[-1].removesuffix("\\")
+    return found
 
 
 def _take_connection_properties(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> None:

@@ -105,11 +105,20 @@ class BrokerConfig:
         "", "PEM file with the private key and the certificates of listeners with TLS, its own first."
     )
     ssl_keystore_type: str = string("PEM", "Form of ssl.keystore.location.", OneOf(("PEM",)))
+    ssl_keystore_key: str = string(
+        "", "The private key as PEM itself, in place of a file, beside ssl.keystore.certificate.chain.", is_secret=True
+    )
+    ssl_keystore_certificate_chain: str = string(
+        "", "The certificates as PEM themselves, in place of a file, the own one first.", is_secret=True
+    )
     ssl_certificate_location: str = string("", "PEM file with the certificates alone, beside ssl.key.location.")
     ssl_key_location: str = string("", "PEM file with the private key of ssl.certificate.location.")
     ssl_key_password: str = string("", "Password of the private key; empty: it has none.", is_secret=True)
     ssl_truststore_location: str = string(
         "", "PEM file with the authorities whose certificates are trusted, of clients and of other brokers."
+    )
+    ssl_truststore_certificates: str = string(
+        "", "The trusted authorities as PEM themselves, in place of a file.", is_secret=True
     )
     ssl_truststore_type: str = string("PEM", "Form of ssl.truststore.location.", OneOf(("PEM",)))
     ssl_client_auth: str = string(
@@ -388,14 +397,18 @@ class BrokerConfig:
             return None
         forms = {self.ssl_keystore_type, self.ssl_truststore_type}
         assert forms == {"PEM"}, f"expected PEM files, found {forms}"
-        return ssl_key_files(
-            keystore=self.ssl_keystore_location,
-            certificate=self.ssl_certificate_location,
-            key=self.ssl_key_location,
-            password=self.ssl_key_password,
-            trusted=self.ssl_truststore_location,
-            needs_trusted=self.needs_client_certificates or self.inter_broker_listener.has_tls,
-        )
+        settings = {
+            "ssl.keystore.location": self.ssl_keystore_location,
+            "ssl.keystore.key": self.ssl_keystore_key,
+            "ssl.keystore.certificate.chain": self.ssl_keystore_certificate_chain,
+            "ssl.certificate.location": self.ssl_certificate_location,
+            "ssl.key.location": self.ssl_key_location,
+            "ssl.key.password": self.ssl_key_password,
+            "ssl.truststore.location": self.ssl_truststore_location,
+            "ssl.truststore.certificates": self.ssl_truststore_certificates,
+        }
+        needs_trusted = self.needs_client_certificates or self.inter_broker_listener.has_tls
+        return ssl_key_files(settings, needs_trusted=needs_trusted)
 
     @property
     def inter_broker_listener(self) -> Listener:

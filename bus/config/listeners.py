@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bus.config.keys import ConfigError
-from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, KeyFiles
+from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.scram import SCRAM_MECHANISMS
 
 PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEYSTORE = "ssl.keystore.location"
+_CERTIFICATES = ("ssl.certificate.location", "ssl.keystore.certificate.chain")
+_KEYS = ("ssl.key.location", "ssl.keystore.key")
+_TRUSTED = ("ssl.truststore.location", "ssl.truststore.certificates")
 _ANY_HOSTS = ("0.0.0.0", "::")
 
 
@@ -159,27 +163,46 @@ def check_secrets_are_hidden(listeners: Sequence[Listener], mechanisms: Sequence
             )
 
 
-def ssl_key_files(
-    *, keystore: str, certificate: str, key: str, password: str, trusted: str, needs_trusted: bool
-) -> KeyFiles:
-    """Of listeners with TLS. Raises `ConfigError`; the files are not looked at."""
-    if keystore and (certificate or key):
+def ssl_key_files(settings: Mapping[str, str], *, needs_trusted: bool) -> KeyFiles:
+    """Of listeners with TLS, by the values of what they show and trust, ssl.keystore.location and so on. Raises
+    `ConfigError`; no file is looked at."""
+    both = _one_of(settings, (_KEYSTORE,))
+    certificate = _one_of(settings, _CERTIFICATES)
+    key = _one_of(settings, _KEYS)
+    parts = [name for name in (certificate, key) if name]
+    if both and parts:
+        raise ConfigError(f"expected either {_KEYSTORE}, with key and certificates, or {parts[0]}, found both")
+    if not both and len(parts) != 2:
+        found = f"found {parts[0]} alone" if parts else "found none"
         raise ConfigError(
-            "expected either ssl.keystore.location or ssl.certificate.location and ssl.key.location, found both"
+            f"a listener with TLS: expected {_KEYSTORE}, or one of {', '.join(_CERTIFICATES)} and one of "
+            f"{', '.join(_KEYS)}, {found}"
         )
-    if not keystore and not (certificate and key):
-        raise ConfigError(
-            "a listener with TLS: expected ssl.keystore.location, or ssl.certificate.location and ssl.key.location, "
-            + ("found one of the two" if certificate or key else "found none")
-        )
+    trusted = _one_of(settings, _TRUSTED)
     if needs_trusted and not trusted:
         raise ConfigError(
-            "ssl.truststore.location: expected a file with the authorities whose certificates are trusted, as "
-            "clients or other brokers have to show theirs; found none"
+            f"{' or '.join(_TRUSTED)}: expected the authorities whose certificates are trusted, as clients or other "
+            "brokers have to show theirs; found none"
         )
     return KeyFiles(
-        Path(certificate or keystore), Path(key or keystore), Path(trusted) if trusted else None, password or None
+        _pem(settings, certificate or both),
+        _pem(settings, key or both),
+        _pem(settings, trusted) if trusted else None,
+        settings["ssl.key.password"] or None,
     )
+
+
+def _one_of(settings: Mapping[str, str], names: Sequence[str]) -> str:
+    """The name of the one that is set; empty if none is."""
+    found = [name for name in names if settings[name]]
+    if len(found) > 1:
+        raise ConfigError(f"expected either {found[0]} or {found[1]}, found both")
+    return found[0] if found else ""
+
+
+def _pem(settings: Mapping[str, str], name: str) -> Path | InlinePem:
+    value = settings[name]
+    return Path(value) if name.endswith(".location") else InlinePem(name, value)
 
 
 def _is_loopback(host: str) -> bool:

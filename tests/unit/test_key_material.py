@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
-from bus.model import KeyFiles
+from bus.model import InlinePem, KeyFiles
 from tests.support.certificates import Authority, Issued
 
 NOW = datetime.now(timezone.utc)
@@ -41,6 +42,43 @@ def test_key_is_decrypted_and_shown_to_nobody(authority: Authority) -> None:
     assert b"BEGIN PRIVATE KEY" in material.key
     assert "hush" not in repr(files)
     assert "PRIVATE" not in repr(material)
+
+
+@pytest.mark.parametrize("password", [None, "hush"])
+@pytest.mark.parametrize("fold", [str, lambda pem: pem.replace("\n", " "), lambda pem: pem.replace("\n", "\\n")])
+def test_settings_may_hold_what_files_would(
+    authority: Authority, password: str | None, fold: Callable[[str], str]
+) -> None:
+    issued = authority.issue("broker", password=password)
+    in_files = KeyFiles(issued.certificate, issued.key, authority.path, password)
+    inline = KeyFiles(
+        InlinePem("chain", fold(issued.certificate.read_text() + authority.path.read_text())),
+        InlinePem("key", fold(issued.key.read_text())),
+        InlinePem("trusted", fold(authority.path.read_text())),
+        password,
+    )
+    expected, found = read_key_material(in_files, NOW), read_key_material(inline, NOW)
+    assert (found.key, found.trusted) == (expected.key, expected.trusted)
+    assert found.chain == (expected.chain or b"") + authority.path.read_bytes()
+    assert "BEGIN" not in repr(inline)
+    watched = WatchedKeyMaterial(inline)
+    watched.look()
+    assert watched.current == found
+
+
+def test_fault_of_a_setting_names_it_and_shows_nothing_of_it(authority: Authority) -> None:
+    issued = authority.issue("broker")
+    certificate, key = (InlinePem(path.suffix[1:], path.read_text()) for path in (issued.certificate, issued.key))
+    for files, said in (
+        (KeyFiles(InlinePem("chain", "hush"), key), "chain: expected certificates as PEM, found none that can be read"),
+        (KeyFiles(certificate, InlinePem("the.key", "hush")), "the.key: expected a private key as PEM, found none"),
+        (KeyFiles(certificate, InlinePem("the.key", key.text[:90] + key.text[120:])), "the.key: expected a private"),
+        (KeyFiles(trusted=InlinePem("ca", "")), "ca: expected certificates as PEM"),
+    ):
+        with pytest.raises(KeyMaterialFault, match=re.escape(said)) as refused:
+            read_key_material(files, NOW)
+        assert "hush" not in str(refused.value)
+        assert key.text[40:60] not in str(refused.value)
 
 
 def test_files_that_cannot_be_used_are_refused_with_the_reason(authority: Authority, tmp_path: Path) -> None:

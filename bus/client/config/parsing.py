@@ -20,7 +20,7 @@ from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import SECRET_SETTINGS, check_security, with_passwords
+from bus.client.config.security import HIDDEN_SETTINGS, check_security, with_passwords
 from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, default_addresses, with_defaults
 from bus.client.config.values import (
     SOME_MILLISECONDS,
@@ -53,7 +53,7 @@ ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
 _SASL = "a client logs in by sasl_mechanism, sasl_username and sasl_password, or sasl_jaas_config"
-_PEM = "keys and certificates are PEM files: ssl_ca_location, ssl_certificate_location, ssl_key_location"
+_PEM = "keys and certificates are PEM, in files or inline: ssl_ca_location, ssl_certificate_pem, ssl_keystore_key ..."
 
 _FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
 
@@ -105,7 +105,7 @@ def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
         try:
             checked[name] = checks[name](value)
         except ValueError as expected:
-            found = "another value" if name in SECRET_SETTINGS else repr(value)
+            found = "another value" if name in HIDDEN_SETTINGS else repr(value)
             origin = found_settings.origins.get(name, "")
             raise BusError(ErrorCode.INVALID_CONFIG, f"{name}{origin}: expected {expected}, found {found}") from None
     config: Any = _reconcile_backoffs(kind(**checked), checked)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from bus.client.config.values import conflict, secret, setting, text
 from bus.errors import count_of
-from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, KeyFiles
+from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.sasl import ABSENT_MECHANISMS, PASSWORD_MECHANISMS, PLAIN, parse_jaas
 
 ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
@@ -56,6 +56,12 @@ def mechanism(value: Any) -> str:
     raise ValueError(f"one of {', '.join(PASSWORD_MECHANISMS)}{f' ({reason})' if reason else ''}")
 
 
+def pem(value: Any) -> str:
+    if not isinstance(value, str) or value.upper() not in ("", "PEM"):
+        raise ValueError("PEM, as there are no Java keystores here")
+    return value.upper()
+
+
 def jaas(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")
@@ -77,6 +83,14 @@ class SecurityConfig:
     ssl_certificate_location: str = setting("", text)
     ssl_key_location: str = setting("", text)
     ssl_keystore_location: str = setting("", text)
+    ssl_ca_pem: str = secret("", text)
+    ssl_truststore_certificates: str = secret("", text)
+    ssl_certificate_pem: str = secret("", text)
+    ssl_keystore_certificate_chain: str = secret("", text)
+    ssl_key_pem: str = secret("", text)
+    ssl_keystore_key: str = secret("", text)
+    ssl_keystore_type: str = setting("", pem)
+    ssl_truststore_type: str = setting("", pem)
     ssl_key_password: str = secret("", text)
     ssl_key_password_file: str = setting("", text)
     sasl_mechanism: str = setting("", mechanism)
@@ -88,7 +102,12 @@ class SecurityConfig:
 
 
 SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
-SECRET_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
+# Their values are in no `repr` and no error; those of SECRET_SETTINGS belong into no file that others may read.
+HIDDEN_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
+TRUSTED_SETTINGS = ("ssl_ca_location", "ssl_truststore_location", "ssl_ca_pem", "ssl_truststore_certificates")
+CERTIFICATE_SETTINGS = ("ssl_certificate_location", "ssl_certificate_pem", "ssl_keystore_certificate_chain")
+KEY_SETTINGS = ("ssl_key_location", "ssl_key_pem", "ssl_keystore_key")
+SECRET_SETTINGS = HIDDEN_SETTINGS - {*TRUSTED_SETTINGS, *CERTIFICATE_SETTINGS}
 # Those that name a file.
 FILE_SETTINGS = frozenset(name for name in SECURITY_SETTINGS if name.endswith(("_location", "_file")))
 # A file that holds a secret -> the setting that it stands for.
@@ -109,19 +128,29 @@ def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     used = [name for name in SECURITY_SETTINGS if name in given and getattr(config, name)]
     _check_use(config, used, "ssl_", TLS_PROTOCOLS)
     _check_use(config, used, "sasl_", SASL_PROTOCOLS)
-    trusted, truststore = config.ssl_ca_location, config.ssl_truststore_location
-    if trusted and truststore and trusted != truststore:
-        raise conflict("expected ssl_ca_location or ssl_truststore_location, which mean the same, found two files")
-    if config.ssl_keystore_location and (config.ssl_certificate_location or config.ssl_key_location):
-        raise conflict(
-            "expected either ssl_keystore_location, with key and certificate, or ssl_certificate_location and "
-            "ssl_key_location, found both"
-        )
-    if bool(config.ssl_certificate_location) != bool(config.ssl_key_location):
-        raise conflict("expected ssl_certificate_location and ssl_key_location together, found one of the two")
+    _one_of(config, TRUSTED_SETTINGS)
+    parts = [name for name in (_one_of(config, CERTIFICATE_SETTINGS), _one_of(config, KEY_SETTINGS)) if name]
+    if config.ssl_keystore_location and parts:
+        raise conflict(f"expected either ssl_keystore_location, with key and certificate, or {parts[0]}, found both")
+    if len(parts) == 1:
+        missing = "private key" if parts[0] in CERTIFICATE_SETTINGS else "certificate"
+        raise conflict(f"expected a {missing} beside {parts[0]}, found none")
     for file_setting, stands_for in PASSWORD_FILES.items():
         if getattr(config, file_setting) and getattr(config, stands_for):
             raise conflict(f"expected either {file_setting} or {stands_for}, found both")
+
+
+def _one_of(config: SecurityConfig, names: Collection[str]) -> str:
+    """The name of the one that is given; empty if none is. Two spellings may say the same."""
+    found = [name for name in names if getattr(config, name)]
+    for name in found[1:]:
+        if getattr(config, name) != getattr(config, found[0]) or _is_path(name) != _is_path(found[0]):
+            raise conflict(f"expected either {found[0]} or {name}, found both")
+    return found[0] if found else ""
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith("_location")
 
 
 def _check_use(config: SecurityConfig, used: Collection[str], prefix: str, protocols: Collection[str]) -> None:
@@ -184,12 +213,18 @@ def security_of(config: SecurityConfig) -> Security:
     login = _login_of(config) if config.security_protocol in SASL_PROTOCOLS else None
     if config.security_protocol not in TLS_PROTOCOLS:
         return Security(config.security_protocol, login=login)
-    trusted = config.ssl_ca_location or config.ssl_truststore_location
-    certificate = config.ssl_certificate_location or config.ssl_keystore_location
-    key = config.ssl_key_location or config.ssl_keystore_location
-    files = KeyFiles(_path(certificate), _path(key), _path(trusted), config.ssl_key_password or None)
+    keystore = "ssl_keystore_location" if config.ssl_keystore_location else ""
+    files = KeyFiles(
+        _pem(config, _one_of(config, CERTIFICATE_SETTINGS) or keystore),
+        _pem(config, _one_of(config, KEY_SETTINGS) or keystore),
+        _pem(config, _one_of(config, TRUSTED_SETTINGS)),
+        config.ssl_key_password or None,
+    )
     return Security(config.security_protocol, files, login)
 
 
-def _path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+def _pem(config: SecurityConfig, name: str) -> Path | InlinePem | None:
+    if not name:
+        return None
+    value = getattr(config, name)
+    return Path(value).expanduser() if _is_path(name) else InlinePem(name, value)

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bus.client.config.profiles import Profile, default_path, load_profile
-from bus.client.config.security import SECURITY_SETTINGS
+from bus.client.config.security import (
+    CERTIFICATE_SETTINGS,
+    KEY_SETTINGS,
+    SECURITY_SETTINGS,
+    TRUSTED_SETTINGS,
+)
 from bus.client.config.values import conflict
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 
@@ -24,8 +29,8 @@ PROFILE_VARIABLE = "BUS_PROFILE"
 ADDRESS_VARIABLE = "BUS_ADDRESS"
 PROFILE_SETTINGS = ("profile", "config_file")
 
-_TRUSTED = frozenset({"ssl_ca_location", "ssl_truststore_location"})
-_OWN = frozenset({"ssl_certificate_location", "ssl_key_location", "ssl_keystore_location"})
+_TRUSTED = frozenset(TRUSTED_SETTINGS)
+_OWN = frozenset({*CERTIFICATE_SETTINGS, *KEY_SETTINGS, "ssl_keystore_location"})
 _KEY_PASSWORD = frozenset({"ssl_key_password", "ssl_key_password_file"})
 _MECHANISM = frozenset({"sasl_mechanism", "sasl_mechanisms"})
 _PASSWORD = frozenset({"sasl_password", "sasl_password_file", "sasl_jaas_config"})

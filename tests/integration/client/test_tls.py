@@ -87,6 +87,36 @@ def test_client_with_an_encrypted_key_gets_in(authority: Authority, mutual: Brok
     assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
+def test_settings_hold_keys_and_certificates_in_place_of_files(authority: Authority, tmp_path: Path) -> None:
+    """Of the broker and of each client, by Kafka's and librdkafka's names; on one line in a file of properties."""
+    own, alice = (authority.issue(name, password="hush") for name in ("inline", "alice"))
+    config = BrokerConfig(
+        listeners=("SSL://127.0.0.1:0",),
+        ssl_keystore_certificate_chain=own.certificate.read_text(),
+        ssl_keystore_key=own.key.read_text(),
+        ssl_truststore_certificates=authority.path.read_text(),
+        ssl_key_password="hush",
+        ssl_client_auth="required",
+    )
+    texts = (authority.path.read_text(), alice.certificate.read_text(), alice.key.read_text())
+    kafka = ("ssl_truststore_certificates", "ssl_keystore_certificate_chain", "ssl_keystore_key")
+    with running_broker(tmp_path / "root", config=config) as broker:
+        for names in (kafka, ("ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem")):
+            settings = dict(zip(names, texts, strict=True))
+            with Admin(address_of(broker), security_protocol="SSL", ssl_key_password="hush", **settings) as admin:
+                hidden = {one.name: one.value for one in admin.describe_configs(kind="broker") if "ssl" in one.name}
+        assert {hidden[name.replace("_", ".")] for name in kafka} == {"(hidden)"}
+        properties = tmp_path / "client.properties"
+        lines = [f"{name.replace('_', '.')}={' '.join(text.split(chr(10)))}" for name, text in settings.items()]
+        chain = lines[0].replace(" ", " \\\n  ")  # as people write it for Kafka
+        head = "security.protocol=SSL\nssl.key.password=hush\n"
+        properties.write_text(head + "\n".join([chain, *lines[1:]]) + "\n")
+        properties.chmod(0o600)
+        command = ["topics", "list", "--address", address_of(broker), "--command-config", str(properties)]
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0, done.output
+
+
 def refusal(address: str, **settings: Any) -> str:
     """Of all three clients, the same."""
     messages = set()

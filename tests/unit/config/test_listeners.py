@@ -7,6 +7,7 @@ import pytest
 from bus.config.broker import describe_broker_config, load_broker_config
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
+from bus.model import InlinePem, KeyFiles
 
 TWO = {
     "listeners": "clients://127.0.0.1:9094,BROKERS://[::1]:0",
@@ -85,17 +86,41 @@ BOTH = TLS | {"ssl.keystore.location": "both.pem"}
     ("settings", "said"),
     [
         (TLS, r"expected ssl.keystore.location, or .* found none"),
-        (TLS | {"ssl.key.location": "k"}, r"ssl.certificate.location and ssl.key.location, found one of the two"),
-        (BOTH | {"ssl.key.location": "k"}, r"expected either ssl.keystore.location or .*, found both"),
-        (BOTH, r"ssl.truststore.location: expected a file with the authorities"),
+        (TLS | {"ssl.key.location": "k"}, r"one of ssl.certificate.location, .*, found ssl.key.location alone"),
+        (BOTH | {"ssl.key.location": "k"}, r"either ssl.keystore.location, .*, or ssl.key.location, found both"),
+        (BOTH | {"ssl.keystore.key": "hush"}, r"either ssl.keystore.location, .*, or ssl.keystore.key, found both"),
+        (
+            TLS | {"ssl.certificate.location": "c", "ssl.key.location": "k", "ssl.keystore.key": "hush"},
+            "expected either ssl.key.location or ssl.keystore.key, found both",
+        ),
+        (
+            TLS | {"ssl.certificate.location": "c", "ssl.keystore.certificate.chain": "hush"},
+            "expected either ssl.certificate.location or ssl.keystore.certificate.chain, found both",
+        ),
+        (
+            BOTH | {"ssl.truststore.location": "t", "ssl.truststore.certificates": "hush"},
+            "expected either ssl.truststore.location or ssl.truststore.certificates, found both",
+        ),
+        (BOTH, r"ssl.truststore.location or ssl.truststore.certificates: expected the authorities .*; found none"),
         (BOTH | {"ssl.client.auth": "requested"}, r"ssl.client.auth: expected string \(one of none, required\)"),
         (BOTH | {"ssl.keystore.type": "JKS"}, r"ssl.keystore.type: expected string \(one of PEM\), found 'JKS'"),
         ({"ssl.principal.mapping.rules": "x"}, r"ssl.principal.mapping.rules: expected DEFAULT or RULE"),
     ],
 )
 def test_tls_that_cannot_work_is_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as refused:
         load_broker_config(None, settings)
+    assert "hush" not in str(refused.value)
+
+
+def test_pem_in_settings_is_shown_nowhere() -> None:
+    names = ("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates")
+    config = load_broker_config(None, TLS | {name: f"hush {name}" for name in names})
+    key, chain, trusted = (InlinePem(name, f"hush {name}") for name in names)
+    assert config.key_files == KeyFiles(chain, key, trusted)
+    described = {entry.name: entry.value for entry in describe_broker_config(config)}
+    assert {described[name] for name in names} == {"(hidden)"}
+    assert "hush" not in repr(config) + repr(describe_broker_config(config)) + repr(config.key_files)
 
 
 def test_password_of_a_key_is_shown_nowhere() -> None:

@@ -100,10 +100,13 @@ def test_each_setting_comes_from_the_first_source_that_has_it(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("upper", "hidden"),
     [
-        ({"ssl_truststore_location": "x"}, {"ssl_ca_location"}),
+        ({"ssl_truststore_location": "x"}, {"ssl_ca_location", "ssl_ca_pem", "ssl_truststore_certificates"}),
         (
             {"ssl_keystore_location": "x"},
-            {"ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_key_password_file"},
+            {
+                *("ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_key_password_file"),
+                *("ssl_certificate_pem", "ssl_keystore_certificate_chain", "ssl_key_pem", "ssl_keystore_key"),
+            },
         ),
         ({"ssl_key_password": "x"}, {"ssl_key_password_file"}),
         ({"sasl_mechanisms": "x"}, {"sasl_mechanism"}),

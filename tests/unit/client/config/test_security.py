@@ -10,7 +10,7 @@ import pytest
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_of
 from bus.errors import BusError, ErrorCode
-from bus.model import KeyFiles
+from bus.model import InlinePem, KeyFiles
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
 SASL = {
@@ -37,6 +37,23 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ssl_truststore_location": "ca.pem", "ssl_ca_location": "ca.pem"}, KeyFiles(trusted=CA)),
         ({"ssl_certificate_location": "own.crt", "ssl_key_location": "own.key"}, KeyFiles(CERTIFICATE, KEY)),
         ({"ssl_keystore_location": "own.key", "ssl_key_password": "hush"}, KeyFiles(KEY, KEY, password="hush")),
+        (
+            {"ssl_truststore_certificates": "hush", "ssl_truststore_type": "pem"},
+            KeyFiles(trusted=InlinePem("ssl_truststore_certificates", "hush")),
+        ),
+        (
+            {"ssl_ca_pem": "hush", "ssl_certificate_pem": "hush", "ssl_key_pem": "hush", "ssl_key_password": "hush"},
+            KeyFiles(
+                InlinePem("ssl_certificate_pem", "hush"),
+                InlinePem("ssl_key_pem", "hush"),
+                InlinePem("ssl_ca_pem", "hush"),
+                "hush",
+            ),
+        ),
+        (
+            {"ssl_keystore_certificate_chain": "hush", "ssl_keystore_key": "hush", "ssl_keystore_type": "PEM"},
+            KeyFiles(InlinePem("ssl_keystore_certificate_chain", "hush"), InlinePem("ssl_keystore_key", "hush")),
+        ),
     ],
 )
 def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: KeyFiles) -> None:
@@ -65,14 +82,33 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
         ),
         (
             {"security_protocol": "SSL", "ssl_ca_location": "a", "ssl_truststore_location": "b"},
-            "which mean the same, found two files",
+            "expected either ssl_ca_location or ssl_truststore_location, found both",
         ),
-        ({"security_protocol": "SSL", "ssl_key_location": "k"}, "together, found one of the two"),
+        ({"security_protocol": "SSL", "ssl_key_location": "k"}, "a certificate beside ssl_key_location, found none"),
+        ({"security_protocol": "SSL", "ssl_certificate_pem": "c"}, "a private key beside ssl_certificate_pem, found"),
         (
             {"security_protocol": "SSL", "ssl_key_location": "k", "ssl_keystore_location": "b"},
             "expected either ssl_keystore_location, .*found both",
         ),
-        ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM files"),
+        (
+            {"security_protocol": "SSL", "ssl_key_location": "k", "ssl_keystore_key": "hush"},
+            "expected either ssl_key_location or ssl_keystore_key, found both",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_keystore_key": "hush", "ssl_key_pem": "hush hush"},
+            "expected either ssl_key_pem or ssl_keystore_key, found both",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_ca_location": "hushed.pem", "ssl_ca_pem": "hushed.pem"},
+            "expected either ssl_ca_location or ssl_ca_pem, found both",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_keystore_location": "k", "ssl_keystore_certificate_chain": "hush"},
+            "expected either ssl_keystore_location, .*, or ssl_keystore_certificate_chain, found both",
+        ),
+        ({"ssl_ca_pem": "hush"}, "ssl_ca_pem: expected security_protocol=SSL or SASL_SSL beside it"),
+        ({"security_protocol": "SSL", "ssl_keystore_type": "JKS"}, "expected PEM, as there are no Java keystores"),
+        ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM"),
         ({"ssl_endpoint_identification_algorithm": ""}, "the host in a certificate is always checked"),
     ],
 )

@@ -234,7 +234,7 @@ def test_what_cannot_be_meant_is_refused_by_its_name(
             "sasl_mechanism: expected one of SCRAM-SHA-256, .*, found none",
         ),
         ("kafka.ssl.truststore.location", "x", "ssl_truststore_location: expected security_protocol=SSL or SASL_SSL"),
-        ("kafka.ssl.truststore.password", "x", "ssl_truststore_password: keys .* are PEM files.*; leave it out"),
+        ("kafka.ssl.truststore.password", "x", "ssl_truststore_password: keys .* are PEM.*; leave it out"),
         ("kafka.receive.buffer.bytes", "65536", "kafka.receive.buffer.bytes: .*leave it out"),
         ("kafka.fetch.min.bytes", "-1", "kafka.fetch.min.bytes: expected .*found '-1'"),
         ("kafka.fetch.min.bytes", "many", "kafka.fetch.min.bytes: expected .*found 'many'"),
