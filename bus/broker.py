@@ -29,7 +29,7 @@ from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
-from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, RunningBroker
+from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.audit_log import AuditLog
@@ -202,7 +202,8 @@ class BrokerCore:
 
 class Broker:
     """Serves one root. Raises `ConfigError` for certificates that cannot be used. `start`, then `stop`; both once.
-    `ports`: those that were bound, by the names of the listeners; `port`: that of the first one. `keys`: of TLS."""
+    `ports`: those that were bound, by the names of the listeners; `port`: that of the first one. `keys`: of
+    listeners with TLS, by their names."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
         self._config = config
@@ -212,9 +213,7 @@ class Broker:
         self.keys = _open_keys(config)
         self._watching: asyncio.Task[None] | None = None
         self._server = BusServer(config, stopping, self.keys)
-        self._transport = GrpcTransport(
-            self.keys if config.inter_broker_listener.has_tls else None, _broker_login(config)
-        )
+        self._transport = GrpcTransport(self.keys.get(config.inter_broker_listener.name), _broker_login(config))
         self._peers = GrpcPeers(self._transport)
         self._core = BrokerCore(
             config,
@@ -265,8 +264,8 @@ class Broker:
             undo.pop_all()
         self._core.serve()
         self._warn_of_authorizer()
-        if self.keys is not None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch_keys(self.keys))
+        if self.keys:
+            self._watching = asyncio.get_running_loop().create_task(self._watch_keys())
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",
             storage.root_url,
@@ -303,10 +302,11 @@ class Broker:
             for at in [self._advertised(one)]
         )
 
-    async def _watch_keys(self, keys: WatchedKeyMaterial) -> None:
+    async def _watch_keys(self) -> None:
         while True:
             await asyncio.sleep(_KEYS_CHECK_INTERVAL_S)
-            await self._core.calls.control(keys.look)
+            for keys in set(self.keys.values()):
+                await self._core.calls.control(keys.look)
 
     async def wait_until_unfenced(self) -> None:
         """Between `start` and `stop`. Returns once the cluster counts on this broker."""
@@ -337,13 +337,17 @@ class Broker:
         _log.info("stopped")
 
 
-def _open_keys(config: BrokerConfig) -> WatchedKeyMaterial | None:
-    """None without a listener with TLS. Raises `ConfigError`."""
-    files = config.key_files
-    try:
-        return None if files is None else WatchedKeyMaterial(files)
-    except KeyMaterialFault as fault:
-        raise ConfigError(str(fault)) from None
+def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
+    """Of each listener with TLS, by its name; listeners with the same files share them. Raises `ConfigError`."""
+    opened: dict[KeyFiles, WatchedKeyMaterial] = {}
+    for name, files in config.key_files.items():
+        if files in opened:
+            continue
+        try:
+            opened[files] = WatchedKeyMaterial(files)
+        except KeyMaterialFault as fault:
+            raise ConfigError(f"listener {name}: {fault}") from None
+    return {name: opened[files] for name, files in config.key_files.items()}
 
 
 def _broker_login(config: BrokerConfig) -> BrokerLogin | None:

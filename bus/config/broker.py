@@ -7,8 +7,9 @@ and what was found, never later. Reads nothing but the one file that `load_broke
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +39,7 @@ from bus.config.keys import (
     strings,
     unknown_key_message,
 )
+from bus.config.listener_overrides import PREFIX, find_override, settings_of_listener
 from bus.config.listeners import (
     HostPort,
     Listener,
@@ -52,7 +54,7 @@ from bus.config.listeners import (
 from bus.config.principals import PrincipalRules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
-from bus.model import KeyFiles
+from bus.model import SSL, KeyFiles
 from bus.sasl import PASSWORD_MECHANISMS, parse_jaas
 from bus.scram import SCRAM_MECHANISMS
 
@@ -352,6 +354,8 @@ class BrokerConfig:
     controlled_shutdown_timeout_ms: int = integer(
         30_000, "How long a shutdown waits for the commits in flight and their answers.", Between(0)
     )
+    # The name of a listener -> its own settings, by key.
+    listener_overrides: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict, repr=False)
 
     @property
     def serving_listeners(self) -> tuple[Listener, ...]:
@@ -378,10 +382,13 @@ class BrokerConfig:
             raise ConfigError("sasl.jaas.config: expected a username and a password")
         return options["username"], options["password"]
 
-    @property
-    def needs_client_certificates(self) -> bool:
-        """Of listeners with TLS."""
-        return self.ssl_client_auth == "required"
+    def of_listener(self, listener: Listener) -> BrokerConfig:
+        """The settings with those that the listener has of its own. Raises `ConfigError`."""
+        own: dict[str, Any] = settings_of_listener(self.listener_overrides.get(listener.name, {}))
+        return replace(self, **own) if own else self
+
+    def needs_client_certificate(self, listener: Listener) -> bool:
+        return listener.protocol == SSL and self.of_listener(listener).ssl_client_auth == "required"
 
     @property
     def acl_policy(self) -> AclPolicy | None:
@@ -391,24 +398,29 @@ class BrokerConfig:
         return AclPolicy(_parse_principals(self.super_users), self.allow_everyone_if_no_acl_found)
 
     @property
-    def key_files(self) -> KeyFiles | None:
-        """None without a listener with TLS. Raises `ConfigError`."""
-        if not any(one.has_tls for one in self.serving_listeners):
-            return None
-        forms = {self.ssl_keystore_type, self.ssl_truststore_type}
-        assert forms == {"PEM"}, f"expected PEM files, found {forms}"
+    def key_files(self) -> Mapping[str, KeyFiles]:
+        """Of each listener with TLS, by its name. Raises `ConfigError`."""
+        return {one.name: self._key_files_of(one) for one in self.serving_listeners if one.has_tls}
+
+    def _key_files_of(self, listener: Listener) -> KeyFiles:
+        own = self.of_listener(listener)
+        forms = {own.ssl_keystore_type, own.ssl_truststore_type}
+        assert forms == {"PEM"}, f"expected PEM, found {forms}"
         settings = {
-            "ssl.keystore.location": self.ssl_keystore_location,
-            "ssl.keystore.key": self.ssl_keystore_key,
-            "ssl.keystore.certificate.chain": self.ssl_keystore_certificate_chain,
-            "ssl.certificate.location": self.ssl_certificate_location,
-            "ssl.key.location": self.ssl_key_location,
-            "ssl.key.password": self.ssl_key_password,
-            "ssl.truststore.location": self.ssl_truststore_location,
-            "ssl.truststore.certificates": self.ssl_truststore_certificates,
+            "ssl.keystore.location": own.ssl_keystore_location,
+            "ssl.keystore.key": own.ssl_keystore_key,
+            "ssl.keystore.certificate.chain": own.ssl_keystore_certificate_chain,
+            "ssl.certificate.location": own.ssl_certificate_location,
+            "ssl.key.location": own.ssl_key_location,
+            "ssl.key.password": own.ssl_key_password,
+            "ssl.truststore.location": own.ssl_truststore_location,
+            "ssl.truststore.certificates": own.ssl_truststore_certificates,
         }
-        needs_trusted = self.needs_client_certificates or self.inter_broker_listener.has_tls
-        return ssl_key_files(settings, needs_trusted=needs_trusted)
+        needs_trusted = self.needs_client_certificate(listener) or listener == self.inter_broker_listener
+        try:
+            return ssl_key_files(settings, needs_trusted=needs_trusted)
+        except ConfigError as error:
+            raise ConfigError(f"listener {listener.name}: {error}") from None
 
     @property
     def inter_broker_listener(self) -> Listener:
@@ -419,29 +431,28 @@ class BrokerConfig:
 BROKER_CONFIGS = keys_of(BrokerConfig)
 # The topic config -> the broker's config that is its default.
 TOPIC_DEFAULTS: Mapping[str, str] = MappingProxyType(
-    {one.metadata["stands_for"]: one.name for one in fields(BrokerConfig) if one.metadata["stands_for"] is not None}
+    {one.metadata["stands_for"]: one.name for one in fields(BrokerConfig) if one.metadata.get("stands_for") is not None}
 )
 
 
 def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
     """The settings in the TOML file at `path` if one is given, changed by `overrides`, the rest at their defaults.
 
-    Both use the names of `BROKER_CONFIGS`. An override that is a text is parsed, as command lines and environments have
-    only texts; any other must have the key's type. Raises `ConfigError` for a file that cannot be read or is no TOML
-    (with line and column), an unknown key (with the nearest known one), a wrong value.
+    Both use the names of `BROKER_CONFIGS`, and `listener.name.<name>.` before those of `LISTENER_KEYS`. An override
+    that is a text is parsed, as command lines and environments have only texts; any other must have the key's type.
+    Raises `ConfigError` for a file that cannot be read or is no TOML (with line and column), an unknown key (with the
+    nearest known one), a wrong value.
     """
-    values: dict[str, ConfigValue] = {}
-    if path is not None:
-        for name, value in _read_settings(Path(path)).items():
-            try:
-                values[name] = _broker_key(name).check(value)
-            except ConfigError as error:
-                raise ConfigError(f"{path}: {error}") from None
-    for name, value in (overrides or {}).items():
-        key = _broker_key(name)
-        values[name] = key.parse(value) if isinstance(value, str) else key.check(value)
-    settings: dict[str, Any] = {field_name(name): value for name, value in values.items()}
+    given = [] if path is None else [(name, value, f"{path}: ") for name, value in _read_settings(Path(path)).items()]
+    given += [(name, value, "") for name, value in (overrides or {}).items()]
+    settings: dict[str, Any] = {}
+    for name, value, where in given:
+        if not name.startswith(PREFIX):
+            with _told_of(where):
+                settings[field_name(name)] = _value(_broker_key(name), value, where)
     config = BrokerConfig(**settings)
+    own = [one for one in given if one[0].startswith(PREFIX)]
+    config = replace(config, listener_overrides=_parse_overrides(config, own))
     _check_listeners(config)
     _check_authorizer(config)
     _check_session_timeouts(config)
@@ -450,21 +461,49 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     return config
 
 
+_Given = tuple[str, object, str]  # name, value, and the beginning of messages about it: empty, or the file
+
+
+def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str, dict[str, ConfigValue]]:
+    """`listener.name.<name>.<key>`, by listener and key."""
+    found: dict[str, dict[str, ConfigValue]] = {}
+    for name, value, where in given:
+        with _told_of(where):
+            override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
+            found.setdefault(override.listener.name, {})[override.own_key] = _value(override.key, value, where)
+    return found
+
+
+def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
+    """Command lines have only texts, files have types."""
+    return key.parse(value) if isinstance(value, str) and not where else key.check(value)
+
+
+@contextmanager
+def _told_of(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
 def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of the broker. They are read once, at its start, so all of them are read-only."""
+    """Every setting of the broker, those of single listeners last. They are read once, at its start, so all of them are
+    read-only."""
     entries = []
     for key in BROKER_CONFIGS.values():
         value = getattr(config, field_name(key.name))
-        entries.append(
-            describe_key(
-                key,
-                value=key.format(value),
-                default=key.format(key.default),
-                is_default=value == key.default,
-                is_read_only=True,
-            )
-        )
+        entries.append(_describe(key, value, is_default=value == key.default))
+    for listener in config.serving_listeners:
+        for name, value in config.listener_overrides.get(listener.name, {}).items():
+            key = replace(BROKER_CONFIGS[name], name=f"{PREFIX}{listener.name.lower()}.{name}")
+            entries.append(_describe(key, value, is_default=False))
     return entries
+
+
+def _describe(key: ConfigKey, value: ConfigValue, *, is_default: bool) -> ConfigEntry:
+    shown, default = key.format(value), key.format(key.default)
+    return describe_key(key, value=shown, default=default, is_default=is_default, is_read_only=True)
 
 
 def _broker_key(name: str) -> ConfigKey:
@@ -491,12 +530,13 @@ def _check_listeners(config: BrokerConfig) -> None:
     check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
     check_guarded(
         serving,
-        needs_client_certificates=config.needs_client_certificates,
+        certified=[one for one in serving if config.needs_client_certificate(one)],
         is_insecure_allowed=config.allow_insecure_listeners,
     )
     config.key_files  # noqa: B018  raises
     _check_logins(config)
-    PrincipalRules(config.ssl_principal_mapping_rules)
+    for listener in serving:
+        PrincipalRules(config.of_listener(listener).ssl_principal_mapping_rules)
 
 
 def _check_authorizer(config: BrokerConfig) -> None:

@@ -61,7 +61,6 @@ _REASONS_BY_PREFIX = {
     "ssl.keystore.": _PEM,
     "ssl.truststore.": _PEM,
     "ssl.": "TLS has no such setting",
-    "listener.name.": "all listeners with TLS have the same certificates and the same ssl.client.auth",
     "transaction.": _NO_TRANSACTIONS,
     "transactional.": _NO_TRANSACTIONS,
     "zookeeper.": "there is no ZooKeeper: the cluster's metadata is a log in the root",

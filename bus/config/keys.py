@@ -175,7 +175,8 @@ strings = functools.partial(config_field, ConfigType.LIST)
 
 def keys_of(configuration: type) -> Mapping[str, ConfigKey]:
     """The keys of a dataclass made of `config_field`s, by name: the field's, with dots for underscores."""
-    keys = (replace(one.metadata["key"], name=one.name.replace("_", ".")) for one in fields(configuration))
+    settings = (one for one in fields(configuration) if "key" in one.metadata)
+    keys = (replace(one.metadata["key"], name=one.name.replace("_", ".")) for one in settings)
     return MappingProxyType({key.name: key for key in keys})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KEYSTORE = "ssl.keystore.location"
 _CERTIFICATES = ("ssl.certificate.location", "ssl.keystore.certificate.chain")
 _KEYS = ("ssl.key.location", "ssl.keystore.key")
-_TRUSTED = ("ssl.truststore.location", "ssl.truststore.certificates")
+TRUSTED_SETTINGS = ("ssl.truststore.location", "ssl.truststore.certificates")
+# What a listener with TLS shows and trusts.
+SSL_KEY_SETTINGS = (_KEYSTORE, *_CERTIFICATES, *_KEYS, *TRUSTED_SETTINGS, "ssl.key.password")
 _ANY_HOSTS = ("0.0.0.0", "::")
 
 
@@ -135,13 +137,13 @@ def check_reachable(listeners: Sequence[Listener], *, is_short_form: bool, has_a
         raise ConfigError(f"{name} is {host}: expected {remedy} to name an address that clients can connect to")
 
 
-def check_guarded(listeners: Sequence[Listener], *, needs_client_certificates: bool, is_insecure_allowed: bool) -> None:
+def check_guarded(listeners: Sequence[Listener], *, certified: Collection[Listener], is_insecure_allowed: bool) -> None:
     """Raises `ConfigError` for a listener without authentication that other machines can reach: all of them could read,
-    write and delete all topics."""
+    write and delete all topics. `certified`: those that ask clients for certificates."""
     if is_insecure_allowed:
         return
     for listener in listeners:
-        is_guarded = listener.has_logins or (listener.protocol == SSL and needs_client_certificates)
+        is_guarded = listener.has_logins or listener in certified
         if listener.is_beyond_loopback and not is_guarded:
             raise ConfigError(
                 f"listener {listener.name} at {listener.bind} can be reached from other machines without "
@@ -178,11 +180,11 @@ def ssl_key_files(settings: Mapping[str, str], *, needs_trusted: bool) -> KeyFil
             f"a listener with TLS: expected {_KEYSTORE}, or one of {', '.join(_CERTIFICATES)} and one of "
             f"{', '.join(_KEYS)}, {found}"
         )
-    trusted = _one_of(settings, _TRUSTED)
+    trusted = _one_of(settings, TRUSTED_SETTINGS)
     if needs_trusted and not trusted:
         raise ConfigError(
-            f"{' or '.join(_TRUSTED)}: expected the authorities whose certificates are trusted, as clients or other "
-            "brokers have to show theirs; found none"
+            f"{' or '.join(TRUSTED_SETTINGS)}: expected the authorities whose certificates are trusted, as clients or "
+            "other brokers have to show theirs; found none"
         )
     return KeyFiles(
         _pem(settings, certificate or both),

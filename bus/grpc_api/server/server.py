@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -42,7 +43,7 @@ from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.key_material import WatchedKeyMaterial
-from bus.model import PLAINTEXT, SSL
+from bus.model import PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
 
@@ -404,13 +405,18 @@ class BusServer:
     """`bind`, `listen`, then `serve`. `stop` ends it in order: `stopping` begins, nothing new is read, what was read is
     answered, then it closes."""
 
-    def __init__(self, config: BrokerConfig, stopping: Stopping, keys: WatchedKeyMaterial | None = None) -> None:
-        """`keys`: of listeners with TLS; None if there are none."""
+    def __init__(
+        self, config: BrokerConfig, stopping: Stopping, keys: Mapping[str, WatchedKeyMaterial] | None = None
+    ) -> None:
+        """`keys`: of listeners with TLS, by their names; None if there are none."""
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()
         self._calls = CallsInFlight()
-        self._listening = [_Listening(listener, config, self._calls, keys) for listener in config.serving_listeners]
+        self._listening = [
+            _Listening(listener, config, self._calls, (keys or {}).get(listener.name))
+            for listener in config.serving_listeners
+        ]
 
     def bind(self) -> dict[str, int]:
         """The port that each listener has bound, by its name. Raises `AddressInUse`."""
@@ -466,8 +472,8 @@ class _Listening:
         limit = config.socket_request_max_bytes
         self._listener = listener
         self.name = listener.name
-        needs_certificate = listener.protocol == SSL and config.needs_client_certificates
-        rules = PrincipalRules(config.ssl_principal_mapping_rules)
+        needs_certificate = config.needs_client_certificate(listener)
+        rules = PrincipalRules(config.of_listener(listener).ssl_principal_mapping_rules)
         recognise = functools.partial(with_principal, rules=rules) if needs_certificate else None
         self.door = ServiceDoor(limit, calls, recognise)
         self._credentials = None

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
+from bus.config.broker import BrokerConfig, load_broker_config
 from bus.config.keys import ConfigError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
@@ -42,10 +42,11 @@ def serving(tmp_path: Path, config: BrokerConfig) -> AbstractContextManager[Brok
     return running_broker(tmp_path / "root", config=config)
 
 
-def channel_to(broker: Broker, authority: Authority, shown: Issued | None) -> grpc.Channel:
+def channel_to(broker: Broker, authority: Authority, shown: Issued | None, listener: str | None = None) -> grpc.Channel:
     pair = (None, None) if shown is None else (shown.key.read_bytes(), shown.certificate.read_bytes())
     credentials = grpc.ssl_channel_credentials(authority.path.read_bytes(), *pair)
-    return grpc.secure_channel(f"127.0.0.1:{broker.port}", credentials)
+    port = broker.port if listener is None else broker.ports[listener]
+    return grpc.secure_channel(f"127.0.0.1:{port}", credentials)
 
 
 def ask(channel: grpc.Channel) -> Any:
@@ -112,18 +113,61 @@ def test_new_certificates_are_for_new_connections_and_bad_ones_for_none(authorit
     with serving(tmp_path, config) as broker, channel_to(broker, authority, None) as before:
         ask(before)
         keystore.write_bytes(keystore.read_bytes()[:200])
-        assert broker.keys is not None
-        broker.keys.look()
+        [keys] = broker.keys.values()
+        keys.look()
         with channel_to(broker, authority, None) as channel:
             ask(channel)
         other = Authority(tmp_path / "other")
         keystore.write_bytes(other.issue("broker0").both.read_bytes())
-        broker.keys.look()
+        keys.look()
         with channel_to(broker, other, None) as channel:
             ask(channel)
         with channel_to(broker, authority, None) as channel, pytest.raises(grpc.RpcError):
             ask(channel)
         ask(before)
+
+
+def test_listeners_have_certificates_authorities_and_rules_of_their_own(authority: Authority, tmp_path: Path) -> None:
+    partners = Authority(tmp_path / "partners", "partners")
+    own = {
+        "ssl.keystore.location": str(partners.issue("broker").both),
+        "ssl.truststore.location": str(partners.path),
+        "ssl.client.auth": "required",
+    }
+    config = load_broker_config(
+        None,
+        {
+            "listeners": "SSL://127.0.0.1:0,PARTNERS://127.0.0.1:0",
+            "listener.security.protocol.map": "PARTNERS:SSL",
+            "ssl.keystore.location": str(authority.issue("broker").both),
+            "ssl.truststore.location": str(authority.path),
+            "ssl.principal.mapping.rules": "RULE:^CN=(nobody),.*$/$1/",
+            "listener.name.partners.ssl.principal.mapping.rules": "RULE:^CN=([^,]*),.*$/$1/",
+            **{f"listener.name.partners.{name}": value for name, value in own.items()},
+        },
+    )
+    with serving(tmp_path, config) as broker:
+        with channel_to(broker, authority, None) as channel:
+            ask(channel)
+        with channel_to(broker, partners, partners.issue("alice"), "PARTNERS") as channel:
+            ask(channel)
+        for trusted, shown, listener in (
+            (partners, None, "SSL"),
+            (partners, None, "PARTNERS"),
+            (partners, authority.issue("bob"), "PARTNERS"),
+            (authority, partners.issue("alice"), "PARTNERS"),
+        ):
+            with channel_to(broker, trusted, shown, listener) as channel, pytest.raises(grpc.RpcError):
+                ask(channel)
+        renewed = Authority(tmp_path / "renewed")
+        Path(own["ssl.keystore.location"]).write_bytes(renewed.issue("broker").both.read_bytes())
+        assert broker.keys.keys() == {"SSL", "PARTNERS"}
+        for keys in broker.keys.values():
+            keys.look()
+        with channel_to(broker, renewed, partners.issue("alice"), "PARTNERS") as channel:
+            ask(channel)
+        with channel_to(broker, authority, None) as channel:
+            ask(channel)
 
 
 def test_brokers_reach_one_another_by_tls(authority: Authority, tmp_path: Path) -> None:

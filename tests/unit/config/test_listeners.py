@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from bus.config.broker import describe_broker_config, load_broker_config
@@ -117,7 +120,7 @@ def test_pem_in_settings_is_shown_nowhere() -> None:
     names = ("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates")
     config = load_broker_config(None, TLS | {name: f"hush {name}" for name in names})
     key, chain, trusted = (InlinePem(name, f"hush {name}") for name in names)
-    assert config.key_files == KeyFiles(chain, key, trusted)
+    assert config.key_files == {"SSL": KeyFiles(chain, key, trusted)}
     described = {entry.name: entry.value for entry in describe_broker_config(config)}
     assert {described[name] for name in names} == {"(hidden)"}
     assert "hush" not in repr(config) + repr(describe_broker_config(config)) + repr(config.key_files)
@@ -157,3 +160,108 @@ def test_a_listener_with_logins_by_scram_may_be_reached_from_other_machines() ->
     config = load_broker_config(None, SASL | reachable)
     assert config.broker_login == ("u", "p")
     assert config.has_logins
+
+
+OWN = {
+    "listeners": "CLIENTS://127.0.0.1:1,CLIENTS.EU://127.0.0.1:2,BROKERS://127.0.0.1:3,SASL_SSL://127.0.0.1:4",
+    "listener.security.protocol.map": "CLIENTS:SSL,CLIENTS.EU:SSL,BROKERS:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+    "ssl.certificate.location": "broker.crt",
+    "ssl.key.location": "broker.key",
+    "ssl.key.password": "hush",
+    "ssl.truststore.location": "ca.pem",
+}
+OF_BROKER = KeyFiles(Path("broker.crt"), Path("broker.key"), Path("ca.pem"), "hush")
+
+
+def test_listener_has_its_own_settings_and_else_those_of_the_broker() -> None:
+    own = {
+        "listener.name.clients.ssl.keystore.location": "clients.pem",
+        "listener.name.clients.ssl.client.auth": "required",
+        "listener.name.clients.eu.ssl.truststore.certificates": "hush eu",
+        "listener.name.clients.eu.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+        "listener.name.sasl_ssl.ssl.key.password": "hush hush",
+    }
+    config = load_broker_config(None, OWN | own)
+    assert config.key_files == {
+        "CLIENTS": KeyFiles(Path("clients.pem"), Path("clients.pem"), Path("ca.pem")),
+        "CLIENTS.EU": replace(OF_BROKER, trusted=InlinePem("ssl.truststore.certificates", "hush eu")),
+        "SASL_SSL": replace(OF_BROKER, password="hush hush"),
+    }
+    clients, eu, *others = config.serving_listeners
+    assert config.needs_client_certificate(clients)
+    assert not any(map(config.needs_client_certificate, (eu, *others)))
+    assert config.of_listener(eu).ssl_principal_mapping_rules == "RULE:^CN=(.*)$/$1/"
+    assert {config.of_listener(one).ssl_principal_mapping_rules for one in (clients, *others)} == {"DEFAULT"}
+    described = {entry.name: entry for entry in describe_broker_config(config)}
+    assert described["listener.name.clients.ssl.client.auth"].value == "required"
+    assert described["listener.name.clients.ssl.client.auth"].valid_values == "one of none, required"
+    assert not described["listener.name.clients.ssl.client.auth"].is_default
+    assert described["listener.name.clients.eu.ssl.truststore.certificates"].value == "(hidden)"
+    assert described["ssl.client.auth"].is_default
+    assert "hush" not in repr(config) + repr(described)
+
+
+def test_settings_of_listeners_are_read_from_a_file_and_overridden(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    lines = [f"{name} = '{value}'" for name, value in OWN.items() if name.startswith("ssl")]
+    lists = [f"{name} = {value.split(',')}" for name, value in OWN.items() if name.startswith("listener")]
+    head = "\n".join([*lines, *lists, "inter.broker.listener.name = 'BROKERS'", ""])
+    file.write_text(head + "listener.name.clients.ssl.client.auth = 'required'\n")
+    config = load_broker_config(file)
+    assert config.needs_client_certificate(config.serving_listeners[0])
+    config = load_broker_config(file, {"listener.name.clients.ssl.client.auth": "none"})
+    assert not config.needs_client_certificate(config.serving_listeners[0])
+    file.write_text(head + "listener.name.clients.ssl.client.auth = 1\n")
+    with pytest.raises(ConfigError, match=r"broker.toml: listener.name.clients.ssl.client.auth: expected string .* 1$"):
+        load_broker_config(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "listener.name.cliens.ssl.client.auth",
+            "none",
+            "expected a listener that there is, by one of listener.name.clients., listener.name.clients.eu., ",
+        ),
+        ("listener.name.CLIENTS.ssl.client.auth", "none", "expected a listener that there is, by one of"),
+        (
+            "listener.name.clients.num.partitions",
+            "1",
+            "num.partitions is a setting of the whole broker; a listener has ssl.keystore.location, ",
+        ),
+        (
+            "listener.name.clients.ssl.client.auht",
+            "none",
+            "unknown configuration key 'ssl.client.auht'; did you mean ssl.client.auth",
+        ),
+        (
+            "listener.name.brokers.ssl.key.location",
+            "x",
+            "listener.name.brokers.ssl.key.location: expected a listener of the protocol SSL or SASL_SSL, found PLAIN",
+        ),
+        ("listener.name.sasl_ssl.ssl.client.auth", "none", "expected a listener of the protocol SSL, found SASL_SSL"),
+        (
+            "listener.name.clients.ssl.client.auth",
+            "requested",
+            r"^listener.name.clients.ssl.client.auth: expected string \(one of none, required\), found 'requested'",
+        ),
+        ("listener.name.clients.ssl.keystore.key", "hush", "listener CLIENTS: .*, found ssl.keystore.key alone"),
+        ("listener.name.clients.ssl.principal.mapping.rules", "x", "expected DEFAULT or RULE"),
+    ],
+)
+def test_setting_of_a_listener_that_cannot_be_is_refused(name: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_broker_config(None, OWN | {name: value})
+    assert "hush" not in str(refused.value)
+
+
+def test_listener_with_certificates_of_its_own_clients_may_be_reached_from_everywhere() -> None:
+    settings = OWN | {"listeners": "CLIENTS://10.0.0.1:1", "listener.security.protocol.map": "CLIENTS:SSL"}
+    settings["inter.broker.listener.name"] = "CLIENTS"
+    load_broker_config(None, settings | {"listener.name.clients.ssl.client.auth": "required"})
+    asked = settings | {"ssl.client.auth": "required"}
+    load_broker_config(None, asked)
+    with pytest.raises(ConfigError, match=r"listener CLIENTS at .* can be reached from other machines without"):
+        load_broker_config(None, asked | {"listener.name.clients.ssl.client.auth": "none"})
