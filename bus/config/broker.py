@@ -129,7 +129,8 @@ class BrokerConfig:
         OneOf(("none", "required")),
     )
     ssl_principal_mapping_rules: str = string(
-        "DEFAULT", "How the name of a client's certificate becomes its principal, by Kafka's rules."
+        "DEFAULT",
+        "How a client's certificate becomes its principal: Kafka's rules for its name, SPIFFE for its SPIFFE id.",
     )
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
         tuple(SCRAM_MECHANISMS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
@@ -47,10 +48,11 @@ class Authority:
         days: tuple[float, float] = (-1, 30),
         password: str | None = None,
         key: CertificateIssuerPrivateKeyTypes | None = None,
+        uris: Sequence[str] = (),
     ) -> Issued:
-        """`days`: from when to when it is valid, from now."""
+        """`days`: from when to when it is valid, from now. `uris`: alternative names beside the host."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        certificate = _sign(name, key, self._certificate, self._key, host=host, days=days)
+        certificate = _sign(name, key, self._certificate, self._key, host=host, days=days, uris=uris)
         encryption: KeySerializationEncryption = NoEncryption()
         if password is not None:
             encryption = BestAvailableEncryption(password.encode())
@@ -71,6 +73,7 @@ def _sign(
     *,
     host: str,
     days: tuple[float, float],
+    uris: Sequence[str] = (),
 ) -> x509.Certificate:
     subject = x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Bus, Ltd"), x509.NameAttribute(NameOID.COMMON_NAME, name)]
@@ -87,7 +90,8 @@ def _sign(
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )
     if host:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
+        names = [_general_name(host), *map(x509.UniformResourceIdentifier, uris)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(issuer_key, SHA256())
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
 
-from bus.config.principals import PrincipalRules
+from bus.config.principals import Certificate, NoPrincipal, PrincipalRules
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.runtime.logs import principal
 
@@ -59,11 +59,15 @@ def with_principal(handle: Callable[..., Any], method: str, *, rules: PrincipalR
 
 
 async def _recognise(context: grpc.aio.ServicerContext, rules: PrincipalRules) -> None:
-    shown: Mapping[str, list[bytes]] = context.auth_context()
-    subject = shown.get("x509_subject")
-    name = subject[0].decode("utf-8", "replace") if subject else ""
-    found = rules.principal_of(name) if name else None
-    if found is None:
-        message = f"no rule of ssl.principal.mapping.rules is about a certificate of {name!r}"
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
-    principal.set(found or "")
+    found = rules.principal_of(_certificate(context.auth_context()))
+    if isinstance(found, NoPrincipal):
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, found.reason)
+        raise AssertionError("abort raises")
+    principal.set(found)
+
+
+def _certificate(shown: Mapping[str, Iterable[bytes]]) -> Certificate:
+    """By gRPC's names of what a peer has shown."""
+    subject = next(iter(shown.get("x509_subject", ())), b"")
+    uris = tuple(uri.decode("utf-8", "replace") for uri in shown.get("peer_uri", ()))
+    return Certificate(subject.decode("utf-8", "replace"), uris)

@@ -107,6 +107,38 @@ def test_name_that_no_rule_is_about_is_refused(authority: Authority, tmp_path: P
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+def test_spiffe_id_is_the_principal_and_a_foreign_or_ambiguous_one_gets_nowhere(
+    authority: Authority, tmp_path: Path
+) -> None:
+    config = replace(
+        settings(authority),
+        ssl_principal_mapping_rules="SPIFFE:bus.example",
+        authorizer_class_name="acl",
+        super_users="User:spiffe://bus.example/admin",
+    )
+    unknown = "no rule of ssl.principal.mapping.rules is about a certificate of"
+    cases: list[tuple[tuple[str, ...], bool, str]] = [
+        (("spiffe://bus.example/admin",), True, ""),
+        (("spiffe://bus.example/other",), True, "User:spiffe://bus.example/other may not Create topic"),
+        (("spiffe://foreign.example/admin",), False, unknown),
+        (("spiffe://bus.example/admin", "spiffe://bus.example/b"), False, "names it alone, found 2 URIs"),
+        ((), False, unknown),
+    ]
+    with serving(tmp_path, config) as broker:
+        for number, (uris, is_known, said) in enumerate(cases):
+            with channel_to(broker, authority, authority.issue(f"client{number}", uris=uris)) as channel:
+                request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=f"t{number}", partitions=1)])
+                if is_known:
+                    [topic] = BusStub(channel).CreateTopics(request, timeout=10).topics
+                    assert topic.error_message.startswith(said)
+                    assert bool(topic.error_message) == bool(said)
+                    continue
+                with pytest.raises(grpc.RpcError) as refused:
+                    BusStub(channel).CreateTopics(request, timeout=10)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert said in refused.value.details()
+
+
 def test_new_certificates_are_for_new_connections_and_bad_ones_for_none(authority: Authority, tmp_path: Path) -> None:
     config = settings(authority, client_auth="none")
     keystore = Path(config.ssl_keystore_location)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bus.config.keys import ConfigError
-from bus.config.principals import PrincipalRules
+from bus.config.principals import Certificate, NoPrincipal, PrincipalRules
 
 NAME = "CN=kafka-server,OU=Bus\\, Ltd,C=DE"
 
@@ -19,17 +21,89 @@ NAME = "CN=kafka-server,OU=Bus\\, Ltd,C=DE"
         ("RULE:^CN=(.*?),.*$/X-$1/L, DEFAULT", "User:x-kafka-server"),
         ("RULE:^OU=(.*?),.*$/$1/, RULE:^.*C=([A-Z]{2})$/$1/", "User:DE"),
         ("RULE:^OU=(.*?)$/$1/,DEFAULT", f"User:{NAME}"),
-        ("RULE:CN=([a-z]+)/$1/", None),  # the whole name has to match
         ("RULE:^CN=(.*?),.*$/a\\/b/", "User:a\\/b"),
     ],
 )
 def test_first_rule_that_matches_the_whole_name_decides(rules: str, principal: str | None) -> None:
-    assert PrincipalRules(rules).principal_of(NAME) == principal
+    assert PrincipalRules(rules).principal_of(Certificate(NAME)) == principal
+
+
+def test_certificate_that_no_rule_is_about_is_nobody() -> None:
+    for rules, shown, said in (
+        ("RULE:CN=([a-z]+)/$1/", Certificate(NAME), "no rule .* of 'CN=kafka-server"),  # the whole name has to match
+        ("DEFAULT", Certificate(""), "no rule of ssl.principal.mapping.rules is about a certificate of ''$"),
+        ("RULE:.*/x/", Certificate(""), "no rule"),
+        ("SPIFFE", Certificate(NAME), "no rule"),
+        ("SPIFFE:bus.example", Certificate(NAME, ("spiffe://other/a",)), "and the URI 'spiffe://other/a'"),
+    ):
+        found = PrincipalRules(rules).principal_of(shown)
+        assert isinstance(found, NoPrincipal)
+        assert re.search(said, found.reason)
 
 
 @pytest.mark.parametrize(
-    "rules", ["", "default", "RULE:a/b", "RULE:(/b/", "RULE:a/$1/", "DEFAULT;DEFAULT", "RULE:a/b/X"]
+    ("rules", "uris", "principal"),
+    [
+        ("SPIFFE", ("spiffe://bus.example/billing/a",), "User:spiffe://bus.example/billing/a"),
+        ("SPIFFE:bus.example", ("spiffe://bus.example/billing",), "User:spiffe://bus.example/billing"),
+        ("SPIFFE:other,SPIFFE:bus.example", ("spiffe://bus.example/x",), "User:spiffe://bus.example/x"),
+        ("RULE:^CN=x$/x/, SPIFFE ,DEFAULT", ("spiffe://bus.example/x",), "User:spiffe://bus.example/x"),
+        ("DEFAULT,SPIFFE", ("spiffe://bus.example/x",), f"User:{NAME}"),
+        ("SPIFFE,DEFAULT", (), f"User:{NAME}"),
+        ("SPIFFE,DEFAULT", ("https://bus.example/x",), f"User:{NAME}"),
+        ("SPIFFE,DEFAULT", ("https://bus.example/x", "https://bus.example/y"), f"User:{NAME}"),
+        ("SPIFFE:bus.example,DEFAULT", ("spiffe://foreign.example/x",), f"User:{NAME}"),
+        ("SPIFFE:bus.example", ("spiffe://bus.example.evil/x",), None),
+        ("SPIFFE,DEFAULT", ("spiffe://bus.example/x", "spiffe://bus.example/y"), None),
+        ("SPIFFE,DEFAULT", ("https://bus.example/x", "spiffe://bus.example/y"), None),
+        ("DEFAULT,SPIFFE", ("SPIFFE://bus.example/x", "spiffe://bus.example/y"), None),
+        ("DEFAULT", ("spiffe://bus.example/x", "spiffe://bus.example/y"), f"User:{NAME}"),
+        *(
+            ("SPIFFE", (uri,), None)
+            for uri in (
+                "spiffe://bus.example",  # of an authority, not of a workload
+                "spiffe://bus.example/",
+                "spiffe://bus.example/a//b",
+                "spiffe://bus.example/../admin",
+                "spiffe://Bus.example/x",
+                "SPIFFE://bus.example/x",
+                "spiffe://user@bus.example/x",
+                "spiffe://bus.example:443/x",
+                "spiffe://bus.example/x?y",
+                "spiffe://bus.example/x\n",
+                "spiffe:///x",
+                "spiffe://bus.example/" + "x" * 2_048,
+            )
+        ),
+    ],
+)
+def test_spiffe_id_is_the_only_uri_of_a_certificate_and_of_the_domain_that_is_asked_for(
+    rules: str, uris: tuple[str, ...], principal: str | None
+) -> None:
+    found = PrincipalRules(rules).principal_of(Certificate(NAME, uris))
+    assert (None if isinstance(found, NoPrincipal) else found) == principal
+
+
+def test_spiffe_id_needs_no_distinguished_name() -> None:
+    shown = Certificate("", ("spiffe://bus.example/x",))
+    assert PrincipalRules("SPIFFE").principal_of(shown) == "User:spiffe://bus.example/x"
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "",
+        "default",
+        "RULE:a/b",
+        "RULE:(/b/",
+        "RULE:a/$1/",
+        "DEFAULT;DEFAULT",
+        "RULE:a/b/X",
+        "SPIFFE:",
+        "SPIFFE:A",
+        "SPIFFE:a/b",
+    ],
 )
 def test_rules_that_cannot_be_read_are_refused(rules: str) -> None:
-    with pytest.raises(ConfigError, match="expected DEFAULT or RULE:pattern/replacement/"):
+    with pytest.raises(ConfigError, match=r"expected DEFAULT, SPIFFE, SPIFFE:trust.domain or RULE:pattern/"):
         PrincipalRules(rules)
