@@ -200,15 +200,16 @@ def _log_answer(answered: _Answered, size_bytes: int) -> None:
     request, times = answered.request, answered.times
     _log.debug(
         "fetch of %s answered with %d bytes in %.1f ms, ended by %s: %.1f behind earlier answers, "
-        "%.1f waiting (max_wait_ms %d, min_bytes %d), %.1f reading, %.1f encoding, %.1f writing",
+        "%.1f proving, %.1f waiting (max_wait_ms %d, min_bytes %d), %.1f reading, %.1f encoding, %.1f writing",
         count_of(len(request.partitions), "partition"),
         size_bytes,
         _now_ms() - answered.arrived_ms,
         times.end.value,
         answered.queued_ms,
+        times.proved_ms,
         times.waited_ms,
-        request.max_wait_ms,
-        request.min_bytes,
+        times.wait_ms_max,
+        times.bytes_min,
         times.read_ms,
         answered.encode_ms,
         answered.write_ms,

@@ -63,7 +63,7 @@ class FetchEnd(enum.Enum):
     """Why a fetch did not wait any longer."""
 
     ENOUGH = "enough bytes"
-    NO_WAIT = "no wait asked for"
+    NO_WAIT = "max_wait_ms or min_bytes of 0"
     TIME = "its longest wait"
     ERROR = "an error"
     STOPPING = "the stop of the broker"
@@ -72,9 +72,12 @@ class FetchEnd(enum.Enum):
 @dataclass(slots=True)
 class FetchTimes:
     """Where the time of one fetch went, by the caller's clock; `fetch` adds to it. The rest went to other work of the
-    event loop."""
+    event loop. `wait_ms_max` and `bytes_min` are those that it went by, which need not be those of the request."""
 
     now_ms: Callable[[], float]
+    wait_ms_max: int = 0
+    bytes_min: int = 0
+    proved_ms: float = 0.0  # until the broker had proof that it leads its partitions
     waited_ms: float = 0.0
     read_ms: float = 0.0
     end: FetchEnd = FetchEnd.ENOUGH
@@ -139,6 +142,7 @@ async def _fetch(
     times: FetchTimes,
 ) -> list[tuple[FetchPosition, FetchResult]]:
     is_late, wake = wish.wait_ms_max <= 0, session.wake
+    times.wait_ms_max, times.bytes_min = wish.wait_ms_max, wish.bytes_min
 
     def give_up() -> None:
         nonlocal is_late
@@ -149,7 +153,9 @@ async def _fetch(
     try:
         while True:
             wake.clear()
+            began_ms = times.now_ms()
             unproved = await prove()
+            times.proved_ms += times.now_ms() - began_ms
             share = shares.begin()
             looks, has_enough = await _look_at_due(wish, session, unproved, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for _, decision in looks)

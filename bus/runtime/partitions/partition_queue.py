@@ -71,6 +71,7 @@ class WaitingBatch:
     request_id: str
     answer: asyncio.Future[AppendResult]
     on_settled: Callable[[AppendResult], None] | None = None  # called once, when no commit holds the batch any more
+    queued_ms: float | None = None  # when, by the monotonic clock, if commits are logged
 
     @property
     def size_bytes(self) -> int:
@@ -101,6 +102,7 @@ class WaitingTransaction:
     applied: AppliedTransaction
     batches: Sequence[RecordBatch]
     answer: asyncio.Future[ApplyResult]
+    queued_ms: float | None = None  # as that of a batch
 
     @property
     def size_bytes(self) -> int:

@@ -40,6 +40,7 @@ from bus.partition_log.state import (
 )
 from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, ProducerProgress
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.commit_times import CommitTimes
 from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome, LeaderLog
 from bus.runtime.partitions.partition_producers import PartitionProducers
 from bus.runtime.partitions.partition_queue import (
@@ -100,6 +101,7 @@ class PartitionWriter:
         self._on_committed: Callable[[], None] = lambda: None
         self._on_stopped: Callable[[Refused], None] = lambda _: None
         self._changes_waiting = 0
+        self._times = CommitTimes()
         self._early: Placement | None = None  # what has its offsets while its commit is paced
         self._leader = LeaderLog(
             name,
@@ -153,7 +155,9 @@ class PartitionWriter:
         request_id: str,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
-        waiting = WaitingBatch(batch, acks, current_leader_epoch, request_id, _new_future(), on_settled)
+        waiting = WaitingBatch(
+            batch, acks, current_leader_epoch, request_id, _new_future(), on_settled, self._queued_ms()
+        )
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
             refuse([waiting], refusal)
@@ -180,7 +184,7 @@ class PartitionWriter:
         """Commit all rows of a transaction with one version, which has the mark that it is applied. Of no effect if
         the log has that mark, or a later one of the same transactional id; without `batches`, only to learn so. The
         future never fails."""
-        waiting = WaitingTransaction(applied, batches, _new_future())
+        waiting = WaitingTransaction(applied, batches, _new_future(), self._queued_ms())
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
             waiting.answer.set_result(refusal)
@@ -276,7 +280,9 @@ class PartitionWriter:
             if resume is not None:
                 await self._resume(resume)
             elif await self._wait_for_pace() or self._early is not None:
+                self._times.due_ms = self._clock.monotonic_ms()
                 async with self._calls.commit_turns.turn():
+                    self._times.turn_ms = self._clock.monotonic_ms()
                     transactions = self._queue.take_transactions() if self._early is None else []
                     if transactions:
                         await self._write_transactions(transactions)
@@ -324,6 +330,10 @@ class PartitionWriter:
             refuse(group, self._interrupted())
             raise
 
+    def _queued_ms(self) -> float | None:
+        """Now, if the log is to say how long a commit took: batches are too many to ask the clock for each."""
+        return self._clock.monotonic_ms() if _log.isEnabledFor(logging.DEBUG) else None
+
     def _refuse_early(self, refusal: Refused) -> None:
         early, self._early = self._early, None
         if early is not None:
@@ -362,7 +372,7 @@ class PartitionWriter:
             placement = await self._place(group, placed)
             if not placement.placed:
                 return placement.rest
-            outcome = await self._leader.commit(self._append_call(placement.batches), self._calls.append)
+            outcome = await self._append(placement.batches)
             match outcome:
                 case Committed():
                     self._succeed(placement, outcome)
@@ -409,10 +419,10 @@ class PartitionWriter:
             placed = [self._place_transaction(waiting.batches) for waiting in group]
             batches = [batch for of_one in placed for batch in of_one]
             applied = [waiting.applied for waiting in group]
-            outcome = await self._leader.commit(self._append_call(batches, applied), self._calls.append)
+            outcome = await self._append(batches, applied)
             match outcome:
                 case Committed():
-                    self._take(batches, outcome, functools.partial(_names_of, applied))
+                    self._take(batches, outcome, group, functools.partial(_names_of, applied))
                     for waiting, of_one in zip(group, placed, strict=True):
                         _settle(waiting, TransactionWritten(outcome.version, of_one[0].base_offset))
                     return None
@@ -443,6 +453,12 @@ class PartitionWriter:
             self._state = apply(self._state, event)
         return step.response
 
+    async def _append(
+        self, batches: Sequence[LogBatch], transactions: Sequence[AppliedTransaction] = ()
+    ) -> ChangeOutcome:
+        self._times.write_ms = self._clock.monotonic_ms()
+        return await self._leader.commit(self._append_call(batches, transactions), self._calls.append)
+
     def _append_call(
         self, batches: Sequence[LogBatch], transactions: Sequence[AppliedTransaction] = ()
     ) -> Callable[[], CommitOutcome]:
@@ -466,11 +482,18 @@ class PartitionWriter:
         return [*placed, *ends]
 
     def _succeed(self, placement: Placement, outcome: Committed) -> None:
-        self._take(placement.batches, outcome, lambda: ",".join(waiting.request_id for waiting in placement.waiting))
+        waiting = placement.waiting
+        self._take(placement.batches, outcome, waiting, lambda: ",".join(each.request_id for each in waiting))
         for item in placement.placed:
             item.answer(version=outcome.version, log_start=self._state.log_start)
 
-    def _take(self, batches: Sequence[LogBatch], outcome: Committed, requests: Callable[[], str]) -> None:
+    def _take(
+        self,
+        batches: Sequence[LogBatch],
+        outcome: Committed,
+        waiting: Sequence[WaitingBatch | WaitingTransaction],
+        requests: Callable[[], str],
+    ) -> None:
         """`batches`, all that was placed, is in the log."""
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         assert self._state.high_watermark == self._state.log_end, f"{self._name} has records past its commit"
@@ -479,9 +502,10 @@ class PartitionWriter:
         self._wake_readers()
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
-                "committed %s up to offset %d",
+                "committed %s up to offset %d%s",
                 count_of(sum(batch.record_count for batch in batches), "record"),
                 outcome.high_watermark,
+                self._times.describe(waiting, self._clock.monotonic_ms()),
                 extra=self._fields(requests=requests()),
             )
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_expiration_ms)

@@ -181,6 +181,25 @@ def test_a_fetch_tells_why_it_ended_and_how_long_it_waited(
     assert times.waited_ms == pytest.approx(waited_ms, abs=0.01)
 
 
+def test_a_fetch_tells_how_long_it_waited_for_the_proof_of_leadership() -> None:
+    """Before the first look, and before the one at the end of the wait."""
+    times = FetchTimes(loop_ms)
+    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 500, 7, lambda: 1_000)
+
+    async def prove_slowly() -> Refused | None:
+        await asyncio.sleep(0.1)
+        return None
+
+    async def run() -> None:
+        log = cast("Partition", LogWithHoles(EMPTY))
+        await fetch(wish, lambda place, topic_id: log, prove_slowly, Stopping(), times=times)
+
+    run_virtually(run())
+    assert times.proved_ms == pytest.approx(200, abs=0.01)
+    assert times.waited_ms == pytest.approx(400, abs=0.01)
+    assert (times.wait_ms_max, times.bytes_min) == (500, 7)
+
+
 def test_a_fetch_that_waits_tells_that_the_broker_stopped() -> None:
     times = FetchTimes(loop_ms)
     wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 500, 1, lambda: 1_000)
