@@ -214,10 +214,10 @@ def _refusal(users: Users, one: Alteration) -> Refused | None:
     return None
 
 
-def fault_of_name(name: str) -> str | None:
+def fault_of_name(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
     """Why no user may have this name; None if one may."""
-    expected = f"expected a name of 1 to {NAME_BYTES_MAX} bytes without control characters or blanks around it"
-    if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or name != name.strip():
+    expected = f"expected a name of 1 to {bytes_max} bytes without control characters or blanks around it"
+    if not name or len(name.encode("utf-8", "surrogatepass")) > bytes_max or name != name.strip():
         return f"{expected}, found {_show(name)}"
     if not name.isprintable():
         return f"{expected}, found {_show(name)}"

@@ -1,0 +1,207 @@
+"""Checks tokens of an identity provider, and reads from them who logs in.
+
+A token is a signed JSON Web Token (RFC 7519). Guards these promises: of a token that is not verified yet, only the key
+id and the algorithm are used, and the algorithm has to be one of `signing_keys.ALGORITHMS`; issuer, audience and expiry
+are always checked; a principal cannot be one with another meaning (`User:ANONYMOUS`). The reason of a rejection is for
+the broker's log. It may contain claims of a verified token, but never the token. Decides only: keys and time are
+arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jwt import InvalidTokenError, PyJWS
+
+from bus.errors import show_names
+from bus.users.signing_keys import ALGORITHMS, KEY_ID_CHARACTERS_MAX, SigningKey, SigningKeys
+from bus.users.users import fault_of_name
+
+# All headers of a call together may have 32 KiB.
+TOKEN_BYTES_MAX = 16_384
+NAME_BYTES_MAX = 1_000  # an ACL takes principals of 1,024 bytes
+_SHOWN_CHARACTERS_MAX = 200
+_TIME_MAX_S = 1e12  # neither infinite nor not a number
+_JWS = PyJWS(algorithms=list(ALGORITHMS))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """By Kafka's names: sasl.oauthbearer.expected.issuer, .expected.audience, .clock.skew.seconds, .sub.claim.name,
+    .scope.claim.name. `scopes`: which of them a token must have, all of them."""
+
+    issuer: str
+    audiences: Sequence[str]  # the token has to name one of them
+    clock_skew_s: int = 30
+    name_claim: str = "sub"
+    scope_claim: str = "scope"
+    scopes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedToken:
+    """`expires_s`: when a login by the token ends, in seconds since 1970."""
+
+    name: str
+    scopes: tuple[str, ...]
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedToken:
+    """`name`: of the principal, if the signature is valid; otherwise empty."""
+
+    reason: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKey:
+    """The key set has no key with this id for this algorithm. A newer key set may have it."""
+
+    key_id: str | None
+    algorithm: str
+
+    @property
+    def reason(self) -> str:
+        named = "no id" if self.key_id is None else f"the id {_show(self.key_id)}"
+        return f"the key set has no key for a token that names {named} and the algorithm {self.algorithm}"
+
+
+def check_token(
+    token: str, keys: SigningKeys, rules: TokenRules, *, now_s: float
+) -> AcceptedToken | RejectedToken | UnknownKey:
+    if len(token) > TOKEN_BYTES_MAX:
+        return RejectedToken(f"expected a token of at most {TOKEN_BYTES_MAX} characters, found {len(token)}")
+    if not token.isascii():
+        return RejectedToken("expected a JSON Web Token, found characters beyond ASCII")
+    named = _key_of(token)
+    if isinstance(named, RejectedToken):
+        return named
+    key = keys.find(named.key_id, named.algorithm)
+    if key is None:
+        return named
+    claims = _verified_claims(token, key, named.algorithm)
+    if isinstance(claims, RejectedToken):
+        return claims
+    return _check_claims(claims, rules, now_s)
+
+
+# ------------------------------------------------------------ the signature
+
+
+def _key_of(token: str) -> UnknownKey | RejectedToken:
+    try:
+        header = _JWS.get_unverified_header(token)
+    except (InvalidTokenError, ValueError, RecursionError):
+        return RejectedToken("expected a signed JSON Web Token, found something else")
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        return RejectedToken(f"expected a signature by one of {', '.join(ALGORITHMS)}, found {_show(algorithm)}")
+    if key_id is not None and (not isinstance(key_id, str) or len(key_id) > KEY_ID_CHARACTERS_MAX):
+        return RejectedToken(f"expected an id of the key (kid) of at most {KEY_ID_CHARACTERS_MAX} characters")
+    return UnknownKey(key_id, algorithm)
+
+
+def _verified_claims(token: str, key: SigningKey, algorithm: str) -> Mapping[str, Any] | RejectedToken:
+    try:
+        payload = _JWS.decode(token, key.key, algorithms=[algorithm])
+    except (InvalidTokenError, ValueError, TypeError):
+        return RejectedToken(f"the signature is not that of the key {_show(key.key_id)}")
+    try:
+        claims = json.loads(payload)
+    except (ValueError, RecursionError):
+        claims = None
+    if not isinstance(claims, dict):
+        return RejectedToken("expected a JSON object of claims, found something else")
+    return claims
+
+
+# ------------------------------------------------------------ the claims
+
+
+def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> AcceptedToken | RejectedToken:
+    name = claims.get(rules.name_claim)
+    nameless = _fault_of_name(name, rules)
+    reason = (
+        _fault_of_origin(claims, rules)
+        or _fault_of_time(claims, rules, now_s)
+        or nameless
+        or _fault_of_scope(claims, rules)
+    )
+    if reason is not None:
+        return RejectedToken(reason, "" if nameless else str(name))
+    expires_s = float(claims["exp"])
+    if expires_s <= now_s:  # within the skew of the clocks
+        expires_s += rules.clock_skew_s
+    return AcceptedToken(str(name), _scopes(claims.get(rules.scope_claim)) or (), expires_s)
+
+
+def _fault_of_origin(claims: Mapping[str, Any], rules: TokenRules) -> str | None:
+    issuer, audience = claims.get("iss"), claims.get("aud")
+    if issuer != rules.issuer:
+        return f"expected the issuer (iss) {rules.issuer}, found {_show(issuer)}"
+    audiences = audience if isinstance(audience, list) else [audience]
+    if not any(isinstance(one, str) and one in rules.audiences for one in audiences):
+        return f"expected an audience (aud) of {', '.join(rules.audiences)}, found {_show(audience)}"
+    return None
+
+
+def _fault_of_time(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> str | None:
+    expires: Any = claims.get("exp")
+    begins: Any = claims.get("nbf", 0)
+    if not _is_time(expires):
+        return f"expected a time of expiry (exp) in seconds, found {_show(expires)}"
+    if not _is_time(begins):
+        return f"expected a time of beginning (nbf) in seconds, found {_show(begins)}"
+    if now_s >= expires + rules.clock_skew_s:
+        return f"the token has expired {now_s - expires:.0f} s ago (exp)"
+    if now_s < begins - rules.clock_skew_s:
+        return f"the token is not valid for another {begins - now_s:.0f} s (nbf); are the clocks right?"
+    return None
+
+
+def _fault_of_name(name: Any, rules: TokenRules) -> str | None:
+    if not isinstance(name, str):
+        return f"expected a name in the claim {rules.name_claim}, found {_show(name)}"
+    fault = fault_of_name(name, NAME_BYTES_MAX)
+    return None if fault is None else f"the claim {rules.name_claim}: {fault}"
+
+
+def _fault_of_scope(claims: Mapping[str, Any], rules: TokenRules) -> str | None:
+    found = claims.get(rules.scope_claim)
+    scopes = _scopes(found)
+    if scopes is None:
+        return f"expected a text, or a list of texts, in the claim {rules.scope_claim}, found {_show(found)}"
+    missing = [scope for scope in rules.scopes if scope not in scopes]
+    if missing:
+        return f"expected the scope {', '.join(missing)} in the claim {rules.scope_claim}, found {_show(found)}"
+    return None
+
+
+def _scopes(found: Any) -> tuple[str, ...] | None:
+    """With spaces between (RFC 8693), or a list, as some providers have it. None: it is neither."""
+    if found is None:
+        return ()
+    if isinstance(found, str):
+        return tuple(found.split())
+    if isinstance(found, list) and all(isinstance(one, str) for one in found):
+        return tuple(found)
+    return None
+
+
+def _is_time(value: Any) -> bool:
+    """Seconds since 1970, whole or not (RFC 7519, NumericDate)."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _TIME_MAX_S
+
+
+def _show(value: Any) -> str:
+    """For a reason: on one line, and cut."""
+    if isinstance(value, str):
+        return repr(value[:_SHOWN_CHARACTERS_MAX])
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return repr(show_names(value)[:_SHOWN_CHARACTERS_MAX])
+    return "none" if value is None else f"a value of the type {type(value).__name__}"
