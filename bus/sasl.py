@@ -12,6 +12,7 @@ OAUTHBEARER = "OAUTHBEARER"
 # What a broker says of a session, password or token that was good and is not any more: a new login may help.
 SESSION_EXPIRED = "the session has expired; log in again"
 PASSWORD_MECHANISMS = (*SCRAM_MECHANISMS, PLAIN)
+MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 # Kafka's, with the reason why there is no such thing here.
 ABSENT_MECHANISMS: Mapping[str, str] = {
     "GSSAPI": "there is no Kerberos: take SCRAM-SHA-512, or OAUTHBEARER with your identity provider",

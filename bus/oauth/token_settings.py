@@ -1,0 +1,29 @@
+"""Settings that say where a client gets its token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bus.oauth.urls import DocumentUrl
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """Either `url`, of a file with a token or of a token endpoint, or `provider`, a function that returns a token, or a
+    token and its time of expiry in seconds since 1970. The other fields are for a token endpoint; `client_secret_file`
+    is read for each token."""
+
+    url: DocumentUrl | None = None
+    provider: Callable[[], Any] | None = field(default=None, repr=False)
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    client_secret_file: Path | None = None
+    scope: str = ""
+    encodes_header: bool = False  # whether id and secret are sent URL-encoded (RFC 6749, 2.3.1)
+
+    @property
+    def file(self) -> Path | None:
+        return None if self.url is None else self.url.path

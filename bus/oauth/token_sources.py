@@ -1,0 +1,239 @@
+"""Where a client, or a broker that logs in at another one, gets its token: a file, a token endpoint, or a function.
+
+Theory of operation. A file is read at each login, because another program writes new tokens to it. A token endpoint is
+asked by client_credentials (RFC 6749, 4.4); a function is called. The token of either is used until seven tenths of its
+lifetime are over; then a new one is requested. If that fails, the earlier token is used until it expires. Guards these
+promises: one request is in flight at a time; token and secret are in no error, no log line and no `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus, urlencode
+
+from bus.errors import BusError, ErrorCode
+from bus.oauth.documents import DOCUMENT_BYTES_MAX, FETCH_SECONDS_MAX, DocumentFault, read_json
+from bus.oauth.messages import NoToken, check_form
+from bus.oauth.token_settings import TokenSettings
+
+_log = logging.getLogger(__name__)
+
+# Earlier than sessions are renewed (after 0.75 of their lifetime), so that each renewal has a new token.
+_RENEWED_AFTER = 0.7
+_RETRY_PAUSE_S = 10.0
+_SHOWN_CHARACTERS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Times in seconds since 1970. `expires_s` None: unknown."""
+
+    value: str = field(repr=False)
+    renewed_at_s: float = 0.0
+    expires_s: float | None = None
+
+
+class TokenSource:
+    """Safe to use from several threads. `now_s`: seconds since 1970."""
+
+    def __init__(self, settings: TokenSettings, now_s: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._held: _Token | None = None
+
+    def token(self, timeout_ms: float) -> str:
+        """The token to log in with. Blocks for the endpoint or the function. Raises `BusError`: NETWORK_EXCEPTION if a
+        later attempt may succeed, SASL_AUTHENTICATION_FAILED if not."""
+        if self._settings.file is not None:
+            return _read_file(self._settings.file)
+        seconds_max = min(timeout_ms / 1000, FETCH_SECONDS_MAX)
+        if not self._lock.acquire(timeout=seconds_max):
+            raise BusError(
+                ErrorCode.NETWORK_EXCEPTION, "the token that another login has requested did not come in time"
+            )
+        try:
+            held, now_s = self._held, self._now_s()
+            if held is None or now_s >= held.renewed_at_s:
+                held = self._renew(held, now_s, seconds_max)
+            return held.value
+        finally:
+            self._lock.release()
+
+    def forget(self, value: str) -> None:
+        """Do not use this token again: a broker has refused it."""
+        with self._lock:
+            if self._held is not None and self._held.value == value:
+                self._held = None
+
+    def _renew(self, held: _Token | None, now_s: float, seconds_max: float) -> _Token:
+        try:
+            value, life_s = self._get(seconds_max)
+        except BusError as error:
+            if held is None or held.expires_s is None or now_s >= held.expires_s:
+                raise
+            _log.warning(
+                "no new token could be obtained, the earlier one is valid for another %.0f s: %s",
+                held.expires_s - now_s,
+                error,
+            )
+            self._held = _Token(held.value, min(now_s + _RETRY_PAUSE_S, held.expires_s), held.expires_s)
+            return self._held
+        if life_s is None:
+            life_s = _claimed_life_s(value, now_s)
+        if life_s is None:
+            self._held = None
+            return _Token(value)
+        self._held = _Token(value, now_s + life_s * _RENEWED_AFTER, now_s + life_s)
+        return self._held
+
+    def _get(self, seconds_max: float) -> tuple[str, float | None]:
+        """A token, and its lifetime in seconds; None: unknown."""
+        if self._settings.provider is not None:
+            return _ask_provider(self._settings.provider, self._now_s())
+        return _ask_endpoint(self._settings, seconds_max)
+
+
+# ------------------------------------------------------------ a file
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return check_form(_read_text(path))
+    except NoToken as error:
+        raise _failed(f"the token in {path}: {error}") from None
+    except OSError as error:
+        raise _failed(f"the token cannot be read: {path}: {error.strerror or type(error).__name__}") from None
+
+
+def _read_text(path: Path) -> str:
+    """Without the blanks around it. Raises `OSError`."""
+    with path.open("rb") as file:
+        return file.read(DOCUMENT_BYTES_MAX).decode("utf-8", "replace").strip()
+
+
+# ------------------------------------------------------------ a function
+
+
+def _ask_provider(provider: Callable[[], Any], now_s: float) -> tuple[str, float | None]:
+    try:
+        found = provider()
+    except BusError:
+        raise
+    except Exception as error:  # a user's
+        code = ErrorCode.NETWORK_EXCEPTION if isinstance(error, OSError) else ErrorCode.SASL_AUTHENTICATION_FAILED
+        raise BusError(code, f"sasl_oauth_token_provider has failed by {type(error).__name__}") from error
+    value, expires_s = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    is_time = isinstance(expires_s, (int, float)) and not isinstance(expires_s, bool)
+    if not isinstance(value, str) or not (expires_s is None or is_time):
+        raise _failed(
+            "sasl_oauth_token_provider: expected a token, or a token and when it expires in seconds since 1970, found "
+            f"{type(found).__name__}"
+        )
+    return _checked(value, "sasl_oauth_token_provider"), None if expires_s is None else expires_s - now_s
+
+
+# ------------------------------------------------------------ a token endpoint
+
+
+def _ask_endpoint(settings: TokenSettings, seconds_max: float) -> tuple[str, float | None]:
+    url = settings.url
+    assert url is not None, "settings without a provider have a URL"
+    secret = _secret(settings)
+    form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
+    headers = {
+        "Authorization": f"Basic {_basic(settings, secret)}",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    try:
+        answer = read_json(url, form=urlencode(form).encode(), headers=headers, seconds_max=seconds_max)
+    except DocumentFault as fault:
+        raise _endpoint_error(fault, secret) from None
+    value, kind, life_s = answer.get("access_token"), answer.get("token_type", "Bearer"), answer.get("expires_in")
+    if not isinstance(value, str) or not isinstance(kind, str) or kind.lower() != "bearer":
+        raise _failed(f"{url}: expected an access_token of the type Bearer, found none")
+    return _checked(value, str(url)), _life_s(life_s)
+
+
+def _secret(settings: TokenSettings) -> str:
+    if settings.client_secret_file is None:
+        return settings.client_secret
+    try:
+        return _read_text(settings.client_secret_file)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise _failed(f"the secret cannot be read: {settings.client_secret_file}: {reason}") from None
+
+
+def _basic(settings: TokenSettings, secret: str) -> str:
+    encode = quote_plus if settings.encodes_header else str
+    return base64.b64encode(f"{encode(settings.client_id)}:{encode(secret)}".encode()).decode()
+
+
+def _life_s(found: Any) -> float | None:
+    """Some providers send it as a string."""
+    try:
+        life_s = float(found)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return life_s if 0 <= life_s < 1e9 else None
+
+
+def _endpoint_error(fault: DocumentFault, secret: str) -> BusError:
+    """HTTP 4xx is final, except for a time-out (408) and too many requests (429)."""
+    is_final = fault.status is not None and 400 <= fault.status < 500 and fault.status not in (408, 429)
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED if is_final else ErrorCode.NETWORK_EXCEPTION
+    said = _said(fault.body)
+    hidden = not said or (bool(secret) and secret in said)
+    return BusError(code, f"no token could be obtained: {fault}" + ("" if hidden else f": {said}"))
+
+
+def _said(body: bytes) -> str:
+    """Error and description of RFC 6749, 5.2; empty: there is none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(found, Mapping):
+        return ""
+    parts = [found.get("error"), found.get("error_description")]
+    text = " ".join(part for part in parts if isinstance(part, str))
+    return "".join(character if character.isprintable() else " " for character in text)[:_SHOWN_CHARACTERS_MAX]
+
+
+# ------------------------------------------------------------ tokens
+
+
+def _checked(value: str, where: str) -> str:
+    try:
+        return check_form(value)
+    except NoToken as error:
+        raise _failed(f"{where}: {error}") from None
+
+
+def _claimed_life_s(token: str, now_s: float) -> float | None:
+    """The lifetime that a JSON Web Token claims (exp), not verified: the broker does that. None: it claims none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return None
+    expires_s = claims.get("exp") if isinstance(claims, dict) else None
+    if not isinstance(expires_s, (int, float)) or isinstance(expires_s, bool) or not abs(expires_s) < 1e12:
+        return None
+    return expires_s - now_s
+
+
+def _failed(message: str) -> BusError:
+    return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, message)

@@ -1,0 +1,54 @@
+"""URLs of documents of an identity provider, and which of them are allowed."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_SCHEMES = ("https", "http", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUrl:
+    """`path`: of file://. `ca_location`: PEM file with the authorities to trust; None: those of the system."""
+
+    url: str
+    path: Path | None = None
+    ca_location: Path | None = None
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        return self.path is not None or _is_loopback(urlsplit(self.url).hostname or "")
+
+    def __str__(self) -> str:
+        """Without the query, which may be secret."""
+        return self.url.partition("?")[0]
+
+
+def parse_url(text: str, *, ca_location: str = "", allows_insecure: bool = False) -> DocumentUrl:
+    """Raises `ValueError`, which says what was expected. `allows_insecure`: http:// for other machines."""
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  raises
+    except ValueError:
+        raise ValueError("a URL, https://HOST/PATH or file:///PATH") from None
+    if parts.scheme not in _SCHEMES or (parts.scheme != "file" and not parts.hostname):
+        raise ValueError("a URL, https://HOST/PATH or file:///PATH")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL without a name and a password in it")
+    if parts.scheme == "file":
+        if parts.hostname not in (None, "localhost") or not parts.path.startswith("/"):
+            raise ValueError("a file as file:///PATH, with its whole path")
+        return DocumentUrl(text, Path(unquote(parts.path)))
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not allows_insecure:
+        raise ValueError("https://, or sasl.oauthbearer.allow.insecure.urls=true if the network can be trusted")
+    return DocumentUrl(text, None, Path(ca_location).expanduser() if ca_location else None)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
