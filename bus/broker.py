@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
+from bus.broker_api.token_logins import TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
@@ -30,6 +31,8 @@ from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, RunningBroker
+from bus.oauth.documents import read_document
+from bus.oauth.token_sources import TokenSource
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.audit_log import AuditLog
@@ -41,9 +44,12 @@ from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
+from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.users.user_directory import UserDirectory
+from bus.sasl import OAUTHBEARER
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
+from bus.users.bearer_tokens import TokenRules
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +86,7 @@ class BrokerCore:
         self._coordinator: GroupCoordinator | None = None
         self._transactions: Transactions | None = None
         self._users: UserDirectory | None = None
+        self._signing_keys: KeyDirectory | None = None
         self._audit: AuditLog | None = None
 
     @property
@@ -144,6 +151,9 @@ class BrokerCore:
             self.transactions.start()
             self._users = UserDirectory(storage, clock=self._clock, calls=self.calls, tasks=self._tasks)
             await self._users.start(follow=self._config.has_logins)
+            if self._config.has_token_logins:
+                self._signing_keys = _new_key_directory(self._config, self.calls, self._tasks)
+                self._signing_keys.start()
             self._audit = AuditLog(self.cluster, self._peers, clock=self._clock, tasks=self._tasks)
             self._audit.start()
         except BaseException:
@@ -156,11 +166,26 @@ class BrokerCore:
             self._users,
             self.audit,
             self._config,
+            tokens=self._token_logins(),
             clock=self._clock,
             calls=self.calls,
             stopping=self._stopping,
             shares=self._shares,
         )
+
+    def _token_logins(self) -> TokenLogins | None:
+        if self._signing_keys is None:
+            return None
+        config = self._config
+        rules = TokenRules(
+            config.sasl_oauthbearer_expected_issuer,
+            config.sasl_oauthbearer_expected_audience,
+            clock_skew_s=config.sasl_oauthbearer_clock_skew_seconds,
+            name_claim=config.sasl_oauthbearer_sub_claim_name,
+            scope_claim=config.sasl_oauthbearer_scope_claim_name,
+            scopes=config.sasl_oauthbearer_expected_scope,
+        )
+        return TokenLogins(self._signing_keys, rules, self._clock)
 
     async def abandon(self) -> None:
         """In place of `begin_stop` and `stop`, where it does not come to serve."""
@@ -186,6 +211,8 @@ class BrokerCore:
             self._coordinator.close()
         if self._users is not None:
             self._users.close()
+        if self._signing_keys is not None:
+            self._signing_keys.close()
 
     async def stop(self) -> None:
         await self.audit.close()
@@ -350,10 +377,22 @@ def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
     return {name: opened[files] for name, files in config.key_files.items()}
 
 
+def _new_key_directory(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> KeyDirectory:
+    url = config.key_set_url
+    times = RefreshTimes(
+        config.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+    )
+    return KeyDirectory(lambda: read_document(url), str(url), times, calls=calls, tasks=tasks)
+
+
 def _broker_login(config: BrokerConfig) -> BrokerLogin | None:
     """None where brokers reach one another without."""
     if not config.inter_broker_listener.has_logins:
         return None
+    if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
+        return BrokerLogin(OAUTHBEARER, tokens=TokenSource(config.broker_token))
     name, password = config.broker_login
     return BrokerLogin(config.sasl_mechanism_inter_broker_protocol, name, password)
 

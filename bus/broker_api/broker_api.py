@@ -18,6 +18,7 @@ from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
 from bus.broker_api.quota_admin import QuotaAdminApi
 from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.token_logins import TokenLogins
 from bus.broker_api.transactions import TransactionApi
 from bus.broker_api.users import UserApi
 from bus.config.broker import BrokerConfig
@@ -50,6 +51,7 @@ class BrokerApi:
         audit: AuditLog,
         config: BrokerConfig,
         *,
+        tokens: TokenLogins | None,
         clock: Clock,
         calls: BlockingCalls,
         stopping: Stopping,
@@ -91,7 +93,7 @@ class BrokerApi:
             session_ms=config.connections_max_reauth_ms,
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )
-        self.logins = LoginApi(users, settings, calls)
+        self.logins = LoginApi(users, settings, calls, tokens)
         self.logins.reports.append(lambda report: audit.add(login_event(report, audit.now_ms())))
         self.maintenance = MaintenanceApi(
             cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms

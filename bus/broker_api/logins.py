@@ -3,8 +3,10 @@
 Theory of operation. By SCRAM a client and the broker exchange four messages (`begin`, `ScramLogin`); the answer to the
 last one has a session, an opaque token, which the client shows with each call from then on. Who shows a session of its
 own while it logs in again extends it: what it holds open goes on (KIP-368). By PLAIN a client shows name and password
-with each call; they are checked once, in a thread, and remembered. Guards these promises: a wrong password, a name that
-does not exist and a name without a password for the mechanism are answered with one text, no sooner than
+with each call; they are checked once, in a thread, and remembered. By OAUTHBEARER a client sends a token of an identity
+provider (RFC 7628) and gets a session that ends with the token, or it sends the token itself with each call. Guards
+these promises: a wrong password, a name that does not exist and a name without a password for the mechanism are
+answered with one text, and so is every token that is refused, no sooner than
 `connection.failed.authentication.delay.ms` after the request; no login blocks the event loop; logins under way are
 bounded; nothing secret is in a log line or an error. `report` is told of each login and each failure.
 """
@@ -24,12 +26,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bus.broker_api.requests import Caller, Unavailable
+from bus.broker_api.token_logins import AcceptedToken, TokenLogins
 from bus.errors import ErrorCode, Refused, show_names
+from bus.oauth.messages import NoToken, parse_client_response
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.fair_turns import FairTurns
 from bus.runtime.users.login_table import Login, LoginTable, Proof
 from bus.runtime.users.user_directory import UserDirectory
-from bus.sasl import PLAIN, SESSION_EXPIRED
+from bus.sasl import OAUTHBEARER, PLAIN, SESSION_EXPIRED
 from bus.scram import (
     SCRAM_MECHANISMS,
     ScramCredential,
@@ -79,10 +83,14 @@ class LoginSettings:
 
 
 class LoginApi:
-    """`reports`: what is called with each login and each failure, beside the log."""
+    """`reports`: what is called with each login and each failure, beside the log. `tokens`: None without
+    OAUTHBEARER."""
 
-    def __init__(self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls) -> None:
+    def __init__(
+        self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls, tokens: TokenLogins | None = None
+    ) -> None:
         self._users = users
+        self._tokens = tokens
         self._settings = settings
         self._calls = calls
         self._table = LoginTable()
@@ -96,6 +104,10 @@ class LoginApi:
     @property
     def mechanisms(self) -> Sequence[str]:
         return self._settings.mechanisms
+
+    @property
+    def session_ms(self) -> int:
+        return self._settings.session_ms
 
     @property
     def users(self) -> Users:
@@ -123,6 +135,8 @@ class LoginApi:
                 return _failed(SESSION_EXPIRED)
             case "basic" if PLAIN in self.mechanisms:
                 return await self._check_plain(authorization, shown, caller)
+            case "bearer" if OAUTHBEARER in self.mechanisms:
+                return await self._check_bearer(authorization, shown.strip(" "), caller)
             case _:
                 return _failed(f"expected a login by {', '.join(self.mechanisms)}")
 
@@ -157,7 +171,8 @@ class LoginApi:
             async with self._turns.turn(caller.host):
                 is_right = await self._calls.log_in(check)
             if is_right and self.users.find(name, mechanism.name) is credential:
-                return self._take(key, Proof(f"User:{name}", name, PLAIN, credential, mechanism.name))
+                proof = Proof(f"User:{name}", name, PLAIN, credential, mechanism.name)
+                return self._take(key, proof, self._settings.session_ms)
         return None
 
     def _any_credential(self, name: str) -> tuple[ScramMechanism, ScramCredential]:
@@ -167,15 +182,53 @@ class LoginApi:
                 return mechanism, found
         return mechanism, self.users.decoy(mechanism, name, own_key=self._decoy_key)
 
+    # ------------------------------------------------------------ tokens
+
+    async def _check_bearer(self, header: str, token: str, caller: Caller) -> Login | Refused:
+        """Of a client that sends the token with each call. An accepted token is remembered, and not verified again."""
+        with self.one_of(caller.host):
+            found = await self._prove(token, caller)
+        if isinstance(found, Refused):
+            return found
+        proof, lifetime_ms = found
+        key = _digest(header)
+        login = self._table.find(key)  # another call may have shown it meanwhile
+        if login is None:
+            login = self._take(key, proof, lifetime_ms)
+            self.report(LoginReport(OAUTHBEARER, proof.name, caller, None))
+        return login
+
+    async def _begin_by_token(self, message: bytes, caller: Caller, authorization: str | None) -> LoginAnswer | Refused:
+        try:
+            token = parse_client_response(message)
+        except NoToken as error:
+            return await self.refuse(OAUTHBEARER, "", caller, str(error), _now_s())
+        found = await self._prove(token, caller)
+        return found if isinstance(found, Refused) else self.finish(found[0], authorization, caller, found[1])
+
+    async def _prove(self, token: str, caller: Caller) -> tuple[Proof, int] | Refused:
+        """The proof, and how long a login by it lasts, in milliseconds: no longer than the token is valid."""
+        assert self._tokens is not None, "a broker with OAUTHBEARER has what checks tokens"
+        started_s = _now_s()
+        found = await self._tokens.check(token)
+        if not isinstance(found, AcceptedToken):
+            return await self.refuse(OAUTHBEARER, found.name, caller, found.reason, started_s)
+        lifetime_ms = min(self._settings.session_ms, self._tokens.life_ms(found))
+        return Proof(f"User:{found.name}", found.name, OAUTHBEARER), lifetime_ms
+
     # ------------------------------------------------------------ SCRAM
 
     async def begin(
         self, mechanism_name: str, message: bytes, caller: Caller, authorization: str | None
-    ) -> tuple[LoginAnswer, ScramLogin] | Refused:
-        """The first message of a client. `authorization`: the session that it is to extend, if it shows one."""
+    ) -> tuple[LoginAnswer, ScramLogin | None] | Refused:
+        """The first message of a client; None: the login is done. `authorization`: the session to extend, if the client
+        sends one."""
+        if mechanism_name == OAUTHBEARER and OAUTHBEARER in self.mechanisms:
+            answer = await self._begin_by_token(message, caller, authorization)
+            return answer if isinstance(answer, Refused) else (answer, None)
         mechanism = SCRAM_MECHANISMS.get(mechanism_name)
         if mechanism is None or mechanism_name not in self.mechanisms:
-            known = [name for name in self.mechanisms if name in SCRAM_MECHANISMS] or self.mechanisms
+            known = [name for name in self.mechanisms if name != PLAIN] or self.mechanisms
             message_text = f"expected a mechanism of {', '.join(known)}, found {show_names([mechanism_name])!r}"
             return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message_text)
         try:
@@ -189,9 +242,10 @@ class LoginApi:
         server = ScramServer(mechanism, first, shown, secrets.token_urlsafe(_NONCE_BYTES))
         return LoginAnswer(server.first()), ScramLogin(self, server, first.name, proof, caller, authorization)
 
-    def finish(self, proof: Proof, authorization: str | None, caller: Caller) -> LoginAnswer | Refused:
-        """Of one who has proved it: a session, or the one that it has for as long again."""
-        lifetime_ms = self._settings.session_ms
+    def finish(
+        self, proof: Proof, authorization: str | None, caller: Caller, lifetime_ms: int
+    ) -> LoginAnswer | Refused:
+        """After a successful proof: a new session, or the session of `authorization`, extended."""
         held = None if authorization is None else self._table.find(_digest(authorization))
         if held is not None and authorization is not None:
             if held.principal != proof.principal or held.proof.mechanism != proof.mechanism:
@@ -200,12 +254,12 @@ class LoginApi:
             session = authorization.partition(" ")[2]
         else:
             session = secrets.token_urlsafe(_TOKEN_BYTES)
-            self._take(_digest(f"Session {session}"), proof)
+            self._take(_digest(f"Session {session}"), proof, lifetime_ms)
         self.report(LoginReport(proof.mechanism, proof.name, caller, None))
         return LoginAnswer(b"", session, lifetime_ms)
 
-    def _take(self, key: bytes, proof: Proof) -> Login:
-        login = self._table.add(key, proof, _now_s() + self._settings.session_ms / 1000)
+    def _take(self, key: bytes, proof: Proof, lifetime_ms: int) -> Login:
+        login = self._table.add(key, proof, _now_s() + lifetime_ms / 1000)
         if login is None:
             raise Unavailable("too many callers are logged in at this broker; retry later")
         return login
@@ -283,7 +337,7 @@ class ScramLogin:
             answer, reason = None, "the password was changed meanwhile"
         if answer is None or proof is None:
             return await self._api.refuse(self._server.mechanism.name, self._name, self._caller, reason, started_s)
-        finished = self._api.finish(proof, self._authorization, self._caller)
+        finished = self._api.finish(proof, self._authorization, self._caller, self._api.session_ms)
         if isinstance(finished, Refused):
             return finished
         return LoginAnswer(answer, finished.session, finished.lifetime_ms)

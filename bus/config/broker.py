@@ -55,7 +55,9 @@ from bus.config.principals import PrincipalRules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
 from bus.model import SSL, KeyFiles
-from bus.sasl import PASSWORD_MECHANISMS, parse_jaas
+from bus.oauth.token_settings import TokenSettings
+from bus.oauth.urls import DocumentUrl, parse_url
+from bus.sasl import MECHANISMS, OAUTHBEARER, parse_jaas
 from bus.scram import SCRAM_MECHANISMS
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
@@ -134,18 +136,54 @@ class BrokerConfig:
     )
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
         tuple(SCRAM_MECHANISMS),
-        f"How clients of listeners with SASL may log in: {', '.join(PASSWORD_MECHANISMS)}.",
-        AnyOf(PASSWORD_MECHANISMS),
+        f"How clients of listeners with SASL may log in: {', '.join(MECHANISMS)}.",
+        AnyOf(MECHANISMS),
     )
     sasl_mechanism_inter_broker_protocol: str = string(
         "SCRAM-SHA-512",
         "How this broker logs in at others, if their listener is one with SASL.",
-        OneOf(PASSWORD_MECHANISMS),
+        OneOf(MECHANISMS),
     )
     sasl_jaas_config: str = string(
         "",
-        'What this broker logs in with at others: ...ScramLoginModule required username="u" password="p"; of JAAS.',
+        'What this broker logs in with at others: ...ScramLoginModule required username="u" password="p"; of JAAS, or '
+        '...OAuthBearerLoginModule required clientId="c" clientSecret="s" scope="s"; for OAUTHBEARER.',
         is_secret=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = string(
+        "", "Where the identity provider publishes its keys, for OAUTHBEARER: https://, or file:// for a file."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
+        3_600_000, "How often the keys of the identity provider are read.", Between(1_000)
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = long(
+        100, "The first pause after the keys could not be read.", Between(1)
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = long(
+        10_000, "The longest pause after the keys could not be read.", Between(1)
+    )
+    sasl_oauthbearer_expected_issuer: str = string("", "Who has to have issued a token (iss).")
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
+        (), "For whom a token has to be issued (aud), one of these."
+    )
+    sasl_oauthbearer_expected_scope: tuple[str, ...] = strings((), "Which scopes a token must have, all of these.")
+    sasl_oauthbearer_clock_skew_seconds: int = integer(
+        30, "How far the clocks of broker and identity provider may be apart.", Between(0, 3_600)
+    )
+    sasl_oauthbearer_scope_claim_name: str = string("scope", "The claim that has the scopes of a token.", NotEmpty())
+    sasl_oauthbearer_sub_claim_name: str = string("sub", "The claim that has the name of the principal.", NotEmpty())
+    sasl_oauthbearer_token_endpoint_url: str = string(
+        "", "Where this broker gets the token that it shows to others: https://, or file:// for a file with a token."
+    )
+    sasl_oauthbearer_header_urlencode: bool = boolean(
+        False,
+        "Whether clientId and clientSecret go to the token endpoint URL-encoded, as RFC 6749 (2.3.1) has it.",
+    )
+    sasl_oauthbearer_allow_insecure_urls: bool = boolean(
+        False, "Whether the identity provider may be asked by http:// at another machine."
+    )
+    https_ca_location: str = string(
+        "", "PEM file with the authorities trusted of the identity provider; empty: those of the system."
     )
     connections_max_reauth_ms: int = long(
         3_600_000, "How long a login holds; then the client logs in again, which the SDK does in time.", Between(1_000)
@@ -375,13 +413,50 @@ class BrokerConfig:
     @property
     def broker_login(self) -> tuple[str, str]:
         """Name and password by which this broker logs in at others. Raises `ConfigError`, without anything secret."""
-        try:
-            options = parse_jaas(self.sasl_jaas_config)
-        except ValueError as expected:
-            raise ConfigError(f"sasl.jaas.config: expected {expected}") from None
+        options = self._jaas_options()
         if not options.get("username") or not options.get("password"):
             raise ConfigError("sasl.jaas.config: expected a username and a password")
         return options["username"], options["password"]
+
+    @property
+    def has_token_logins(self) -> bool:
+        return self.has_logins and OAUTHBEARER in self.sasl_enabled_mechanisms
+
+    @property
+    def key_set_url(self) -> DocumentUrl:
+        """Of the identity provider. Raises `ConfigError`."""
+        return self._oauth_url("sasl.oauthbearer.jwks.endpoint.url", self.sasl_oauthbearer_jwks_endpoint_url)
+
+    @property
+    def broker_token(self) -> TokenSettings:
+        """What this broker gets its token by, to log in at others. Raises `ConfigError`, without anything secret."""
+        url = self._oauth_url("sasl.oauthbearer.token.endpoint.url", self.sasl_oauthbearer_token_endpoint_url)
+        if url.path is not None:
+            return TokenSettings(url)
+        options = self._jaas_options()
+        if not options.get("clientId") or not options.get("clientSecret"):
+            raise ConfigError("sasl.jaas.config: expected a clientId and a clientSecret for OAUTHBEARER")
+        return TokenSettings(
+            url,
+            client_id=options["clientId"],
+            client_secret=options["clientSecret"],
+            scope=options.get("scope", ""),
+            encodes_header=self.sasl_oauthbearer_header_urlencode,
+        )
+
+    def _oauth_url(self, key: str, text: str) -> DocumentUrl:
+        try:
+            return parse_url(
+                text, ca_location=self.https_ca_location, allows_insecure=self.sasl_oauthbearer_allow_insecure_urls
+            )
+        except ValueError as expected:
+            raise ConfigError(f"{key}: expected {expected}, found {text.partition('?')[0]!r}") from None
+
+    def _jaas_options(self) -> Mapping[str, str]:
+        try:
+            return parse_jaas(self.sasl_jaas_config)
+        except ValueError as expected:
+            raise ConfigError(f"sasl.jaas.config: expected {expected}") from None
 
     def of_listener(self, listener: Listener) -> BrokerConfig:
         """The settings with those that the listener has of its own. Raises `ConfigError`."""
@@ -567,7 +642,39 @@ def _check_logins(config: BrokerConfig) -> None:
                 "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms, "
                 f"{', '.join(config.sasl_enabled_mechanisms)}, found {config.sasl_mechanism_inter_broker_protocol}"
             )
-        config.broker_login  # noqa: B018  raises
+        if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
+            config.broker_token  # noqa: B018  raises
+        else:
+            config.broker_login  # noqa: B018  raises
+    _check_token_logins(config)
+
+
+def _check_token_logins(config: BrokerConfig) -> None:
+    if config.has_token_logins:
+        for name in ("issuer", "audience"):
+            if not getattr(config, f"sasl_oauthbearer_expected_{name}"):
+                raise ConfigError(
+                    f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
+                    "services would be accepted"
+                )
+        config.key_set_url  # noqa: B018  raises
+        first, longest = (
+            config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        )
+        if first > longest:
+            raise ConfigError(
+                "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
+                f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
+            )
+        return
+    others = ("jwks_endpoint_url", "expected_issuer", "expected_audience", "expected_scope")
+    useless = [name.replace("_", ".") for name in others if getattr(config, f"sasl_oauthbearer_{name}")]
+    if useless:
+        raise ConfigError(
+            f"sasl.oauthbearer.{useless[0]}: expected a listener with SASL beside it, and OAUTHBEARER in "
+            "sasl.enabled.mechanisms"
+        )
 
 
 def _check_session_timeouts(config: BrokerConfig) -> None:

@@ -5,6 +5,8 @@ For those who bring a server.properties: a setting that would do nothing is refu
 
 from __future__ import annotations
 
+from bus.sasl import MECHANISMS
+
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
 _NO_LOGIN_YET = "there is no login and no access list yet: let clients show certificates (ssl.client.auth=required)"
 _PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"
@@ -51,7 +53,7 @@ _REASONS_BY_PREFIX = {
     "quota.": "quotas are set by bus quotas, for users and client ids",
     "remote.log.": "there are no tiers: the table is the storage",
     "replica.": _NO_REPLICAS,
-    "sasl.kerberos.": "there is no Kerberos: sasl.enabled.mechanisms may be SCRAM-SHA-256, SCRAM-SHA-512, PLAIN",
+    "sasl.kerberos.": f"there is no Kerberos: sasl.enabled.mechanisms may be {', '.join(MECHANISMS)}",
     "sasl.": "logins have sasl.enabled.mechanisms, and users are made by `bus users create`",
     "security.": _NO_LOGIN_YET,
     "socket.": "sockets are gRPC's; the size of a request has socket.request.max.bytes",

@@ -159,8 +159,8 @@ def check_secrets_are_hidden(listeners: Sequence[Listener], mechanisms: Sequence
     for listener in listeners:
         if shown and listener.protocol == SASL_PLAINTEXT and listener.is_beyond_loopback:
             raise ConfigError(
-                f"listener {listener.name} at {listener.bind} has no TLS: by {shown[0]} passwords could be read on "
-                "their way; expected the protocol SASL_SSL, or sasl.enabled.mechanisms of "
+                f"listener {listener.name} at {listener.bind} has no TLS: by {shown[0]} passwords or tokens could be "
+                "read on their way; expected the protocol SASL_SSL, or sasl.enabled.mechanisms of "
                 f"{_show(SCRAM_MECHANISMS)} alone"
             )
 

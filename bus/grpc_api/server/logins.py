@@ -71,10 +71,12 @@ class LoginHandler:
                 return
             message, login = answer
             await context.write(self._encode(message))
+            if login is None:
+                return
 
     async def _begin(
         self, request: pb.SaslAuthenticateRequest, context: grpc.aio.ServicerContext, caller: Caller
-    ) -> tuple[LoginAnswer, ScramLogin] | Refused:
+    ) -> tuple[LoginAnswer, ScramLogin | None] | Refused:
         if not self._has_logins:
             message = f"listener {self._listener} asks for no login: set security_protocol to PLAINTEXT or SSL"
             return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message)

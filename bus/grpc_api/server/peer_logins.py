@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.sasl import PLAIN
+from bus.oauth.messages import client_response
+from bus.oauth.token_sources import TokenSource
+from bus.sasl import OAUTHBEARER, PLAIN
 from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError
 
 _METHOD = f"/{pb.DESCRIPTOR.services_by_name['Bus'].full_name}/SaslAuthenticate"
@@ -28,10 +30,11 @@ class _Session:
 
 
 class BrokerLogin:
-    """For all other brokers; `key` tells their connections apart."""
+    """For all other brokers; `key` tells their connections apart. `tokens`: for OAUTHBEARER, in place of the others."""
 
-    def __init__(self, mechanism: str, name: str, password: str) -> None:
+    def __init__(self, mechanism: str, name: str = "", password: str = "", tokens: TokenSource | None = None) -> None:
         self._mechanism = mechanism
+        self._tokens = tokens
         self._name = name
         self._password = password
         self._sessions: dict[Hashable, _Session] = {}
@@ -62,13 +65,40 @@ class BrokerLogin:
         self._sessions.pop(key, None)
 
     async def _log_in(self, channel: grpc.aio.Channel, held: Headers, timeout_s: float) -> _Session | Refused:
+        last = await (self._exchange if self._tokens is None else self._hand_over)(channel, held, timeout_s)
+        if isinstance(last, Refused):
+            return last
+        renewed_at_s = asyncio.get_running_loop().time() + last.session_lifetime_ms / 1000 * _RENEWED_AFTER
+        return _Session((("authorization", f"Session {last.session_token}"),), renewed_at_s)
+
+    async def _hand_over(
+        self, channel: grpc.aio.Channel, held: Headers, timeout_s: float
+    ) -> pb.SaslAuthenticateResponse | Refused:
+        """A token, by OAUTHBEARER."""
+        tokens = self._tokens
+        assert tokens is not None, "a login without tokens is one by SCRAM"
+        try:
+            token = await asyncio.to_thread(tokens.token, timeout_s * 1000)
+        except BusError as error:
+            return Refused(error.code, error.message)
+        call = _start(channel, held, timeout_s)
+        try:
+            answer = await _ask(
+                call, pb.SaslAuthenticateRequest(mechanism=OAUTHBEARER, auth_bytes=client_response(token))
+            )
+        finally:
+            call.cancel()
+        if isinstance(answer, Refused):
+            tokens.forget(token)
+        return answer
+
+    async def _exchange(
+        self, channel: grpc.aio.Channel, held: Headers, timeout_s: float
+    ) -> pb.SaslAuthenticateResponse | Refused:
+        """Messages, by SCRAM."""
         mechanism = SCRAM_MECHANISMS[self._mechanism]
         client = ScramClient(mechanism, self._name, self._password, secrets.token_urlsafe(24))
-        call = channel.stream_stream(
-            _METHOD,
-            request_serializer=pb.SaslAuthenticateRequest.SerializeToString,
-            response_deserializer=pb.SaslAuthenticateResponse.FromString,
-        )(timeout=timeout_s, metadata=held)
+        call = _start(channel, held, timeout_s)
         try:
             first = await _ask(call, pb.SaslAuthenticateRequest(mechanism=mechanism.name, auth_bytes=client.first()))
             if isinstance(first, Refused):
@@ -82,8 +112,15 @@ class BrokerLogin:
             return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
         finally:
             call.cancel()
-        renewed_at_s = asyncio.get_running_loop().time() + last.session_lifetime_ms / 1000 * _RENEWED_AFTER
-        return _Session((("authorization", f"Session {last.session_token}"),), renewed_at_s)
+        return last
+
+
+def _start(channel: grpc.aio.Channel, held: Headers, timeout_s: float) -> grpc.aio.StreamStreamCall:
+    return channel.stream_stream(
+        _METHOD,
+        request_serializer=pb.SaslAuthenticateRequest.SerializeToString,
+        response_deserializer=pb.SaslAuthenticateResponse.FromString,
+    )(timeout=timeout_s, metadata=held)
 
 
 async def _ask(

@@ -583,9 +583,10 @@ class BusServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaslAuthenticate(self, request_iterator, context):
-        """A login by SCRAM (RFC 5802): two messages of the client, and the answers to them. The last answer has a session, which
-        the client shows from then on with each call as the header "authorization: Session <token>", at this broker. Who shows
-        it with this call extends that session: what the client holds open by it goes on (KIP-368).
+        """A login by SCRAM (RFC 5802): two messages of the client, and the answers to them; or by OAUTHBEARER (RFC 7628): one.
+        The last answer has a session, which the client shows from then on with each call as the header "authorization:
+        Session <token>", at this broker. Who shows it with this call extends that session: what the client holds open by it
+        goes on (KIP-368).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,6 +11,8 @@ from bus.config.broker import describe_broker_config, load_broker_config
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 from bus.model import InlinePem, KeyFiles
+from bus.oauth.token_settings import TokenSettings
+from bus.oauth.urls import DocumentUrl
 
 TWO = {
     "listeners": "clients://127.0.0.1:9094,BROKERS://[::1]:0",
@@ -41,6 +43,19 @@ SASL = {
 }
 
 
+TOKENS = SASL | {
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example/keys",
+    "sasl.oauthbearer.expected.issuer": "https://issuer.example",
+    "sasl.oauthbearer.expected.audience": "bus",
+}
+BETWEEN = TOKENS | {
+    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token",
+    "sasl.jaas.config": 'M required clientId="c" clientSecret="hush" scope="s";',
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -59,8 +74,28 @@ SASL = {
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
                 "advertised.listeners": "SASL_PLAINTEXT://bus:1",
             },
-            "has no TLS: by PLAIN passwords could be read",
+            "has no TLS: by PLAIN passwords or tokens could be read",
         ),
+        (
+            TOKENS | {"listeners": "SASL_PLAINTEXT://0.0.0.0:1", "advertised.listeners": "SASL_PLAINTEXT://bus:1"},
+            "has no TLS: by OAUTHBEARER passwords or tokens could be read",
+        ),
+        (TOKENS | {"sasl.oauthbearer.expected.issuer": ""}, "expected.issuer: expected one beside OAUTHBEARER"),
+        (TOKENS | {"sasl.oauthbearer.expected.audience": ""}, "expected.audience: expected one beside OAUTHBEARER"),
+        (TOKENS | {"sasl.oauthbearer.jwks.endpoint.url": ""}, "jwks.endpoint.url: expected a URL, .* found ''"),
+        (
+            TOKENS | {"sasl.oauthbearer.jwks.endpoint.url": "http://issuer.example/keys?k=hush"},
+            "expected https://, or sasl.oauthbearer.allow.insecure.urls=true .*found 'http://issuer.example/keys'",
+        ),
+        (TOKENS | {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}, "expected a listener with SASL beside it, and OAUTHB"),
+        (TOKENS | {"listeners": "PLAINTEXT://127.0.0.1:1"}, "expected a listener with SASL beside it, and OAUTHBEARER"),
+        (
+            TOKENS | {"sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "20000"},
+            "jwks.endpoint.retry.backoff.max.ms, 10000, found 20000",
+        ),
+        (BETWEEN | {"sasl.oauthbearer.token.endpoint.url": ""}, "sasl.oauthbearer.token.endpoint.url: expected a URL"),
+        (BETWEEN | {"sasl.jaas.config": ""}, "sasl.jaas.config: expected a line of JAAS"),
+        (BETWEEN | {"sasl.jaas.config": "M required clientId=c;"}, "expected a clientId and a clientSecret"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,plaintext://127.0.0.1:2"}, "each name once, found PLAINTEXT twice"),
         (TWO | {"listener.security.protocol.map": "CLIENTS"}, "expected NAME:PROTOCOL, found 'CLIENTS'"),
         (TWO | {"listener.security.protocol.map": "CLIENTS:FTP"}, "CLIENTS: expected a protocol of .*, found 'FTP'"),
@@ -132,6 +167,17 @@ def test_password_of_a_key_is_shown_nowhere() -> None:
     assert "hush" not in repr(config)
     assert "hush" not in repr(describe_broker_config(config))
     assert "hush" not in repr(config.key_files)
+
+
+def test_brokers_have_tokens_of_their_own_and_show_no_secret() -> None:
+    config = load_broker_config(None, BETWEEN | {"https.ca.location": "ca.pem"})
+    ca = Path("ca.pem")
+    assert config.key_set_url == DocumentUrl("https://issuer.example/keys", ca_location=ca)
+    endpoint = DocumentUrl("https://issuer.example/token", ca_location=ca)
+    assert config.broker_token == TokenSettings(endpoint, client_id="c", client_secret="hush", scope="s")
+    assert "hush" not in repr(config) + repr(config.broker_token) + repr(describe_broker_config(config))
+    file = {"sasl.oauthbearer.token.endpoint.url": "file:///run/token", "sasl.jaas.config": ""}
+    assert load_broker_config(None, BETWEEN | file).broker_token.file == Path("/run/token")
 
 
 def test_listener_that_asks_for_certificates_may_be_reached_from_everywhere() -> None:
