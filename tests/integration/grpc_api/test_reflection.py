@@ -115,7 +115,8 @@ def test_what_is_told_ends_with_the_login(broker: Broker, admin: Admin) -> None:
 
 
 def test_a_broker_that_stops_waits_for_no_reflection(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "root") as broker:
+    config = BrokerConfig(controlled_shutdown_timeout_ms=600_000)
+    with running_broker(tmp_path / "root", config=config) as broker:
         reflection = Reflection(broker, "PLAINTEXT")
         assert "grpc.reflection.v1alpha.ServerReflection" in reflection.services()
     with pytest.raises(grpc.RpcError) as caught:
