@@ -71,11 +71,19 @@ class UserDirectory:
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
         """Committed when it returns, and known at this broker. Raises `StorageFault`."""
-        return await self._tasks.finish(self._alter(alterations), "alter users")
+        done = await self._tasks.finish(self._alter(alterations), "alter users")
+        if isinstance(done, StorageFault):
+            raise done
+        return done
 
-    async def _alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        answers = await self._calls.control(lambda: self._ledger.alter(alterations))
-        self._take(await self._calls.control(self._ledger.follow))
+    async def _alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None] | StorageFault:
+        """The fault as a value: with no caller left, an exception would count as a fault of the program's."""
+        try:
+            answers = await self._calls.control(lambda: self._ledger.alter(alterations))
+            self._take(await self._calls.control(self._ledger.follow))
+        except StorageFault as fault:
+            _log.warning("a change of users has failed: %s", first_line(fault))
+            return fault
         return answers
 
     async def describe(self) -> Users:
