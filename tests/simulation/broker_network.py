@@ -10,6 +10,8 @@ reached.
 from __future__ import annotations
 
 import asyncio
+import base64
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,17 +20,20 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.broker_api.logins import LoginApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry
+from bus.grpc_api.server.logins import with_login
 from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.reflection import ReflectionServicer
 from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.grpc_api.server.service_door import ServiceDoor
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import PLAINTEXT
+from bus.model import PLAINTEXT, SASL_PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping
+from bus.users.users import Users
 from tests.simulation.network import SimulatedCall, broken
 
 if TYPE_CHECKING:
@@ -48,6 +53,18 @@ Answer = Any  # a message of the contract, or a BusError
 
 
 @dataclass(frozen=True, slots=True)
+class UserLogin:
+    """By PLAIN, as a client shows it with each call."""
+
+    user: str
+    password: str
+
+    @property
+    def header(self) -> str:
+        return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """What a broker has answered, as it leaves it. `request`: None on a stream."""
 
@@ -58,6 +75,8 @@ class Answered:
     asked_at: float  # when the client sent it
     arrived_at: float  # at the broker
     applied_offset: int = 0  # of the metadata, when it arrived: the broker acts on no less
+    user: str = ""  # who logged in for it
+    users: Users | None = None  # as the broker knew them when it arrived
 
 
 class Server:
@@ -67,27 +86,37 @@ class Server:
         self._world = world
         self._life = life
         self.streams = StreamRegistry(stopping)
-        self._door: ServiceDoor | None = None  # None: nothing listens
+        self._doors: dict[str, ServiceDoor] = {}  # by the name of the listener; none: nothing listens
+        self._logins: LoginApi | None = None  # of a broker that serves
         self._under_way: dict[asyncio.Task[None], tuple[float, str]] = {}  # since when, and what
         self._clients: dict[Callable[[], None], None] = {}  # what breaks off each connection
 
     def listen(self, identity: BrokerIdentity) -> None:
-        self._door = ServiceDoor(self._life.config.socket_request_max_bytes, CallsInFlight())
-        self._door.identify_as(identity)
+        for listener in self._life.config.serving_listeners:
+            door = self._doors[listener.name] = ServiceDoor(self._life.config.socket_request_max_bytes, CallsInFlight())
+            door.identify_as(identity)
 
     def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
-        assert self._door is not None
-        bus = BusServicer(api, self.streams, self._life.config, peers)
-        reflection = ReflectionServicer(api, self.streams, OpenStreams(1), PLAINTEXT)
-        self._door.open(bus, ClusterServicer(api, bus), reflection)
+        self._logins = api.logins
+        for listener in self._life.config.serving_listeners:
+            name = listener.name
+            bus = BusServicer(api, self.streams, self._life.config, peers, name)
+            reflection = ReflectionServicer(api, self.streams, OpenStreams(1), name)
+            recognise = functools.partial(with_login, api=api.logins, listener=name) if listener.has_logins else None
+            self._doors[name].open(bus, ClusterServicer(api, bus), reflection, recognise)
 
-    def _find(self, method: str) -> grpc.RpcMethodHandler | None:
-        service = _METHODS[method].containing_service.full_name
-        return None if self._door is None else self._door.find(f"/{service}/{method}")
+    def _find(self, method: str, listener: str = PLAINTEXT) -> grpc.RpcMethodHandler | None:
+        service, door = _METHODS[method].containing_service.full_name, self._doors.get(listener)
+        return None if door is None else door.find(f"/{service}/{method}")
+
+    @property
+    def users(self) -> Users | None:
+        """As the broker knows them; None until it serves."""
+        return None if self._logins is None else self._logins.users
 
     async def stop(self) -> None:
         """As gRPC's: nothing new is taken, what was read is answered."""
-        self._door = None
+        self._doors.clear()
         await self.streams.drain()
         while self._under_way:
             await asyncio.wait(list(self._under_way), timeout=5.0)
@@ -109,7 +138,7 @@ class Server:
 
     def connect(self, on_end: Callable[[], None]) -> bool:
         """False: nothing listens there."""
-        if self._door is None or self._life.is_over:
+        if not self._doors or self._life.is_over:
             return False
         self._clients[on_end] = None
         return True
@@ -118,25 +147,34 @@ class Server:
         self._clients.pop(on_end, None)
 
     def take_call(
-        self, method: str, raw: bytes, reply: Callable[[Answer], None], *, asked_at: float
+        self,
+        method: str,
+        raw: bytes,
+        reply: Callable[[Answer], None],
+        *,
+        asked_at: float,
+        login: UserLogin | None = None,
     ) -> asyncio.Task[None] | None:
         """The task that answers; cancelling it is the client's going away."""
-        handler = self._find(method)
+        handler = self._find(method, PLAINTEXT if login is None else SASL_PLAINTEXT)
         if handler is None:
             return None
-        arrived_at, applied = self._world.now, self._life.applied_offset
+        arrived_at, applied, users = self._world.now, self._life.applied_offset, self.users
+        user = "" if login is None else login.user
 
         def tell(answer: Answer) -> None:
             if not self._life.is_over:
                 asked = _METHODS[method].input_type._concrete_class.FromString(raw)
-                answered = Answered(self._life, method, asked, answer, asked_at, arrived_at, applied)
+                answered = Answered(self._life, method, asked, answer, asked_at, arrived_at, applied, user, users)
                 self._world.tell("on_answered", answered)
             reply(answer)
 
-        return self._begin(self._serve(method, handler, raw, tell), method)
+        return self._begin(self._serve(method, handler, raw, tell, login), method)
 
-    async def _serve(self, method: str, handler: Any, raw: bytes, reply: Callable[[Answer], None]) -> None:
-        context = Context(self._world, method)
+    async def _serve(
+        self, method: str, handler: Any, raw: bytes, reply: Callable[[Answer], None], login: UserLogin | None
+    ) -> None:
+        context = Context(self._world, method, login=login)
         try:
             request = handler.request_deserializer(raw)
             if handler.unary_stream is not None:
@@ -195,10 +233,17 @@ class Server:
 class Context:
     """As much of `grpc.aio.ServicerContext` as handlers use."""
 
-    def __init__(self, world: BrokerWorld, method: str, write: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        world: BrokerWorld,
+        method: str,
+        write: Callable[[Any], None] | None = None,
+        login: UserLogin | None = None,
+    ) -> None:
         self._world = world
         self._method = method
         self._write = write
+        self._login = login
         self._on_end: list[Callable[[Any], object]] = []
         self.error: BusError | None = None
 
@@ -209,7 +254,7 @@ class Context:
         return None
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
+        return () if self._login is None else (("authorization", self._login.header),)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         self._on_end.append(callback)
@@ -220,6 +265,9 @@ class Context:
         self._write(message)
 
     async def abort(self, status: grpc.StatusCode, details: str) -> None:
+        if status is grpc.StatusCode.UNAUTHENTICATED and self._login is not None:
+            self.error = BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, details)
+            raise grpc.aio.AbortError
         if status is not grpc.StatusCode.UNAVAILABLE:
             self._world.fail(AssertionError(f"NoUnforeseenError: {self._method} ended with {status}: {details}"))
         self.error = broken(details)
@@ -245,10 +293,12 @@ class Call(SimulatedCall):
         is_repeatable: bool = True,
         late_s: float = 0.0,
         broker: SimulatedBroker | None = None,
+        login: UserLogin | None = None,
     ) -> None:
-        """`broker`: any one, if none is given."""
+        """`broker`: any one, if none is given. `login`: by the listener where users log in."""
         super().__init__(world)
         self._world = world
+        self._login = login
         self._who = who
         self._method = method
         self._raw = message.SerializeToString()
@@ -265,7 +315,9 @@ class Call(SimulatedCall):
 
     def _arrive(self) -> None:
         if self._life is not None and not self._life.is_over:
-            task = self._life.server.take_call(self._method, self._raw, self._send_back, asked_at=self._asked_at)
+            task = self._life.server.take_call(
+                self._method, self._raw, self._send_back, asked_at=self._asked_at, login=self._login
+            )
             if task is not None:
                 self._at_server.append(task)
 

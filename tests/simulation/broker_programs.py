@@ -23,7 +23,7 @@ from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from tests.simulation.broker_network import Answer, Call, Stream
+from tests.simulation.broker_network import Answer, Call, Stream, UserLogin
 from tests.simulation.broker_world import BrokerLife, BrokerWorld, SimulatedBroker
 
 _CALL_S = 5.0
@@ -64,9 +64,10 @@ async def ask(
     is_repeatable: bool = True,
     late_s: float = 0.0,
     broker: SimulatedBroker | None = None,
+    login: UserLogin | None = None,
 ) -> Answer:
     """The answer of that broker, or of any one; or a `BusError`. Cancelled, the call is given up. `late_s`: so much
-    later may it arrive a second time."""
+    later may it arrive a second time. `login`: who asks, by the listener where users log in."""
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def take(found: Answer) -> None:
@@ -74,7 +75,16 @@ async def ask(
             answer.set_result(found)
 
     call = Call(
-        world, who, method, message, take, timeout_s=_CALL_S, is_repeatable=is_repeatable, late_s=late_s, broker=broker
+        world,
+        who,
+        method,
+        message,
+        take,
+        timeout_s=_CALL_S,
+        is_repeatable=is_repeatable,
+        late_s=late_s,
+        broker=broker,
+        login=login,
     )
     try:
         return await answer

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_programs import Place, Program
 
 _PORT = 9094  # of broker 0; those of the others follow
+_USER_PORTS = 1_000  # above those of brokers
 _EPOCH_MS = 1_700_000_000_000
 _BRIEF_MAX = 300
 # No run is long enough for what a broker does every few hundred commits.
@@ -227,7 +228,10 @@ class SimulatedBroker:
 class BrokerWorld(base.SimulatedWorld):
     """Also the clock of everything in it."""
 
-    def __init__(self, seed: int, faults: Faults, *, broker_count: int = 1, **configs: Any) -> None:
+    def __init__(
+        self, seed: int, faults: Faults, *, broker_count: int = 1, has_user_listener: bool = False, **configs: Any
+    ) -> None:
+        """`has_user_listener`: users log in there, everyone else asks without a login by another one."""
         super().__init__(seed)
         self.faults = faults
         self._wall_ahead_ms = 0
@@ -253,7 +257,7 @@ class BrokerWorld(base.SimulatedWorld):
             **configs,
         )
         self.brokers = [
-            SimulatedBroker(self, replace(config, broker_id=number, listen=f"127.0.0.1:{_PORT + number}"))
+            SimulatedBroker(self, replace(config, broker_id=number, **_listening_at(_PORT + number, has_user_listener)))
             for number in range(broker_count)
         ]
         self.cut_links: set[tuple[int, int]] = set()  # by broker id, from and to; all brokers reach the disk
@@ -426,6 +430,14 @@ class BrokerWorld(base.SimulatedWorld):
             return f"brokers have followed the metadata to {applied}"
         programs = [] if brokers else self.programs
         return next((why for program in programs if (why := program.why_unsettled()) is not None), None)
+
+
+def _listening_at(port: int, has_user_listener: bool) -> dict[str, Any]:
+    """Configs of a broker."""
+    if not has_user_listener:
+        return {"listen": f"127.0.0.1:{port}"}
+    listeners = (f"PLAINTEXT://127.0.0.1:{port}", f"SASL_PLAINTEXT://127.0.0.1:{port + _USER_PORTS}")
+    return {"listeners": listeners, "inter_broker_listener_name": "PLAINTEXT"}
 
 
 def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
