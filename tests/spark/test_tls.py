@@ -14,6 +14,7 @@ from bus.system_clock import SystemClock
 from bus.users.users import SetScram
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
+from tests.support.identity_provider import AUDIENCE, ISSUER, identity_provider
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,3 +128,57 @@ def profile_in(folder: Path, options: dict[str, str]) -> dict[str, str]:
     path.write_text("\n".join(["[prod]", *lines, ""]))
     path.chmod(0o600)
     return {"bus.profile": "prod", "bus.configFile": str(path)}
+
+
+def test_spark_logs_in_by_tokens_and_shows_no_secret(spark: SparkSession, tmp_path: Path) -> None:
+    """Source and sink; the secret in the line of JAAS of the one, in a file of the other."""
+    with identity_provider() as provider:
+        (secret,) = provider.clients.values()
+        config = BrokerConfig(
+            listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+            inter_broker_listener_name="PLAINTEXT",
+            sasl_enabled_mechanisms=("OAUTHBEARER",),
+            sasl_oauthbearer_jwks_endpoint_url=f"{provider.url}/keys",
+            sasl_oauthbearer_expected_issuer=ISSUER,
+            sasl_oauthbearer_expected_audience=(AUDIENCE,),
+            num_partitions=1,
+        )
+        file = tmp_path / "secret"
+        file.write_text(secret)
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        settings = {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
+        }
+        by_jaas = {"kafka.sasl.jaas.config": f'{module} required clientId="loader" clientSecret="{secret}";'}
+        by_file = {
+            "kafka.sasl.oauthbearer.client.id": "loader",
+            "kafka.sasl.oauthbearer.client.secret.file": str(file),
+        }
+        checkpoint = tmp_path / "checkpoint"
+        with running_broker(tmp_path / "root", config=config) as broker:
+            settings["bus.bootstrap.servers"] = f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}"
+            with Admin(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as admin:
+                admin.create_topics([NewTopic("t", partitions=1), NewTopic("copied", partitions=1)])
+            frame = spark.range(10).selectExpr("cast(id as string) as value")
+            frame.write.format("bus").options(**settings, **by_file, topic="t").mode("append").save()
+            read = spark.read.format("bus").options(**settings, **by_jaas, subscribe="t").load()
+            assert read.count() == 10
+            assert secret not in read._jdf.queryExecution().toString()
+            source = {**settings, **by_jaas, "subscribe": "t", "startingOffsets": "earliest"}
+            query = (
+                spark.readStream.format("bus")
+                .options(**source)
+                .load()
+                .selectExpr("value")
+                .writeStream.format("bus")
+                .options(**settings, **by_file, topic="copied", checkpointLocation=str(checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(100)
+            assert spark.read.format("bus").options(**settings, **by_file, subscribe="copied").load().count() == 10
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        assert files
+        assert not [path for path in files if secret.encode() in path.read_bytes()]

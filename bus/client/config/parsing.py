@@ -52,7 +52,10 @@ ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
-_SASL = "a client logs in by sasl_mechanism, sasl_username and sasl_password, or sasl_jaas_config"
+_SASL = (
+    "a client logs in by sasl_mechanism, and sasl_username and sasl_password, or sasl_jaas_config, or what begins with "
+    "sasl_oauthbearer_"
+)
 _PEM = "keys and certificates are PEM, in files or inline: ssl_ca_location, ssl_certificate_pem, ssl_keystore_key ..."
 
 _FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
@@ -89,6 +92,14 @@ _NOT_SUPPORTED = {
     "enable_ssl_certificate_verification": "certificates are always verified",
     "ssl_cipher_suites": "set the environment's GRPC_SSL_CIPHER_SUITES",
     "config_providers": "give the values themselves",
+    "oauth_cb": "give a function as sasl_oauth_token_provider",
+    "sasl_login_callback_handler_class": (
+        "leave it out: tokens come from sasl_oauthbearer_token_endpoint_url, or from sasl_oauth_token_provider"
+    ),
+    "https_ca_pem": "give a file as https_ca_location",
+    "enable_sasl_oauthbearer_unsecure_jwt": "an unsigned token proves nothing",
+    "sasl_oauthbearer_assertion_private_key_file": "a client shows its secret: sasl_oauthbearer_client_secret_file",
+    "sasl_oauthbearer_extensions": "a broker ignores extensions",
 }
 _NOT_SUPPORTED_PREFIXES = {"sasl_": _SASL, "ssl_": _PEM}
 

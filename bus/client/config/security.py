@@ -12,19 +12,30 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.client.config.values import conflict, secret, setting, text
+from bus.client.config.tokens import is_token_setting, oauth_method, token_provider, tokens_of
+from bus.client.config.values import checked_by, conflict, flag, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
-from bus.sasl import ABSENT_MECHANISMS, PASSWORD_MECHANISMS, PLAIN, parse_jaas
+from bus.oauth.token_settings import TokenSettings
+from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
 
 ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLogin:
+    """By name and password."""
+
     mechanism: str
     name: str
     password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogin:
+    """By OAUTHBEARER."""
+
+    tokens: TokenSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class Security:
 
     protocol: str = PLAINTEXT
     files: KeyFiles = field(default_factory=KeyFiles)
-    login: ClientLogin | None = None
+    login: ClientLogin | TokenLogin | None = None
 
     @property
     def has_tls(self) -> bool:
@@ -50,10 +61,10 @@ def protocol(value: Any) -> str:
 
 
 def mechanism(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in ("", *PASSWORD_MECHANISMS):
+    if isinstance(value, str) and value.upper() in ("", *MECHANISMS):
         return value.upper()
     reason = ABSENT_MECHANISMS.get(value.upper(), "") if isinstance(value, str) else ""
-    raise ValueError(f"one of {', '.join(PASSWORD_MECHANISMS)}{f' ({reason})' if reason else ''}")
+    raise ValueError(f"one of {', '.join(MECHANISMS)}{f' ({reason})' if reason else ''}")
 
 
 def pem(value: Any) -> str:
@@ -99,6 +110,18 @@ class SecurityConfig:
     sasl_password: str = secret("", text)
     sasl_password_file: str = setting("", text)
     sasl_jaas_config: str = secret("", jaas)
+    sasl_oauthbearer_method: str = setting("", oauth_method)
+    sasl_oauthbearer_token_endpoint_url: str = setting("", text)
+    sasl_oauthbearer_client_id: str = setting("", text)
+    sasl_oauthbearer_client_credentials_client_id: str = setting("", text)
+    sasl_oauthbearer_client_secret: str = secret("", text)
+    sasl_oauthbearer_client_credentials_client_secret: str = secret("", text)
+    sasl_oauthbearer_client_secret_file: str = setting("", text)
+    sasl_oauthbearer_scope: str = setting("", text)
+    sasl_oauthbearer_header_urlencode: bool = setting(False, flag)
+    sasl_oauthbearer_allow_insecure_urls: bool = setting(False, flag)
+    https_ca_location: str = setting("", text)
+    sasl_oauth_token_provider: Any = field(default=None, repr=False, metadata=checked_by(token_provider))
 
 
 SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
@@ -128,6 +151,7 @@ def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     used = [name for name in SECURITY_SETTINGS if name in given and getattr(config, name)]
     _check_use(config, used, "ssl_", TLS_PROTOCOLS)
     _check_use(config, used, "sasl_", SASL_PROTOCOLS)
+    _check_token_use(config, used)
     _one_of(config, TRUSTED_SETTINGS)
     parts = [name for name in (_one_of(config, CERTIFICATE_SETTINGS), _one_of(config, KEY_SETTINGS)) if name]
     if config.ssl_keystore_location and parts:
@@ -153,6 +177,12 @@ def _is_path(name: str) -> bool:
     return name.endswith("_location")
 
 
+def _check_token_use(config: SecurityConfig, used: Collection[str]) -> None:
+    useless = [name for name in used if is_token_setting(name)]
+    if useless and _mechanism_of(config) != OAUTHBEARER:
+        raise conflict(f"{useless[0]}: expected sasl_mechanism={OAUTHBEARER} beside it")
+
+
 def _check_use(config: SecurityConfig, used: Collection[str], prefix: str, protocols: Collection[str]) -> None:
     useless = [name for name in used if name.startswith(prefix)]
     if useless and config.security_protocol not in protocols:
@@ -162,14 +192,20 @@ def _check_use(config: SecurityConfig, used: Collection[str], prefix: str, proto
         )
 
 
-def _login_of(config: SecurityConfig) -> ClientLogin:
+def _mechanism_of(config: SecurityConfig) -> str:
+    return config.sasl_mechanism or config.sasl_mechanisms
+
+
+def _login_of(config: SecurityConfig) -> ClientLogin | TokenLogin:
     """Raises `BusError` INVALID_CONFIG."""
     if config.sasl_mechanism and config.sasl_mechanisms and config.sasl_mechanism != config.sasl_mechanisms:
         raise conflict("expected sasl_mechanism or sasl_mechanisms, which mean the same, found two mechanisms")
-    chosen = config.sasl_mechanism or config.sasl_mechanisms
+    chosen = _mechanism_of(config)
     if not chosen:
-        raise conflict(f"sasl_mechanism: expected one of {', '.join(PASSWORD_MECHANISMS)}, found none")
+        raise conflict(f"sasl_mechanism: expected one of {', '.join(MECHANISMS)}, found none")
     options = parse_jaas(config.sasl_jaas_config) if config.sasl_jaas_config else {}
+    if chosen == OAUTHBEARER:
+        return TokenLogin(tokens_of(config, options))
     if options and (config.sasl_username or config.sasl_password):
         raise conflict("expected sasl_jaas_config or sasl_username and sasl_password, found both")
     name, password = options.get("username", config.sasl_username), options.get("password", config.sasl_password)
@@ -188,7 +224,8 @@ def with_passwords(config: ConfigT) -> ConfigT:
     as Spark sends it to executors, there need be no such file. Raises `BusError` INVALID_CONFIG."""
     found = {name: getattr(config, name) for name in PASSWORD_FILES if getattr(config, name)}
     read = {PASSWORD_FILES[name]: _read_secret(name, Path(path).expanduser()) for name, path in found.items()}
-    config = replace(config, **read, **dict.fromkeys(found, ""))
+    changes: dict[str, Any] = {**read, **dict.fromkeys(found, "")}
+    config = replace(config, **changes)
     if config.security_protocol in SASL_PROTOCOLS:
         _login_of(config)
     return config

@@ -22,8 +22,10 @@ from bus.client.config.security import (
     SECURITY_SETTINGS,
     TRUSTED_SETTINGS,
 )
+from bus.client.config.tokens import CLIENT_ID_SETTINGS, CLIENT_SECRET_SETTINGS, PLACE_SETTINGS, is_token_setting
 from bus.client.config.values import conflict
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
+from bus.sasl import OAUTHBEARER
 
 PROFILE_VARIABLE = "BUS_PROFILE"
 ADDRESS_VARIABLE = "BUS_ADDRESS"
@@ -35,6 +37,9 @@ _KEY_PASSWORD = frozenset({"ssl_key_password", "ssl_key_password_file"})
 _MECHANISM = frozenset({"sasl_mechanism", "sasl_mechanisms"})
 _PASSWORD = frozenset({"sasl_password", "sasl_password_file", "sasl_jaas_config"})
 _LOGIN = _PASSWORD | {"sasl_username"}
+_CLIENT_SECRET = frozenset({*CLIENT_SECRET_SETTINGS, "sasl_oauthbearer_client_secret_file", "sasl_jaas_config"})
+_CLIENT = _CLIENT_SECRET | {*CLIENT_ID_SETTINGS, "sasl_oauthbearer_scope"}
+_TOKEN_PLACE = _CLIENT | {*PLACE_SETTINGS}
 # A setting -> those of later sources that it hides, beside its own. Another key has another password, another user too.
 _HIDES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_TRUSTED, _TRUSTED),
@@ -43,7 +48,10 @@ _HIDES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_MECHANISM, _MECHANISM),
     **dict.fromkeys(_PASSWORD, _PASSWORD),
     "sasl_username": _LOGIN,
-    "sasl_jaas_config": _LOGIN,
+    "sasl_jaas_config": _LOGIN | _CLIENT,
+    **dict.fromkeys(_CLIENT_SECRET - {"sasl_jaas_config"}, _CLIENT_SECRET),
+    **dict.fromkeys(CLIENT_ID_SETTINGS, _CLIENT),
+    **dict.fromkeys(PLACE_SETTINGS, _TOKEN_PLACE),
 }
 
 
@@ -131,5 +139,10 @@ def overlay(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any
     if protocol and protocol not in TLS_PROTOCOLS:
         hidden |= {name for name in lower if name.startswith("ssl_")}
     if protocol and protocol not in SASL_PROTOCOLS:
-        hidden |= {name for name in lower if name.startswith("sasl_")}
+        hidden |= {name for name in lower if name.startswith("sasl_") or is_token_setting(name)}
+    mechanism = str(upper.get("sasl_mechanism") or upper.get("sasl_mechanisms") or "").upper()
+    if mechanism == OAUTHBEARER:
+        hidden |= _LOGIN - {"sasl_jaas_config"}
+    elif mechanism:
+        hidden |= {name for name in lower if is_token_setting(name)}
     return {**{name: value for name, value in lower.items() if name not in hidden}, **upper}

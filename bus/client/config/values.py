@@ -73,6 +73,13 @@ def boolean(value: Any) -> bool:
     return value
 
 
+def flag(value: Any) -> bool:
+    """Also as a text, of the environment, a file of properties or an option of Spark."""
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return boolean(value)
+
+
 def client_id(value: Any) -> str:
     # It travels as a gRPC header, which carries printable ASCII only.
     if not isinstance(value, str) or not (value.isascii() and value.isprintable()):

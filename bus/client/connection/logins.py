@@ -4,30 +4,34 @@ Theory of operation. By SCRAM a broker gives a session, which the next calls the
 call that needs it, which waits, as do those of other threads at that address. A thread that lives while there are
 sessions renews each at four fifths of its life: the broker extends it, so streams that were begun by it go on. A
 session that a broker does not know any more (it started again, the password was changed) is forgotten, and the call is
-made once more behind a new login. By PLAIN each call shows name and password. Guards one promise: name, password and
-session are in no error, no log line and no `repr`.
+made once more behind a new login. By OAUTHBEARER a token gives a session, and a newer token extends it; they come from
+`bus.oauth.token_sources`. By PLAIN each call shows name and password. Guards one promise:
+password, token and session are in no error, no log line and no `repr`.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import queue
 import random
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
 
-from bus.client.config.security import ClientLogin
+from bus.client.config.security import ClientLogin, TokenLogin
 from bus.client.connection.connections import SERVICE, Connection, Connections
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.sasl import PLAIN
+from bus.oauth.messages import client_response
+from bus.oauth.token_sources import TokenSource
+from bus.sasl import OAUTHBEARER, PLAIN
 from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
 
 logger = logging.getLogger(__name__)
@@ -61,16 +65,33 @@ class _Place:
         self.session: _Session | None = None
 
 
+class _Dialogue:
+    """One login at one broker."""
+
+    def __init__(self, requests: queue.SimpleQueue[Any], answers: Iterator[Any], address: str) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._address = address
+
+    def ask(self, request: Any) -> Any:
+        """Raises `BusError` for a refusal, `grpc.RpcError`."""
+        self._requests.put(request)
+        return _next(self._answers, self._address)
+
+
 class Logins:
     """Safe to use from several threads. Without a login (None) all calls show the `client_headers` alone."""
 
-    def __init__(self, login: ClientLogin | None, client_headers: Headers, connections: Connections) -> None:
-        self._login = login
+    def __init__(
+        self, login: ClientLogin | TokenLogin | None, client_headers: Headers, connections: Connections
+    ) -> None:
+        self._login = login if isinstance(login, ClientLogin) else None
+        self._tokens = TokenSource(login.tokens) if isinstance(login, TokenLogin) else None
         self._client_headers = client_headers
         self._connections = connections
         self._watch: Watch | None = None
         self._fixed = client_headers if login is None else None
-        if login is not None and login.mechanism == PLAIN:
+        if isinstance(login, ClientLogin) and login.mechanism == PLAIN:
             shown = base64.b64encode(f"{login.name}:{login.password}".encode()).decode()
             self._fixed = (*client_headers, ("authorization", f"Basic {shown}"))
         self._places: dict[str, _Place] = {}
@@ -124,25 +145,30 @@ class Logins:
 
     def _log_in(self, address: str, place: _Place, held: Headers, timeout_ms: float) -> _Session:
         """`held`: the session to extend."""
-        watch = self._watch
+        tokens, watch = self._tokens, self._watch
+        token = "" if tokens is None else tokens.token(timeout_ms)
+        exchange = self._exchange if tokens is None else functools.partial(_hand_over, token)
         if watch is not None:
             watch.note_sent(address)
         try:
-            _, session = self._connections.start(address, lambda found: self._exchange(found, held, timeout_ms))
-        except BaseException:
+            _, session = self._connections.start(
+                address, lambda found: self._converse(found, held, timeout_ms, exchange)
+            )
+        except BaseException as error:
             if watch is not None:
                 watch.note_settled(address)
+            if tokens is not None and isinstance(error, BusError) and not error.retriable:
+                tokens.forget(token)
             raise
         if watch is not None:
             watch.note_answer(address)
         place.session = session
         return session
 
-    def _exchange(self, connection: Connection, held: Headers, timeout_ms: float) -> _Session:
-        login = self._login
-        assert login is not None, "only a client with a login logs in"
-        mechanism = SCRAM_MECHANISMS[login.mechanism]
-        client = ScramClient(mechanism, login.name, login.password, secrets.token_urlsafe(24), salted=self._salt)
+    def _converse(
+        self, connection: Connection, held: Headers, timeout_ms: float, exchange: Callable[[_Dialogue], Any]
+    ) -> _Session:
+        """`exchange`: the messages of a mechanism; it returns the broker's last one."""
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         answers = connection.channel.stream_stream(
             f"/{SERVICE.full_name}/SaslAuthenticate",
@@ -154,11 +180,7 @@ class Logins:
             metadata=(*self._client_headers, *held),
         )
         try:
-            requests.put(pb.SaslAuthenticateRequest(mechanism=mechanism.name, auth_bytes=client.first()))
-            first = _next(answers, connection.address)
-            requests.put(pb.SaslAuthenticateRequest(auth_bytes=client.final(first.auth_bytes)))
-            last = _next(answers, connection.address)
-            client.check(last.auth_bytes)
+            last = exchange(_Dialogue(requests, answers, connection.address))
         except ScramError as error:
             raise _failed(connection.address, str(error)) from None
         except grpc.RpcError as failure:
@@ -168,6 +190,17 @@ class Logins:
             answers.cancel()
         life_ms = last.session_lifetime_ms * (_RENEWED_AFTER - random.random() * _JITTER)
         return _Session((("authorization", f"Session {last.session_token}"),), monotonic_ms() + life_ms)
+
+    def _exchange(self, dialogue: _Dialogue) -> Any:
+        """By SCRAM."""
+        login = self._login
+        assert login is not None, "only a client with a login logs in"
+        mechanism = SCRAM_MECHANISMS[login.mechanism]
+        client = ScramClient(mechanism, login.name, login.password, secrets.token_urlsafe(24), salted=self._salt)
+        first = dialogue.ask(pb.SaslAuthenticateRequest(mechanism=mechanism.name, auth_bytes=client.first()))
+        last = dialogue.ask(pb.SaslAuthenticateRequest(auth_bytes=client.final(first.auth_bytes)))
+        client.check(last.auth_bytes)
+        return last
 
     def _salt(self, salt: bytes, iterations: int) -> bytes:
         """Milliseconds of processor, once for all brokers."""
@@ -231,6 +264,11 @@ class Logins:
             session = place.session
             if session is not None:
                 yield address, session
+
+
+def _hand_over(token: str, dialogue: _Dialogue) -> Any:
+    """By OAUTHBEARER."""
+    return dialogue.ask(pb.SaslAuthenticateRequest(mechanism=OAUTHBEARER, auth_bytes=client_response(token)))
 
 
 def _next(answers: Iterator[Any], address: str) -> Any:

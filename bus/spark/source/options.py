@@ -17,7 +17,7 @@ from typing import Any
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.parsing import parse_addresses, parse_config
-from bus.client.config.security import security_settings
+from bus.client.config.security import HIDDEN_SETTINGS, security_settings
 from bus.client.config.sources import PROFILE_SETTINGS, default_addresses
 from bus.errors import BusError
 from bus.model import TopicPartition
@@ -321,7 +321,8 @@ def _typed(name: str, text: str, setting: str) -> Any:
     try:
         return found.metadata["check"](_of_type(text, type(found.default)))
     except (ValueError, TypeError) as expected:
-        raise OptionError(f"{name}: expected {expected}, found {text!r}") from None
+        shown = "another value" if setting in HIDDEN_SETTINGS else repr(text)
+        raise OptionError(f"{name}: expected {expected}, found {shown}") from None
 
 
 def _of_type(text: str, kind: type) -> Any:

@@ -97,6 +97,20 @@ def test_each_setting_comes_from_the_first_source_that_has_it(monkeypatch: pytes
     assert security() == found
 
 
+TOKENS = [name for name in SECURITY_SETTINGS if name.startswith(("sasl_oauth", "https_"))]
+SECRETS = [
+    "sasl_oauthbearer_client_secret_file",
+    "sasl_oauthbearer_client_secret",
+    "sasl_oauthbearer_client_credentials_client_secret",
+]
+CLIENT = [
+    *SECRETS,
+    "sasl_oauthbearer_client_id",
+    "sasl_oauthbearer_client_credentials_client_id",
+    "sasl_oauthbearer_scope",
+]
+
+
 @pytest.mark.parametrize(
     ("upper", "hidden"),
     [
@@ -109,10 +123,20 @@ def test_each_setting_comes_from_the_first_source_that_has_it(monkeypatch: pytes
             },
         ),
         ({"ssl_key_password": "x"}, {"ssl_key_password_file"}),
-        ({"sasl_mechanisms": "x"}, {"sasl_mechanism"}),
+        ({"sasl_mechanisms": "PLAIN"}, {"sasl_mechanism", *TOKENS}),
+        (
+            {"sasl_mechanism": "oauthbearer"},
+            {"sasl_mechanisms", "sasl_username", "sasl_password", "sasl_password_file"},
+        ),
+        ({"sasl_oauthbearer_client_secret_file": "x"}, {*SECRETS, "sasl_jaas_config"} - {SECRETS[0]}),
+        ({"sasl_oauthbearer_client_id": "x"}, {*CLIENT, "sasl_jaas_config"} - {"sasl_oauthbearer_client_id"}),
+        (
+            {"sasl_oauth_token_provider": "x"},
+            {*CLIENT, "sasl_oauthbearer_token_endpoint_url", "sasl_jaas_config"},
+        ),
         ({"sasl_password_file": "x"}, {"sasl_password", "sasl_jaas_config"}),
         ({"sasl_username": "x"}, {"sasl_password", "sasl_password_file", "sasl_jaas_config"}),
-        ({"sasl_jaas_config": "x"}, {"sasl_username", "sasl_password", "sasl_password_file"}),
+        ({"sasl_jaas_config": "x"}, {"sasl_username", "sasl_password", "sasl_password_file", *CLIENT}),
         ({"security_protocol": "SASL_SSL"}, set()),
         ({"security_protocol": "PLAINTEXT"}, {name for name in SECURITY_SETTINGS if name != "security_protocol"}),
     ],

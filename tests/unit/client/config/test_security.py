@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
-from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_of
+from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, TokenLogin, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import InlinePem, KeyFiles
+from bus.oauth.token_settings import TokenSettings
+from bus.oauth.urls import DocumentUrl, parse_url
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
 SASL = {
@@ -18,6 +20,14 @@ SASL = {
     "sasl_mechanism": "SCRAM-SHA-512",
     "sasl_username": "alice",
     "sasl_password": 'hu"sh;\\',
+}
+ENDPOINT = "https://issuer.example/token"
+OAUTH = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauthbearer_token_endpoint_url": ENDPOINT,
+    "sasl_oauthbearer_client_id": "loader",
+    "sasl_oauthbearer_client_secret": "hush",
 }
 CA, CERTIFICATE, KEY = Path("ca.pem"), Path("own.crt"), Path("own.key")
 
@@ -108,6 +118,29 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
         ),
         ({"ssl_ca_pem": "hush"}, "ssl_ca_pem: expected security_protocol=SSL or SASL_SSL beside it"),
         ({"security_protocol": "SSL", "ssl_keystore_type": "JKS"}, "expected PEM, as there are no Java keystores"),
+        ({**SASL, "sasl_oauthbearer_scope": "x"}, "sasl_oauthbearer_scope: expected sasl_mechanism=OAUTHBEARER"),
+        ({**OAUTH, "security_protocol": "SSL"}, "expected security_protocol=SASL_PLAINTEXT or SASL_SSL beside it"),
+        ({**OAUTH, "sasl_username": "alice"}, "by OAUTHBEARER expected a token"),
+        ({**OAUTH, "sasl_oauthbearer_token_endpoint_url": ""}, "sasl_oauth_token_provider, found none"),
+        ({**OAUTH, "sasl_oauth_token_provider": lambda: ""}, "sasl_oauth_token_provider, found both"),
+        ({**OAUTH, "sasl_oauthbearer_client_id": ""}, "client_secret_file, .*found no id"),
+        ({**OAUTH, "sasl_oauthbearer_client_secret": ""}, "BUS_SASL_OAUTHBEARER_CLIENT_SECRET"),
+        ({**OAUTH, "sasl_oauthbearer_client_secret_file": "f"}, "sasl_oauthbearer_client_secret_file, found both"),
+        ({**OAUTH, "sasl_oauthbearer_client_credentials_client_secret": "h"}, "client_secret: expected one value"),
+        ({**OAUTH, "sasl_oauthbearer_client_credentials_client_id": "h"}, "client_id: expected one value"),
+        ({**OAUTH, "sasl_oauthbearer_client_id": "a:b"}, "sasl_oauthbearer_header_urlencode=true"),
+        (
+            {**OAUTH, "sasl_oauthbearer_token_endpoint_url": "http://h/t?k=hush"},
+            "insecure.urls=true .*found 'http://h/t'",
+        ),
+        (
+            {**OAUTH, "sasl_oauthbearer_header_urlencode": "yes"},
+            "header_urlencode: expected True or False, found 'yes'",
+        ),
+        ({**OAUTH, "sasl_oauthbearer_method": "default"}, "sasl_oauthbearer_method: expected oidc"),
+        ({**OAUTH, "sasl_oauth_token_provider": "f"}, "expected a function, .*found another value"),
+        ({**OAUTH, "oauth_cb": print}, "give a function as sasl_oauth_token_provider"),
+        ({"https_ca_location": "ca.pem"}, "https_ca_location: expected sasl_mechanism=OAUTHBEARER beside it"),
         ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM"),
         ({"ssl_endpoint_identification_algorithm": ""}, "the host in a certificate is always checked"),
     ],
@@ -132,6 +165,109 @@ def test_a_login_has_kafkas_and_librdkafkas_names_and_shows_no_password(given: d
     found = security_of(config)
     assert found == Security("SASL_PLAINTEXT", login=ClientLogin("SCRAM-SHA-512", "alice", 'hu"sh;\\'))
     assert "hu" not in repr(config) + repr(found)
+
+
+@pytest.mark.parametrize("kind", [AdminConfig, ConsumerConfig, ProducerConfig])
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        (OAUTH, {"client_id": "loader", "client_secret": "hush"}),
+        ({**OAUTH, "sasl_oauthbearer_method": "OIDC"}, {"client_id": "loader", "client_secret": "hush"}),
+        (
+            {
+                **OAUTH,
+                "sasl_oauthbearer_client_id": "",
+                "sasl_oauthbearer_client_secret": "",
+                "sasl_oauthbearer_client_credentials_client_id": "loader",
+                "sasl_oauthbearer_client_credentials_client_secret": "hush",
+                "sasl_oauthbearer_scope": "read write",
+            },
+            {"client_id": "loader", "client_secret": "hush", "scope": "read write"},
+        ),
+        (
+            {
+                **OAUTH,
+                "sasl_oauthbearer_client_id": "",
+                "sasl_oauthbearer_client_secret": "",
+                "sasl_jaas_config": 'x.OAuthBearerLoginModule required clientId="l" clientSecret="hush" scope="s";',
+            },
+            {"client_id": "l", "client_secret": "hush", "scope": "s"},
+        ),
+        (
+            {
+                **OAUTH,
+                "sasl_oauthbearer_client_secret": "",
+                "sasl_oauthbearer_client_secret_file": "secret",
+                "sasl_oauthbearer_header_urlencode": "True",
+            },
+            {"client_id": "loader", "client_secret_file": Path("secret"), "encodes_header": True},
+        ),
+    ],
+    ids=["librdkafka", "method", "kafka", "jaas", "file"],
+)
+def test_a_client_of_a_provider_has_kafkas_and_librdkafkas_names(
+    kind: Any, given: dict[str, str], tokens: dict[str, Any]
+) -> None:
+    config = parse_config(kind, given)
+    found = security_of(config)
+    assert found == Security("SASL_SSL", login=TokenLogin(TokenSettings(DocumentUrl(ENDPOINT), **tokens)))
+    assert "hush" not in repr(config) + repr(found)
+
+
+def test_a_token_may_be_in_a_file_or_come_from_a_function() -> None:
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    file = parse_config(AdminConfig, {**given, "sasl_oauthbearer_token_endpoint_url": "file:///run/token"})
+    assert security_of(file).login == TokenLogin(TokenSettings(parse_url("file:///run/token")))
+
+    def provide() -> str:
+        return "hush"
+
+    function = parse_config(AdminConfig, {**given, "sasl_oauth_token_provider": provide})
+    assert security_of(function).login == TokenLogin(TokenSettings(provider=provide))
+    assert "provide" not in repr(function)
+
+    async def provide_later() -> str:
+        return "hush"
+
+    with pytest.raises(BusError, match="a function, not a coroutine"):
+        parse_config(AdminConfig, {**given, "sasl_oauth_token_provider": provide_later})
+
+
+def test_the_secret_alone_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program that names the other settings: executors of Spark have it there, and no plan has it."""
+    monkeypatch.setenv("BUS_SASL_OAUTHBEARER_CLIENT_SECRET", "from there")
+    without = {**OAUTH, "sasl_oauthbearer_client_secret": ""}
+    found = security_of(parse_config(AdminConfig, without)).login
+    assert isinstance(found, TokenLogin)
+    assert found.tokens.client_secret == "from there"
+    named = security_of(parse_config(AdminConfig, OAUTH)).login
+    assert isinstance(named, TokenLogin)
+    assert named.tokens.client_secret == "hush"
+
+
+def test_a_login_by_tokens_hides_one_by_password_of_the_environment_and_the_other_way_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("username", "password"):
+        monkeypatch.setenv(f"BUS_SASL_{name.upper()}", "from there")
+    assert isinstance(security_of(parse_config(AdminConfig, OAUTH)).login, TokenLogin)
+    for name, value in OAUTH.items():
+        monkeypatch.setenv(f"BUS_{name.upper()}", value)
+    for name in ("username", "password"):
+        monkeypatch.delenv(f"BUS_SASL_{name.upper()}")
+    assert isinstance(security_of(parse_config(AdminConfig, {})).login, TokenLogin)
+    assert isinstance(security_of(parse_config(AdminConfig, SASL)).login, ClientLogin)
+    assert security_of(parse_config(AdminConfig, {"security_protocol": "SSL"})).login is None
+
+
+def test_a_client_of_the_program_has_no_secret_of_another_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_SASL_OAUTHBEARER_CLIENT_CREDENTIALS_CLIENT_SECRET", "of another")
+    monkeypatch.setenv("BUS_SASL_OAUTHBEARER_SCOPE", "of another")
+    found = security_of(parse_config(AdminConfig, OAUTH)).login
+    assert isinstance(found, TokenLogin)
+    assert (found.tokens.client_secret, found.tokens.scope) == ("hush", "")
+    with pytest.raises(BusError, match="found no secret"):
+        parse_config(AdminConfig, {**OAUTH, "sasl_oauthbearer_client_secret": ""})
 
 
 def test_wrong_password_is_not_shown() -> None:

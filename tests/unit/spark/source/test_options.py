@@ -233,6 +233,13 @@ def test_what_cannot_be_meant_is_refused_by_its_name(
             "SASL_SSL",
             "sasl_mechanism: expected one of SCRAM-SHA-256, .*, found none",
         ),
+        ("kafka.sasl.jaas.config", "a hushed word", "kafka.sasl.jaas.config: expected a line of .*found another value"),
+        ("kafka.sasl.oauth.token.provider", "hush", "expected a function, .*found another value"),
+        (
+            "kafka.sasl.oauthbearer.scope",
+            "x",
+            "sasl_oauthbearer_scope: expected security_protocol=SASL_PLAINTEXT or SASL",
+        ),
         ("kafka.ssl.truststore.location", "x", "ssl_truststore_location: expected security_protocol=SSL or SASL_SSL"),
         ("kafka.ssl.truststore.password", "x", "ssl_truststore_password: keys .* are PEM.*; leave it out"),
         ("kafka.receive.buffer.bytes", "65536", "kafka.receive.buffer.bytes: .*leave it out"),

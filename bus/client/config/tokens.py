@@ -1,0 +1,127 @@
+"""The settings of a client that say where its token for OAUTHBEARER comes from.
+
+Kafka's names, librdkafka's and the options of a line of JAAS mean the same. A client secret that no source of settings
+has is taken from the environment alone (`SECRET_VARIABLE`): so a job of Spark can name the other settings, and its plan
+has no secret.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bus.client.config.values import conflict
+from bus.oauth.token_settings import TokenSettings
+from bus.oauth.urls import DocumentUrl, parse_url
+
+SECRET_VARIABLE = "BUS_SASL_OAUTHBEARER_CLIENT_SECRET"
+PLACE_SETTINGS = ("sasl_oauthbearer_token_endpoint_url", "sasl_oauth_token_provider")
+CLIENT_ID_SETTINGS = ("sasl_oauthbearer_client_id", "sasl_oauthbearer_client_credentials_client_id")
+CLIENT_SECRET_SETTINGS = ("sasl_oauthbearer_client_secret", "sasl_oauthbearer_client_credentials_client_secret")
+_SECRET_FILE = "sasl_oauthbearer_client_secret_file"
+
+
+class TokenConfig(Protocol):
+    """What is read of the settings of a client, beside the two lists above."""
+
+    @property
+    def sasl_username(self) -> str: ...
+    @property
+    def sasl_password(self) -> str: ...
+    @property
+    def sasl_oauth_token_provider(self) -> Any: ...
+    @property
+    def sasl_oauthbearer_token_endpoint_url(self) -> str: ...
+    @property
+    def sasl_oauthbearer_client_secret_file(self) -> str: ...
+    @property
+    def sasl_oauthbearer_header_urlencode(self) -> bool: ...
+    @property
+    def sasl_oauthbearer_allow_insecure_urls(self) -> bool: ...
+    @property
+    def https_ca_location(self) -> str: ...
+
+
+def is_token_setting(name: str) -> bool:
+    """Whether it has a meaning for OAUTHBEARER only."""
+    return name.startswith(("sasl_oauth", "https_"))
+
+
+def oauth_method(value: Any) -> str:
+    """librdkafka's other one, default, makes unsigned tokens."""
+    if isinstance(value, str) and value.lower() in ("", "oidc"):
+        return value.lower()
+    raise ValueError("oidc")
+
+
+def token_provider(value: Any) -> Any:
+    if value is None or value == "":
+        return None
+    if isinstance(value, type) or not callable(value) or inspect.iscoroutinefunction(value):
+        raise ValueError("a function, not a coroutine, that returns a token, or a token and when it expires")
+    return value
+
+
+def tokens_of(config: TokenConfig, options: Mapping[str, str]) -> TokenSettings:
+    """Raises `BusError` INVALID_CONFIG. `options`: of JAAS."""
+    if config.sasl_username or config.sasl_password:
+        raise conflict("sasl_username and sasl_password: by OAUTHBEARER expected a token, found a name or a password")
+    provider, url = config.sasl_oauth_token_provider, config.sasl_oauthbearer_token_endpoint_url
+    if (provider is None) == (not url):
+        found = "both" if url else "none"
+        raise conflict(
+            "expected either sasl_oauthbearer_token_endpoint_url, of a token endpoint or (file://) of a file with a "
+            f"token, or sasl_oauth_token_provider, found {found}"
+        )
+    if provider is not None:
+        return TokenSettings(provider=provider)
+    document = _document_url(config, url)
+    return TokenSettings(document) if document.path is not None else _client_credentials(config, document, options)
+
+
+def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
+    try:
+        return parse_url(
+            url, ca_location=config.https_ca_location, allows_insecure=config.sasl_oauthbearer_allow_insecure_urls
+        )
+    except ValueError as expected:
+        shown = url.partition("?")[0]
+        raise conflict(f"sasl_oauthbearer_token_endpoint_url: expected {expected}, found {shown!r}") from None
+
+
+def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[str, str]) -> TokenSettings:
+    client_id = _single(config, CLIENT_ID_SETTINGS, options.get("clientId", ""))
+    client_secret = _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", ""))
+    secret_file = config.sasl_oauthbearer_client_secret_file
+    if client_secret and secret_file:
+        raise conflict(f"expected either {CLIENT_SECRET_SETTINGS[0]} or {_SECRET_FILE}, found both")
+    if not client_secret and not secret_file:
+        client_secret = os.environ.get(SECRET_VARIABLE, "")
+    if not client_id or not (client_secret or secret_file):
+        raise conflict(
+            f"expected {CLIENT_ID_SETTINGS[0]} and {CLIENT_SECRET_SETTINGS[0]} (or {_SECRET_FILE}, or in the "
+            f"environment {SECRET_VARIABLE}), found {'no id' if not client_id else 'no secret'}"
+        )
+    if ":" in client_id and not config.sasl_oauthbearer_header_urlencode:
+        raise conflict(f"{CLIENT_ID_SETTINGS[0]}: expected sasl_oauthbearer_header_urlencode=true for one with a colon")
+    return TokenSettings(
+        url,
+        client_id=client_id,
+        client_secret=client_secret,
+        client_secret_file=Path(secret_file).expanduser() if secret_file else None,
+        scope=_single(config, ("sasl_oauthbearer_scope",), options.get("scope", "")),
+        encodes_header=config.sasl_oauthbearer_header_urlencode,
+    )
+
+
+def _single(config: TokenConfig, names: tuple[str, ...], option: str) -> str:
+    """The value that one or more of the spellings have. Empty: none has one."""
+    found = {value for value in (*(getattr(config, name) for name in names), option) if value}
+    if len(found) > 1:
+        raise conflict(
+            f"{names[0]}: expected one value, found different ones, by its other name or in sasl_jaas_config"
+        )
+    return found.pop() if found else ""
