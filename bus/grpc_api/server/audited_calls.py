@@ -6,6 +6,8 @@ A call is here by its name in the contract. What its request only asks to valida
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -14,10 +16,10 @@ from typing import Any
 
 import grpc
 
-from bus.auditing.events import AuditEvent
 from bus.broker_api.change_audit import change_event
 from bus.errors import ErrorCode
 from bus.grpc_api.server.conversions import caller_of
+from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.audit_log import AuditLog
 
@@ -33,6 +35,7 @@ class _Change:
     operation: str
     resource_type: str
     items: Callable[[Any, Any], _Items]  # of a request and its answer
+    asked: Callable[[Any], Iterable[str]]  # the names of what a request is to change
 
 
 def _named(field: str, name: str) -> Callable[[Any, Any], _Items]:
@@ -46,9 +49,22 @@ def _partitions(_: Any, response: Any) -> _Items:
     return ((f"{part.topic}-{part.partition}", part) for part in response.partitions)
 
 
-def _whole(name_of: Callable[[Any], str]) -> Callable[[Any, Any], _Items]:
+def _one(operation: str, resource_type: str, name_of: Callable[[Any], str]) -> _Change:
     """Of a call about one thing, whose error code is the answer's own."""
-    return lambda request, response: [(name_of(request), response)]
+    return _Change(
+        operation,
+        resource_type,
+        lambda request, response: [(name_of(request), response)],
+        lambda request: [name_of(request)],
+    )
+
+
+def _names(field: str) -> Callable[[Any], Iterable[str]]:
+    return lambda request: (str(part.name) for part in getattr(request, field))
+
+
+def _partitions_asked(request: Any) -> Iterable[str]:
+    return (f"{part.topic}-{part.partition}" for part in request.partitions)
 
 
 def _maintained(request: Any, answer: Any) -> _Items:
@@ -92,32 +108,52 @@ _TOLD = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     )
 )
+_NO_ANSWER = "the call ended without an answer: it may be done"
 CHANGES: Mapping[str, _Change] = {
-    "CreateTopics": _Change("Create", "Topic", _named("topics", "name")),
-    "DeleteTopics": _Change("Delete", "Topic", _named("topics", "name")),
-    "CreatePartitions": _Change("Alter", "Topic", _named("topics", "name")),
+    "CreateTopics": _Change("Create", "Topic", _named("topics", "name"), _names("topics")),
+    "DeleteTopics": _Change("Delete", "Topic", _named("topics", "name"), lambda request: request.topics),
+    "CreatePartitions": _Change("Alter", "Topic", _named("topics", "name"), _names("topics")),
     "AlterConfigs": _Change(
-        "AlterConfigs", "Topic", lambda _, answer: ((one.resource.name, one) for one in answer.resources)
+        "AlterConfigs",
+        "Topic",
+        lambda _, answer: ((one.resource.name, one) for one in answer.resources),
+        lambda request: (one.resource.name for one in request.resources),
     ),
-    "MaintainLog": _Change("Alter", "Topic", _maintained),  # of each of its answers
-    "DeleteRecords": _Change("Delete", "Topic", _partitions),
-    "SwapFiles": _Change("Alter", "Topic", _whole(lambda request: f"{request.topic}-{request.partition}")),
-    "CreateView": _Change("AlterConfigs", "View", _whole(lambda request: str(request.view.name))),
-    "DeleteView": _Change("AlterConfigs", "View", _whole(lambda request: str(request.name))),
-    "DeleteGroups": _Change("Delete", "Group", _named("groups", "group_id")),
-    "OffsetDelete": _Change("Delete", "Group", _whole(lambda request: str(request.group_id))),
-    "AlterPartitionReassignments": _Change("Alter", "Topic", _partitions),
-    "ElectLeaders": _Change("Alter", "Topic", _partitions),
-    "UnregisterBroker": _Change("Alter", "Cluster", _whole(lambda request: f"broker {request.broker_id}")),
-    "UpdateFeatures": _Change("Alter", "Cluster", _whole(lambda request: f"{request.feature} {request.level}")),
+    # A row for each of its answers.
+    "MaintainLog": _Change("Alter", "Topic", _maintained, lambda request: [request.topic]),
+    "DeleteRecords": _Change("Delete", "Topic", _partitions, _partitions_asked),
+    "SwapFiles": _one("Alter", "Topic", lambda request: f"{request.topic}-{request.partition}"),
+    "CreateView": _one("AlterConfigs", "View", lambda request: str(request.view.name)),
+    "DeleteView": _one("AlterConfigs", "View", lambda request: str(request.name)),
+    "DeleteGroups": _Change("Delete", "Group", _named("groups", "group_id"), lambda request: request.group_ids),
+    "OffsetDelete": _one("Delete", "Group", lambda request: str(request.group_id)),
+    "AlterPartitionReassignments": _Change("Alter", "Topic", _partitions, _partitions_asked),
+    "ElectLeaders": _Change(
+        "Alter", "Topic", _partitions, lambda request: [one.topic for one in request.topics] or [""]
+    ),
+    "UnregisterBroker": _one("Alter", "Cluster", lambda request: f"broker {request.broker_id}"),
+    "UpdateFeatures": _one("Alter", "Cluster", lambda request: f"{request.feature} {request.level}"),
     "AlterClientQuotas": _Change(
-        "AlterConfigs", "ClientQuota", lambda _, answer: ((_entity(one), one) for one in answer.entries)
+        "AlterConfigs",
+        "ClientQuota",
+        lambda _, answer: ((_entity(one), one) for one in answer.entries),
+        lambda request: map(_entity, request.entries),
     ),
-    "CreateAcls": _Change("Alter", "Acl", _created_acls),
-    "DeleteAcls": _Change("Alter", "Acl", _deleted_acls),
-    "AlterUserScramCredentials": _Change("Alter", "User", _named("users", "user")),
-    "AbortTransaction": _Change("Alter", "TransactionalId", _whole(lambda request: str(request.transactional_id))),
-    "FenceProducers": _Change("Alter", "TransactionalId", _named("producers", "transactional_id")),
+    "CreateAcls": _Change("Alter", "Acl", _created_acls, lambda request: map(_acl, request.acls)),
+    "DeleteAcls": _Change("Alter", "Acl", _deleted_acls, lambda _: [""]),
+    "AlterUserScramCredentials": _Change(
+        "Alter",
+        "User",
+        _named("users", "user"),
+        lambda request: dict.fromkeys(one.user for one in (*request.upsertions, *request.deletions)),
+    ),
+    "AbortTransaction": _one("Alter", "TransactionalId", lambda request: str(request.transactional_id)),
+    "FenceProducers": _Change(
+        "Alter",
+        "TransactionalId",
+        _named("producers", "transactional_id"),
+        lambda request: request.transactional_ids,
+    ),
 }
 
 
@@ -138,44 +174,58 @@ class AuditedServicer:
 
             async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
                 async for response in handle(request, context):
-                    self._tell(method, change, request, response, context)
+                    self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
                     yield response
 
             return answers
 
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            response = await handle(request, context)
-            self._tell(method, change, request, response, context)
+            try:
+                response = await handle(request, context)
+            except asyncio.CancelledError:
+                # The caller went away; what it began goes on.
+                self._tell(method, request, context, functools.partial(_unanswered, change, request))
+                raise
+            self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
             return response
 
         return answer
 
     def _tell(
-        self, method: str, change: _Change, request: Any, response: Any, context: grpc.aio.ServicerContext
+        self,
+        method: str,
+        request: Any,
+        context: grpc.aio.ServicerContext,
+        outcomes: Callable[[], Iterable[tuple[str, str]]],
     ) -> None:
-        if getattr(request, "validate_only", False):
+        """`outcomes`: what was to be changed, and why it was not, if so."""
+        if isinstance(request, Unreadable) or getattr(request, "validate_only", False):
             return
         try:
-            for event in self._events(method, change, change.items(request, response), context):
-                self._audit.add(event)
-        except Exception as error:  # what was changed is changed: its answer has to go out
-            _log.error("the audit has no row of a call %s", method, exc_info=error)
-
-    def _events(
-        self, method: str, change: _Change, items: _Items, context: grpc.aio.ServicerContext
-    ) -> Iterator[AuditEvent]:
-        caller, now_ms = caller_of(context, self._listener), self._audit.now_ms()
-        for name, answer in items:
-            if getattr(answer, "error_code", 0) not in _TOLD:
-                yield change_event(
+            change, caller, now_ms = CHANGES[method], caller_of(context, self._listener), self._audit.now_ms()
+            for name, error in outcomes():
+                event = change_event(
                     caller,
                     now_ms,
                     call=method,
                     operation=change.operation,
                     resource_type=change.resource_type,
                     resource=name,
-                    error=_error(answer),
+                    error=error,
                 )
+                self._audit.add(event)
+        except Exception as error:  # what was changed is changed: its answer has to go out
+            _log.error("the audit has no row of a call %s", method, exc_info=error)
+
+
+def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    for name, answer in change.items(request, response):
+        if getattr(answer, "error_code", 0) not in _TOLD:
+            yield name, _error(answer)
+
+
+def _unanswered(change: _Change, request: Any) -> Iterator[tuple[str, str]]:
+    return ((name, _NO_ANSWER) for name in change.asked(request))
 
 
 def _error(answer: Any) -> str:

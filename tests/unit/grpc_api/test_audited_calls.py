@@ -1,0 +1,117 @@
+"""What the audit is told of calls whose callers do not wait for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from bus.auditing.events import AuditEvent
+from bus.grpc_api.server.audited_calls import CHANGES, AuditedServicer
+from bus.grpc_api.server.request_limits import Unreadable
+from bus.grpc_api.v1 import bus_pb2 as pb
+from tests.support.cancelled_calls import QuietContext
+
+NO_ANSWER = "the call ended without an answer: it may be done"
+SECRET = b"what is made of a password"
+PARTITION = {"topic": "t", "partition": 1}
+ACL = pb.AclBinding(
+    resource_type=pb.ACL_RESOURCE_TYPE_TOPIC,
+    resource_name="t",
+    pattern_type=pb.ACL_PATTERN_TYPE_LITERAL,
+    principal="User:a",
+    host="*",
+    operation=pb.ACL_OPERATION_READ,
+    permission=pb.ACL_PERMISSION_ALLOW,
+)
+REQUESTS: dict[str, tuple[Any, list[str]]] = {
+    "CreateTopics": (pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a"), pb.NewTopic(name="b")]), ["a", "b"]),
+    "DeleteTopics": (pb.DeleteTopicsRequest(topics=["a", "b"]), ["a", "b"]),
+    "CreatePartitions": (pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name="a")]), ["a"]),
+    "AlterConfigs": (
+        pb.AlterConfigsRequest(resources=[pb.AlterConfigsResource(resource=pb.ConfigResource(name="a"))]),
+        ["a"],
+    ),
+    "DeleteRecords": (pb.DeleteRecordsRequest(partitions=[pb.DeleteRecordsPartition(**PARTITION)]), ["t-1"]),
+    "SwapFiles": (pb.SwapFilesRequest(**PARTITION), ["t-1"]),
+    "CreateView": (pb.CreateViewRequest(view=pb.View(name="v")), ["v"]),
+    "DeleteView": (pb.DeleteViewRequest(name="v"), ["v"]),
+    "DeleteGroups": (pb.DeleteGroupsRequest(group_ids=["g", "h"]), ["g", "h"]),
+    "OffsetDelete": (pb.OffsetDeleteRequest(group_id="g"), ["g"]),
+    "AlterPartitionReassignments": (
+        pb.AlterPartitionReassignmentsRequest(partitions=[pb.PartitionReassignment(**PARTITION)]),
+        ["t-1"],
+    ),
+    "ElectLeaders": (pb.ElectLeadersRequest(), [""]),
+    "UnregisterBroker": (pb.UnregisterBrokerRequest(broker_id=3), ["broker 3"]),
+    "UpdateFeatures": (pb.UpdateFeaturesRequest(feature="bus.version", level=3), ["bus.version 3"]),
+    "AlterClientQuotas": (
+        pb.AlterClientQuotasRequest(
+            entries=[pb.QuotaAlteration(entity=[pb.QuotaEntityPart(type="user", name="alice")])]
+        ),
+        ["user=alice"],
+    ),
+    "CreateAcls": (pb.CreateAclsRequest(acls=[ACL]), ["ALLOW User:a READ TOPIC LITERAL t from *"]),
+    "DeleteAcls": (pb.DeleteAclsRequest(filters=[pb.AclBindingFilter()]), [""]),
+    "AlterUserScramCredentials": (
+        pb.AlterUserScramCredentialsRequest(
+            upsertions=[pb.ScramUpsertion(user="a", salted_password=SECRET)],
+            deletions=[pb.ScramDeletion(user="b"), pb.ScramDeletion(user="a")],
+        ),
+        ["a", "b"],
+    ),
+    "AbortTransaction": (pb.AbortTransactionRequest(transactional_id="x"), ["x"]),
+    "FenceProducers": (pb.FenceProducersRequest(transactional_ids=["x", "y"]), ["x", "y"]),
+}
+
+
+class Servicer:
+    """No call of it is ever answered."""
+
+    def __getattr__(self, method: str) -> Any:
+        async def handle(request: Any, context: Any) -> None:
+            await asyncio.Event().wait()
+
+        return handle
+
+
+class Audit:
+    def __init__(self) -> None:
+        self.events: list[AuditEvent] = []
+        self.add = self.events.append
+
+    def now_ms(self) -> int:
+        return 1
+
+
+def told_of_one_that_goes_away(method: str, request: Any) -> list[AuditEvent]:
+    audit: Any = Audit()
+
+    async def go_away() -> None:
+        call = asyncio.ensure_future(getattr(AuditedServicer(Servicer(), audit, "L"), method)(request, QuietContext()))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+
+    asyncio.run(go_away())
+    events: list[AuditEvent] = audit.events
+    return events
+
+
+@pytest.mark.parametrize("method", sorted(CHANGES.keys() - {"MaintainLog"}))
+def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
+    request, names = REQUESTS[method]
+    events = told_of_one_that_goes_away(method, request)
+    assert [event.resource for event in events] == names
+    assert {(event.call, event.error, event.listener) for event in events} == {(method, NO_ANSWER, "L")}
+    assert SECRET.decode() not in repr(events)
+
+
+def test_what_changes_nothing_leaves_none() -> None:
+    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a")], validate_only=True)
+    assert told_of_one_that_goes_away("CreateTopics", asked) == []
+    unreadable = Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "no request")
+    assert told_of_one_that_goes_away("CreateTopics", unreadable) == []
