@@ -34,7 +34,7 @@ _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _RETRY_S = 0.1
 # For the answer of a controller that hands over, which may be on its way.
 _LAST_ANSWER_S = 1.0
-_WAIT_MAX_MS = 60_000  # of a long poll
+_WAIT_MS_MAX = 60_000  # of a long poll
 
 Handle = Callable[[Any], Awaitable[Any]]
 
@@ -159,7 +159,7 @@ class ClusterHandler:
             VersionsRequest(
                 request.incarnation_id,
                 request.after,
-                min(max(0, request.max_wait_ms), _WAIT_MAX_MS),
+                min(max(0, request.max_wait_ms), _WAIT_MS_MAX),
                 FollowerReport(request.broker_id, request.broker_epoch, versions_of(request.applied)),
             )
         )

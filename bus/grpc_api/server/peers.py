@@ -200,7 +200,7 @@ class GrpcPeers:
         message = pb.CommittedVersionsRequest(
             incarnation_id=request.incarnation,
             after=request.after,
-            max_wait_ms=request.max_wait_ms,
+            max_wait_ms=request.wait_ms_max,
             broker_id=request.report.broker_id,
             broker_epoch=request.report.broker_epoch,
             applied=topics_of(request.report.applied),

@@ -42,7 +42,7 @@ class VersionsRequest:
 
     incarnation: str
     after: int
-    max_wait_ms: int
+    wait_ms_max: int
     report: FollowerReport
 
 
@@ -108,7 +108,7 @@ class CommittedVersions:
         if not answer.versions:
             self._waiting[wake] = None
             try:
-                async with time_limit(request.max_wait_ms / 1000):
+                async with time_limit(request.wait_ms_max / 1000):
                     await wake.wait()
             except asyncio.TimeoutError:
                 pass

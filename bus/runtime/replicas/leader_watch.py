@@ -21,7 +21,7 @@ from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-_WAIT_MAX_MS = 10_000
+_WAIT_MS_MAX = 10_000
 _WAIT_WHILE_READING_MS = 500  # more may have been applied by then, to be reported
 _READING_S = 1.0
 _ANSWER_S = 2.0  # beyond the wait
@@ -98,7 +98,7 @@ class LeaderWatch:
 
     async def _ask(self, leader: BrokerEndpoint, place: _Place) -> bool | None:
         """Whether somebody waits until its versions are read; None: there is no answer."""
-        wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
+        wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MS_MAX
         epoch = self._epoch()
         is_whole = place.known_epoch != epoch
         report = self._tables.take_report(leader.broker_id, is_whole=is_whole)

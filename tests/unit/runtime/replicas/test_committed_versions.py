@@ -20,8 +20,8 @@ def committed() -> CommittedVersions:
     return found
 
 
-def request(after: int, incarnation: str = "this-life", max_wait_ms: int = 0) -> VersionsRequest:
-    return VersionsRequest(incarnation, after, max_wait_ms, FollowerReport(1, 2, []))
+def request(after: int, incarnation: str = "this-life", wait_ms_max: int = 0) -> VersionsRequest:
+    return VersionsRequest(incarnation, after, wait_ms_max, FollowerReport(1, 2, []))
 
 
 def test_follower_is_told_the_last_version_of_each_partition_and_then_what_came_since(
@@ -50,16 +50,16 @@ def test_partition_that_is_led_no_more_is_not_told(committed: CommittedVersions)
 def test_follower_waits_for_the_next_version_or_until_it_is_woken(committed: CommittedVersions) -> None:
     async def scenario() -> None:
         end = committed.answer(request(0)).end
-        waiting = asyncio.ensure_future(committed.wait(request(end, max_wait_ms=60_000), asyncio.Event()))
+        waiting = asyncio.ensure_future(committed.wait(request(end, wait_ms_max=60_000), asyncio.Event()))
         await asyncio.sleep(0)
         committed.note(P1, "id", 8)
         assert (await waiting).versions == [CommittedVersion(P1, "id", 8)]
         wake = asyncio.Event()
-        waiting = asyncio.ensure_future(committed.wait(request(end + 1, max_wait_ms=60_000), wake))
+        waiting = asyncio.ensure_future(committed.wait(request(end + 1, wait_ms_max=60_000), wake))
         await asyncio.sleep(0)
         wake.set()
         assert not (await waiting).versions
-        assert not (await committed.wait(request(end + 1, max_wait_ms=1), asyncio.Event())).versions
+        assert not (await committed.wait(request(end + 1, wait_ms_max=1), asyncio.Event())).versions
 
     asyncio.run(scenario())
 
