@@ -1,6 +1,8 @@
 """The parts of docs/cli.md that are not written by hand: the help of every command, and what each example prints.
 
 python tools/cli_reference.py           writes them, with a broker on a root of their own
+
+A command that the page does not have yet gets a section, behind those of its group; examples are added by hand.
 """
 
 from __future__ import annotations
@@ -43,6 +45,22 @@ def commands() -> Iterator[tuple[str, click.Command]]:
                 yield from walk(f"{name} {inner}", found)
 
     return walk("bus", cli)
+
+
+def with_sections(page: str) -> str:
+    """The page with a section for each command that has none, whose help `with_help` writes: behind the last section
+    of its group, or at the end."""
+    for name, command in commands():
+        if isinstance(command, click.Group) or name in named_in(page):
+            continue
+        group = name.rpartition(" ")[0]
+        siblings = (
+            [] if group == "bus" else [*re.finditer(rf"^## {group} .*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)]
+        )
+        place = siblings[-1].end() if siblings else len(page)
+        before = page[:place].rstrip("\n")
+        page = f"{before}\n\n## {name}\n\n<!-- help: {name} -->\n```text\n```\n\n{page[place:]}".rstrip("\n") + "\n"
+    return page
 
 
 def with_help(page: str) -> str:
@@ -94,7 +112,7 @@ def run_in(address: str, root: str) -> Callable[[str], str]:
 
 
 def main() -> None:
-    page = with_help(PAGE.read_text(encoding="utf-8"))
+    page = with_help(with_sections(PAGE.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
         root = os.path.join(folder, "bus-data")
         command = [sys.executable, "-c", "from bus.cli.main import main; main()", "serve", *SERVE_OPTIONS]
