@@ -16,7 +16,7 @@ from bus.config.broker import (
 )
 from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
 from bus.config.listeners import Address, parse_address
-from bus.config.topic import TopicConfig
+from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 
 try:
     import tomllib
@@ -140,6 +140,12 @@ def test_every_default_is_itself_a_valid_value() -> None:
 def test_every_setting_has_a_key() -> None:
     names = {name.replace(".", "_") for name in BROKER_CONFIGS}
     assert names | {"listener_overrides"} == set(BrokerConfig.__dataclass_fields__)
+
+
+def test_no_key_is_another_key_with_more_behind_a_dot() -> None:
+    """In TOML, `a.b = 1` beside `a.b.c = 2` is an error: a value cannot be a table."""
+    for keys in (BROKER_CONFIGS, TOPIC_CONFIGS):
+        assert not [(key, other) for key in keys for other in keys if other.startswith(f"{key}.")]
 
 
 def test_file_sets_what_it_names_by_dotted_keys_quoted_names_or_tables(tmp_path: Path) -> None:
