@@ -364,7 +364,7 @@ class BrokerConfig:
         30_000, "A replica that has not caught up with its leader for so long is not in sync.", Between(1)
     )
     auto_leader_rebalance_enable: bool = boolean(
-        True, "Whether the controller lets preferred leaders lead again that were away."
+        True, "Whether the controller gives leadership back to a preferred leader that has returned."
     )
     leader_imbalance_check_interval_seconds: int = long(
         300, "How often the controller looks for brokers that lead less than they are preferred for.", Between(1)
