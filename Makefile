@@ -7,6 +7,8 @@ PROCESSES ?= 2
 # A quarter of the examples of the property tests; `make test` plays all of them.
 PROFILE ?= quick
 FAST_TESTS := tests/unit tests/transcripts tests/properties tests/contract
+# The code of this checkout, also where .venv is a link to that of another one.
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHONDONTWRITEBYTECODE :=  # else each of the hundreds of programs that the tests start compiles the bus
 
 .PHONY: help setup demo check test bench bench-peers proto clean
