@@ -8,7 +8,6 @@ from __future__ import annotations
 from bus.sasl import MECHANISMS
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
-_NO_LOGIN_YET = "there is no login and no access list yet: let clients show certificates (ssl.client.auth=required)"
 _PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"
 _GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"
 _LISTENERS = "set listen, or listeners for several"
@@ -34,6 +33,7 @@ _REASONS = {
     "offsets.topic.replication.factor": _NO_REPLICAS,
     "port": _LISTENERS,
     "process.roles": "a process is broker and controller",
+    "security.inter.broker.protocol": "it is that of the listener that inter.broker.listener.name names",
     "ssl.ca.location": "set ssl.truststore.location",
     "ssl.endpoint.identification.algorithm": "the host in a certificate is always checked",
     "ssl.keystore.password": _PEM,
@@ -55,7 +55,7 @@ _REASONS_BY_PREFIX = {
     "replica.": _NO_REPLICAS,
     "sasl.kerberos.": f"there is no Kerberos: sasl.enabled.mechanisms may be {', '.join(MECHANISMS)}",
     "sasl.": "logins have sasl.enabled.mechanisms, and users are made by `bus users create`",
-    "security.": _NO_LOGIN_YET,
+    "security.": "TLS is gRPC's own and has no providers to choose from",
     "socket.": "sockets are gRPC's; the size of a request has socket.request.max.bytes",
     "ssl.cipher": _GRPC_TLS,
     "ssl.enabled": _GRPC_TLS,

@@ -17,6 +17,8 @@ from bus.config.keys import ConfigError
         ("unclean.leader.election.enable", "each record is kept once"),
         ("ssl.keystore.password", "keys and certificates are PEM files"),
         ("sasl.kerberos.service.name", "there is no Kerberos"),
+        ("security.inter.broker.protocol", "it is that of the listener that inter.broker.listener.name names"),
+        ("security.providers", "TLS is gRPC's own"),
         ("sasl.login.class", "users are made by `bus users create`"),
         ("transaction.state.log.replication.factor", "transactions have no such setting"),
         ("num.partitons", "did you mean num.partitions?"),
