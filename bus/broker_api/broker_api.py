@@ -89,7 +89,7 @@ class BrokerApi:
         self.groups = GroupApi(cluster, coordinator, shares)
         self.users = UserApi(users)
         settings = LoginSettings(
-            config.sasl_enabled_mechanisms,
+            config.login_mechanisms,
             session_ms=config.connections_max_reauth_ms,
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )

@@ -21,7 +21,7 @@ import functools
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -77,7 +77,7 @@ class LoginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
-    mechanisms: Sequence[str]  # that are enabled
+    mechanisms: Mapping[str, Sequence[str]]  # that are enabled, by the name of each listener with logins
     session_ms: int
     failure_delay_ms: int
 
@@ -101,9 +101,9 @@ class LoginApi:
         self.reports: list[Callable[[LoginReport], None]] = []
         users.on_change(self._note_users)
 
-    @property
-    def mechanisms(self) -> Sequence[str]:
-        return self._settings.mechanisms
+    def mechanisms_at(self, listener: str) -> Sequence[str]:
+        """Empty for a listener without logins."""
+        return self._settings.mechanisms.get(listener, ())
 
     @property
     def session_ms(self) -> int:
@@ -122,23 +122,25 @@ class LoginApi:
 
     async def caller_login(self, authorization: str | None, caller: Caller) -> Login | Refused:
         """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED."""
+        mechanisms = self.mechanisms_at(caller.listener)
+        names = ", ".join(mechanisms)
         if authorization is None:
-            names = ", ".join(self.mechanisms)
             return _failed(f"this listener asks for a login: set sasl_mechanism to one of {names}")
         login = self._table.find(_digest(authorization))
         if login is not None:
-            return login
+            # A login of another listener may be by a mechanism that is not enabled at this one.
+            return login if login.proof.mechanism in mechanisms else _failed(f"expected a login by {names}")
         kind, _, shown = authorization.partition(" ")
         match kind.lower():
             case "session":
                 # At once: a session that is not known is no guess at a password, and its client waits to log in again.
                 return _failed(SESSION_EXPIRED)
-            case "basic" if PLAIN in self.mechanisms:
+            case "basic" if PLAIN in mechanisms:
                 return await self._check_plain(authorization, shown, caller)
-            case "bearer" if OAUTHBEARER in self.mechanisms:
+            case "bearer" if OAUTHBEARER in mechanisms:
                 return await self._check_bearer(authorization, shown.strip(" "), caller)
             case _:
-                return _failed(f"expected a login by {', '.join(self.mechanisms)}")
+                return _failed(f"expected a login by {names}")
 
     async def _check_plain(self, header: str, shown: str, caller: Caller) -> Login | Refused:
         started_s = _now_s()
@@ -223,12 +225,13 @@ class LoginApi:
     ) -> tuple[LoginAnswer, ScramLogin | None] | Refused:
         """The first message of a client; None: the login is done. `authorization`: the session to extend, if the client
         sends one."""
-        if mechanism_name == OAUTHBEARER and OAUTHBEARER in self.mechanisms:
+        enabled = self.mechanisms_at(caller.listener)
+        if mechanism_name == OAUTHBEARER and OAUTHBEARER in enabled:
             answer = await self._begin_by_token(message, caller, authorization)
             return answer if isinstance(answer, Refused) else (answer, None)
         mechanism = SCRAM_MECHANISMS.get(mechanism_name)
-        if mechanism is None or mechanism_name not in self.mechanisms:
-            known = [name for name in self.mechanisms if name != PLAIN] or self.mechanisms
+        if mechanism is None or mechanism_name not in enabled:
+            known = [name for name in enabled if name != PLAIN] or enabled
             message_text = f"expected a mechanism of {', '.join(known)}, found {show_names([mechanism_name])!r}"
             return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message_text)
         try:

@@ -7,7 +7,7 @@ and what was found, never later. Reads nothing but the one file that `load_broke
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -420,7 +420,13 @@ class BrokerConfig:
 
     @property
     def has_token_logins(self) -> bool:
-        return self.has_logins and OAUTHBEARER in self.sasl_enabled_mechanisms
+        return any(OAUTHBEARER in mechanisms for mechanisms in self.login_mechanisms.values())
+
+    @property
+    def login_mechanisms(self) -> Mapping[str, Sequence[str]]:
+        """How clients may log in at each listener with SASL, by its name. Raises `ConfigError`."""
+        serving = [one for one in self.serving_listeners if one.has_logins]
+        return {one.name: self.of_listener(one).sasl_enabled_mechanisms for one in serving}
 
     @property
     def key_set_url(self) -> DocumentUrl:
@@ -633,14 +639,18 @@ def _parse_principals(text: str) -> frozenset[str]:
 
 
 def _check_logins(config: BrokerConfig) -> None:
-    if config.has_logins and not config.sasl_enabled_mechanisms:
-        raise ConfigError("sasl.enabled.mechanisms: expected a mechanism for listeners with SASL, found none")
-    check_secrets_are_hidden(config.serving_listeners, config.sasl_enabled_mechanisms)
+    mechanisms = config.login_mechanisms
+    for name, enabled in mechanisms.items():
+        if not enabled:
+            raise ConfigError(f"sasl.enabled.mechanisms: expected a mechanism for the listener {name}, found none")
+    for listener in config.serving_listeners:
+        check_secrets_are_hidden(listener, mechanisms.get(listener.name, ()))
     if config.inter_broker_listener.has_logins:
-        if config.sasl_mechanism_inter_broker_protocol not in config.sasl_enabled_mechanisms:
+        enabled = mechanisms[config.inter_broker_listener.name]
+        if config.sasl_mechanism_inter_broker_protocol not in enabled:
             raise ConfigError(
-                "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms, "
-                f"{', '.join(config.sasl_enabled_mechanisms)}, found {config.sasl_mechanism_inter_broker_protocol}"
+                "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms of its listener, "
+                f"{', '.join(enabled)}, found {config.sasl_mechanism_inter_broker_protocol}"
             )
         if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
             config.broker_token  # noqa: B018  raises

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from bus.config.keys import ConfigError, ConfigKey, ConfigValue, field_name, unknown_key_message
 from bus.config.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener
-from bus.model import SSL, TLS_PROTOCOLS
+from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 
 PREFIX = "listener.name."
 
@@ -23,6 +23,7 @@ _OF_CERTIFICATES = ("ssl.client.auth", "ssl.principal.mapping.rules")
 LISTENER_KEYS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys((*SSL_KEY_SETTINGS, *_KEY_FORMS), TLS_PROTOCOLS),
     **dict.fromkeys(_OF_CERTIFICATES, (SSL,)),
+    "sasl.enabled.mechanisms": SASL_PROTOCOLS,
 }
 _TRUSTED = frozenset(TRUSTED_SETTINGS)
 _OWN = frozenset(SSL_KEY_SETTINGS) - _TRUSTED

@@ -153,16 +153,15 @@ def check_guarded(listeners: Sequence[Listener], *, certified: Collection[Listen
             )
 
 
-def check_secrets_are_hidden(listeners: Sequence[Listener], mechanisms: Sequence[str]) -> None:
-    """By other mechanisms than SCRAM a client shows its password or token itself."""
+def check_secrets_are_hidden(listener: Listener, mechanisms: Sequence[str]) -> None:
+    """By other mechanisms than SCRAM a client shows its password or token itself. `mechanisms`: of the listener."""
     shown = [name for name in mechanisms if name not in SCRAM_MECHANISMS]
-    for listener in listeners:
-        if shown and listener.protocol == SASL_PLAINTEXT and listener.is_beyond_loopback:
-            raise ConfigError(
-                f"listener {listener.name} at {listener.bind} has no TLS: by {shown[0]} passwords or tokens could be "
-                "read on their way; expected the protocol SASL_SSL, or sasl.enabled.mechanisms of "
-                f"{_show(SCRAM_MECHANISMS)} alone"
-            )
+    if shown and listener.protocol == SASL_PLAINTEXT and listener.is_beyond_loopback:
+        raise ConfigError(
+            f"listener {listener.name} at {listener.bind} has no TLS: by {shown[0]} passwords or tokens could be "
+            "read on their way; expected the protocol SASL_SSL, or sasl.enabled.mechanisms of "
+            f"{_show(SCRAM_MECHANISMS)} alone"
+        )
 
 
 def ssl_key_files(settings: Mapping[str, str], *, needs_trusted: bool) -> KeyFiles:

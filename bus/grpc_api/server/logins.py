@@ -84,7 +84,7 @@ class LoginHandler:
 
     def _encode(self, answer: LoginAnswer | Refused) -> pb.SaslAuthenticateResponse:
         if isinstance(answer, Refused):
-            refused = pb.SaslAuthenticateResponse(mechanisms=self._api.mechanisms if self._has_logins else ())
+            refused = pb.SaslAuthenticateResponse(mechanisms=self._api.mechanisms_at(self._listener))
             return with_error(refused, answer)
         return pb.SaslAuthenticateResponse(
             auth_bytes=answer.message, session_token=answer.session, session_lifetime_ms=answer.lifetime_ms

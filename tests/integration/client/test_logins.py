@@ -101,6 +101,38 @@ def login(mechanism: str = SHA_512, *, name: str = "alice", password: str = PASS
     }
 
 
+def test_mechanisms_of_a_listener_are_not_those_of_another(tmp_path: Path) -> None:
+    """Neither is a login: what was proved by one mechanism does not get in where that one is not enabled."""
+    root = tmp_path / "root"
+    set_password(root, "alice")
+    config = replace(
+        serving(),
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "STRICT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        listener_security_protocol_map=("STRICT:SASL_PLAINTEXT",),
+        listener_overrides={"STRICT": {"sasl.enabled.mechanisms": (SHA_512,)}},
+    )
+    with running_broker(root, config=config) as broker:
+        strict = address_of(broker, "STRICT")
+        with Admin(strict, **login(SHA_512)) as admin:
+            assert admin.list_topics() == []
+        for mechanism in (SHA_256, "PLAIN"):
+            with Admin(address_of(broker), **login(mechanism)) as admin:
+                assert admin.list_topics() == []
+            with pytest.raises(BusError, match=SHA_512), Admin(strict, **login(mechanism)) as admin:
+                admin.list_topics()
+        header = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+        for listener, is_let_in in (("SASL_PLAINTEXT", True), ("STRICT", False)):
+            with grpc.insecure_channel(address_of(broker, listener)) as channel:
+                call = bus_pb2_grpc.BusStub(channel).Metadata
+                if is_let_in:
+                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=10)
+                    continue
+                with pytest.raises(grpc.RpcError) as refused:
+                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=10)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert refused.value.details() == f"expected a login by {SHA_512}"
+
+
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512, "PLAIN"])
 def test_records_go_in_and_out_of_one_who_has_logged_in(broker: Broker, mechanism: str) -> None:
     settings, topic = login(mechanism), f"in-and-out-{mechanism}"

@@ -66,7 +66,7 @@ BETWEEN = TOKENS | {
         (SASL | {"sasl.jaas.config": ""}, "sasl.jaas.config: expected a line of JAAS"),
         (SASL | {"sasl.jaas.config": "M required username=u;"}, "sasl.jaas.config: expected a username and a password"),
         (SASL | {"sasl.enabled.mechanisms": "PLAIN"}, "inter.broker.protocol: expected one of sasl.enabled.mechanisms"),
-        (SASL | {"sasl.enabled.mechanisms": ""}, "expected a mechanism for listeners with SASL, found none"),
+        (SASL | {"sasl.enabled.mechanisms": ""}, "expected a mechanism for the listener .*, found none"),
         (
             SASL
             | {
@@ -294,6 +294,26 @@ def test_settings_of_listeners_are_read_from_a_file_and_overridden(tmp_path: Pat
             r"^listener.name.clients.ssl.client.auth: expected string \(one of none, required\), found 'requested'",
         ),
         ("listener.name.clients.ssl.keystore.key", "hush", "listener CLIENTS: .*, found ssl.keystore.key alone"),
+        (
+            "listener.name.clients.sasl.enabled.mechanisms",
+            "PLAIN",
+            "expected a listener of the protocol SASL_PLAINTEXT or SASL_SSL, found SSL",
+        ),
+        (
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms",
+            "",
+            "sasl.enabled.mechanisms: expected a mechanism for the listener SASL_SSL, found none",
+        ),
+        (
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms",
+            "GSSAPI",
+            r"^listener.name.sasl_ssl.sasl.enabled.mechanisms: expected list \(any of ",
+        ),
+        (
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms",
+            "OAUTHBEARER",
+            "sasl.oauthbearer.expected.issuer: expected one beside OAUTHBEARER",
+        ),
         ("listener.name.clients.ssl.principal.mapping.rules", "x", "expected DEFAULT, .* or RULE"),
     ],
 )
@@ -311,3 +331,22 @@ def test_listener_with_certificates_of_its_own_clients_may_be_reached_from_every
     load_broker_config(None, asked)
     with pytest.raises(ConfigError, match=r"listener CLIENTS at .* can be reached from other machines without"):
         load_broker_config(None, asked | {"listener.name.clients.ssl.client.auth": "none"})
+
+
+def test_listeners_have_mechanisms_of_their_own() -> None:
+    settings: dict[str, object] = {
+        "listeners": "LOCAL://127.0.0.1:1,REMOTE://10.0.0.1:2",
+        "listener.security.protocol.map": "LOCAL:SASL_PLAINTEXT,REMOTE:SASL_PLAINTEXT",
+        "sasl.jaas.config": SASL["sasl.jaas.config"],
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+        "listener.name.local.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    }
+    config = load_broker_config(None, settings)
+    assert config.login_mechanisms == {
+        "LOCAL": ("PLAIN", "SCRAM-SHA-256"),
+        "REMOTE": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    }
+    with pytest.raises(ConfigError, match=r"listener REMOTE at .* has no TLS: by PLAIN"):
+        load_broker_config(None, settings | {"listener.name.remote.sasl.enabled.mechanisms": "PLAIN"})
+    with pytest.raises(ConfigError, match=r"of sasl.enabled.mechanisms of its listener, PLAIN, found SCRAM"):
+        load_broker_config(None, settings | {"listener.name.local.sasl.enabled.mechanisms": "PLAIN"})
