@@ -2,13 +2,16 @@
 
 Guards one promise: the numbers are Kafka's. A rate is the sum of the last `windows` samples of `window_s` each, over
 the time since the oldest of them began, but at least over all windows but one (Kafka's `Rate`): so an entity that was
-idle may use ten seconds' worth at once. A bucket of tokens (KIP-599) is for what costs much and comes seldom.
+idle may use ten seconds' worth at once. A bucket of tokens (KIP-599) is for what costs much and comes seldom. Nobody is
+told to wait longer than `WAIT_S_MAX`, however small the quota is.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+
+WAIT_S_MAX = 2_000_000.0  # 23 days; in milliseconds it fits into Kafka's throttle_time_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class RateMeter:
     def wait_s(self, limit: float, now_s: float) -> float:
         """Until the entity is within the limit, if it uses nothing meanwhile; 0 if it is (KIP-124, `QuotaUtils`)."""
         rate = self.rate(now_s)
-        return (rate - limit) / limit * self._span_s(now_s) if rate > limit else 0.0
+        return min(WAIT_S_MAX, (rate - limit) / limit * self._span_s(now_s)) if rate > limit else 0.0
 
     @property
     def last_used_s(self) -> float:
@@ -84,7 +87,7 @@ class TokenBucket:
     def wait_s(self, limit: float, now_s: float) -> float:
         """Until there is no debt; 0 if there is none."""
         self._fill(limit, now_s)
-        return max(0.0, -self._tokens / limit)
+        return min(WAIT_S_MAX, max(0.0, -self._tokens / limit))
 
     def take(self, count: float, limit: float, now_s: float) -> None:
         """Whether they are there or not: more than there are leave a debt."""

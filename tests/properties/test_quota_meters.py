@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.client_quotas.meters import RateMeter, TokenBucket, Windows
+from bus.client_quotas.meters import WAIT_S_MAX, RateMeter, TokenBucket, Windows
 
 WINDOWS = st.builds(Windows, st.integers(2, 12), st.sampled_from([0.5, 1.0, 3.0]))
 # Quarters are exact, so that two ways of adding agree at the borders of windows.
@@ -66,3 +66,13 @@ def test_bucket_gives_no_more_than_its_rate_and_what_it_holds(
             assert taken <= limit * (now_s + windows.count * windows.size_s) + 1e-6
             bucket.take(count, limit, now_s)
             taken += count
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-320, 1e-300, 0.001])
+def test_the_smallest_quota_is_waited_for_for_a_time_that_can_be_told(limit: float) -> None:
+    meter, bucket = RateMeter(Windows()), TokenBucket(Windows())
+    meter.record(1e9, 0.0)
+    bucket.take(1e9, limit, 0.0)
+    for wait_s in (meter.wait_s(limit, 0.0), bucket.wait_s(limit, 0.0)):
+        assert 0 < wait_s <= WAIT_S_MAX
+        assert round(wait_s * 1000) < 2**31
