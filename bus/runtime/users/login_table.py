@@ -18,6 +18,7 @@ from bus.users.users import Users
 
 LOGINS_MAX = 100_000
 LOGINS_OF_A_NAME_MAX = 20_000
+_STALE_EXPIRIES_MIN = 1_000  # below it nothing is gained
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,15 @@ class LoginTable:
 
     def _expect(self, login: Login) -> None:
         heapq.heappush(self._expiries, (login.expires_s, next(self._numbers), login))
+        if len(self._expiries) > 2 * len(self._logins) + _STALE_EXPIRIES_MIN:
+            self._drop_stale()
         self._set_timer()
+
+    def _drop_stale(self) -> None:
+        """Of logins that have ended sooner, or were extended; else a caller that logs in again and again fills memory
+        until these would have expired."""
+        self._expiries = [(one.expires_s, next(self._numbers), one) for one in self._logins.values()]
+        heapq.heapify(self._expiries)
 
     def _set_timer(self) -> None:
         """For the first one that may expire."""
