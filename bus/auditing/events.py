@@ -6,7 +6,7 @@ Guards one promise: a row that is written can be read for ever, so the meaning o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -44,6 +44,15 @@ class AuditEvent:
     count: int = 1
     request_id: str = ""
     error: str = ""  # why the change, or the login, failed
+
+
+def cut(event: AuditEvent) -> AuditEvent:
+    """The event with texts of `TEXT_LENGTH_MAX` at most."""
+    texts = (event.principal, event.host, event.client_id, event.resource, event.rule, event.error)
+    if max(map(len, texts)) <= TEXT_LENGTH_MAX:
+        return event
+    long = {name: value[:TEXT_LENGTH_MAX] for name, value in asdict(event).items() if type(value) is str}
+    return replace(event, **long)  # type: ignore[arg-type]
 
 
 def encode_event(event: AuditEvent, *, broker_id: int) -> dict[str, Any]:

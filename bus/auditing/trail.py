@@ -1,6 +1,7 @@
 """Rows of the audit on their way into the log. Time is an argument, in milliseconds.
 
-Guards three promises: memory is bounded; events that do not fit are counted in a `GAP` row; nothing here waits. Allowed
+Guards three promises: memory is bounded, also where names are long; events that do not fit are counted in a `GAP` row;
+nothing here waits. Allowed
 reads and writes may be thousands a second, so they are counted: one row a minute for each (principal, operation,
 resource).
 """
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.auditing.events import AuditEvent, AuditKind
+from bus.auditing.events import AuditEvent, AuditKind, cut
 
 ROWS_MAX = 10_000
 GRANTS_MAX = 10_000  # that are counted at once
@@ -32,10 +33,11 @@ class AuditTrail:
         if len(self._rows) >= ROWS_MAX:
             self._lost += 1
         else:
-            self._rows.append(event)
+            self._rows.append(cut(event))
 
     def add_grant(self, event: AuditEvent) -> None:
         """One of many, which is counted."""
+        event = cut(event)
         key = event.principal, event.operation, event.resource_type, event.resource
         known = self._grants.get(key)
         if known is not None:

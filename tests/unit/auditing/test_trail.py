@@ -85,3 +85,13 @@ def test_row_has_bounded_texts_and_is_taken_from_another_broker() -> None:
 def test_row_of_another_form_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="expected"):
         check_row(encode_event(denial(7), broker_id=3) | change)
+
+
+def test_long_texts_are_cut_before_they_wait() -> None:
+    trail, long = t.AuditTrail(), "x" * 1_000_000
+    trail.add(denial(1, long))
+    trail.add_grant(grant(1, long))
+    trail.add_grant(grant(2, long + "y"))
+    rows = trail.take(10, MINUTE + 1)
+    assert [len(row.resource) for row in rows] == [TEXT_LENGTH_MAX] * 2
+    assert rows[1].count == 2
