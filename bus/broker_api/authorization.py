@@ -28,6 +28,7 @@ from bus.errors import Refused
 from bus.runtime.loop_shares import LoopShares
 
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
+_KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be
 _NONE: Mapping[str, Refused] = {}
 
 
@@ -93,6 +94,11 @@ class Access:
         self._index: AclIndex | None = None
         self._allowed: dict[Need, set[str]] = {}
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the ACLs are those by which it has decided last."""
+        return self._authorizer.index is self._index
+
     async def refusals(self, need: Need, names: Sequence[str]) -> Mapping[str, Refused]:
         """Of these names, which are those of resources, the ones on which the caller is not allowed what it needs."""
         if self._authorizer.index is self._index and not self._authorizer.log.has_grants:
@@ -122,9 +128,10 @@ class Access:
                 await share.wait()
             decision = self._decide(index, need, name)
             if decision.is_allowed:
-                allowed.add(name)
+                if len(name) <= _KNOWN_LENGTH_MAX:
+                    allowed.add(name)
             else:
-                refused[name] = self._refused(need, name)
+                refused[name] = self.refused(need, name)
             if not decision.is_allowed or authorizer.log.has_grants:
                 resource = AclResource(need.resource_type, name)
                 authorizer.log.report(
@@ -147,7 +154,7 @@ class Access:
         on_any = decide_access_to_any(index, requester, other.operation, other.resource_type, policy)
         return on_any if on_any.is_allowed else decision
 
-    def _refused(self, need: Need, name: str) -> Refused:
-        """Which rule decided is told to the log only."""
+    def refused(self, need: Need, name: str) -> Refused:
+        """The refusal on a resource of this name. Which rule decided is told to the log only."""
         resource = AclResource(need.resource_type, name)
         return Refused(need.code, f"{shown(self._requester.principal)} may not {need.operation.value} {resource}")

@@ -139,6 +139,9 @@ class FetchApi:
         host = self._cluster.host
         find = host.find_replica if request.rack else host.find
         results = await fetch(wish, find, self._cluster.prove_leadership, self._stopping, self._shares, times)
+        denied = await _find_denied_meanwhile(results, access)
+        if denied and request.session is not None:
+            request.session.is_as_asked = False  # it has been told of what is not given
         state, nearby = self._cluster.state, self._find_nearby(request.rack)
         share = self._shares.begin()
         answers = refused
@@ -146,6 +149,7 @@ class FetchApi:
             if share.is_used_up:
                 await share.wait()
             name = position.partition
+            result = denied.get(name.topic, result)
             replica = self._find_read_replica(name, nearby) if nearby and _is_known(result) else None
             leader = find_current_leader(state, name, result)
             answers.append(FetchedPartition(name, position.offset, result, leader, replica))
@@ -221,6 +225,16 @@ class FetchApi:
             session=session,
         )
         return wish, [FetchedPartition(name, 0, refusal) for name, refusal in refused.items()]
+
+
+async def _find_denied_meanwhile(
+    results: Sequence[tuple[FetchPosition, FetchResult]], access: Access | None
+) -> Mapping[str, Refused]:
+    """By topic: what the caller might read when its fetch began to wait, and may not read now that there is something
+    to read."""
+    if access is None or not results or access.is_current:
+        return {}
+    return await access.refusals(READ_TOPIC, [position.partition.topic for position, _ in results])
 
 
 def _is_known(result: FetchResult) -> bool:

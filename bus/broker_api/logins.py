@@ -146,20 +146,31 @@ class LoginApi:
         started_s = _now_s()
         name, password = _decode_basic(shown) if len(header) <= _BASIC_BYTES_MAX else ("", "")
         key = _digest(header)
+        checking = self._checking.get(key)
+        if checking is None:  # many calls of a client that begins show the same
+            checking = asyncio.get_running_loop().create_task(self._check_password(key, name, password, caller))
+            self._checking[key] = checking
+            checking.add_done_callback(functools.partial(self._note_checked, key))
+        await asyncio.wait([checking])
+        login = checking.result()
+        if login is not None:
+            return login
         with self.one_of(caller.host):
-            checking = self._checking.get(key)
-            if checking is None:  # many calls of a client that begins show the same
-                checking = asyncio.get_running_loop().create_task(self._find_plain(key, name, password, caller))
-                self._checking[key] = checking
-                checking.add_done_callback(lambda _: self._checking.pop(key, None))
-            await asyncio.wait([checking])
-            login = checking.result()
-            if login is not None:
-                self.report(LoginReport(PLAIN, name, caller, None))
-                return login
-            self.report(LoginReport(PLAIN, name, caller, "unknown user or wrong password"))
             await self.delay_failure(started_s)
         return _failed(_text_of_failure(PLAIN))
+
+    def _note_checked(self, key: bytes, checking: asyncio.Task[Login | None]) -> None:
+        del self._checking[key]
+        if not checking.cancelled():
+            checking.exception()  # of which nobody hears if all that asked have gone
+
+    async def _check_password(self, key: bytes, name: str, password: str, caller: Caller) -> Login | None:
+        """Goes on if the call that asked is cancelled, and is counted and reported all the same: else a caller would
+        guess without a bound, and unseen. Raises `Unavailable`."""
+        with self.one_of(caller.host):
+            login = await self._find_plain(key, name, password, caller)
+        self.report(LoginReport(PLAIN, name, caller, None if login is not None else "unknown user or wrong password"))
+        return login
 
     async def _find_plain(self, key: bytes, name: str, password: str, caller: Caller) -> Login | None:
         for is_again in (False, True):

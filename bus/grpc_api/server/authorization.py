@@ -63,13 +63,15 @@ class Shown:
 @dataclass(frozen=True, slots=True)
 class Form:
     """Of one call. `names`: of the resources that the request is about as a whole. `refuse`: its answer if it is
-    refused as a whole; None: `response` with the error, or each item with it where that has none."""
+    refused as a whole; None: `response` with the error, or each item with it where that has none. `told`: how a refusal
+    speaks of a resource of this name, which the request may not know; None: by the name."""
 
     response: type[Message]
     names: Callable[[Any, Authorizer], Names] | None = None
     items: Items | None = None
     shown: Shown | None = None
     refuse: Callable[[Any, Refused], Message] | None = None
+    told: Callable[[Any, str], str] | None = None
 
     def refuse_whole(self, request: Any, refused: Refused) -> Any:
         if self.refuse is not None:
@@ -150,8 +152,9 @@ class CallAuthorization:
         for need, names in zip(CALL_RULES[method].request, form.names(request, self._authorizer), strict=True):
             if names:
                 refused = await access.refusals(need, names)
-                if refused:
-                    return next(iter(refused.values()))
+                for name, refusal in refused.items():
+                    told = name if form.told is None else form.told(request, name)
+                    return refusal if told == name else access.refused(need, told)
         return None
 
     # ------------------------------------------------------------------ items
@@ -405,6 +408,10 @@ def _deleted_view_names(request: pb.DeleteViewRequest, authorizer: Authorizer) -
     return ([authorizer.topic_of_view(request.name) or request.name],)
 
 
+def _told_of_created_view(request: pb.CreateViewRequest, topic: str) -> str:
+    return topic if topic == request.view.topic else f"of view {request.view.name}"
+
+
 def _refuse_step(request: pb.TransactionStepRequest, refused: Refused) -> Message:
     return pb.TransactionStepResponse(
         partitions=[with_error(pb.TransactionStepResult(), refused) for _ in request.partitions],
@@ -575,8 +582,8 @@ FORMS: Mapping[str, Form] = {
         refuse=lambda _, refused: with_error(pb.MaintainLogResponse(partition=-1), refused),
     ),
     "SwapFiles": Form(pb.SwapFilesResponse, lambda request, _: ([request.topic], [request.topic])),
-    "CreateView": Form(pb.CreateViewResponse, _created_view_names),
-    "DeleteView": Form(pb.DeleteViewResponse, _deleted_view_names),
+    "CreateView": Form(pb.CreateViewResponse, _created_view_names, told=_told_of_created_view),
+    "DeleteView": Form(pb.DeleteViewResponse, _deleted_view_names, told=lambda request, _: f"of view {request.name}"),
     "ListViews": Form(pb.ListViewsResponse, shown=Shown("views", _topic)),
     "DescribeCluster": Form(pb.DescribeClusterResponse, _of_cluster),
     "ElectLeaders": Form(pb.ElectLeadersResponse, _of_cluster),

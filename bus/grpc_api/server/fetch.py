@@ -20,7 +20,7 @@ from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
 from bus.grpc_api.server.group_calls import partitions_of
-from bus.grpc_api.server.guards import StreamRegistry, hold_requests
+from bus.grpc_api.server.guards import StreamRegistry, check_login, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
@@ -129,6 +129,7 @@ class FetchHandler:
             found = await self._api.refuse(asked, refusal)
         else:
             found = await self._api.fetch(asked, room, fit_batches, answered.times, access)
+            check_login()  # it may have waited for long
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
         in_session = None
         if of_stream is not None and session is not None:

@@ -147,6 +147,14 @@ async def _readable_ones(
 _LOGGED_OUT = Unreadable(grpc.StatusCode.UNAUTHENTICATED, SESSION_EXPIRED)
 
 
+def check_login() -> None:
+    """For a call that has waited before it tells its caller anything. Raises `UnreadableRequest` if the caller is not
+    logged in any more."""
+    login = stream_login.get()
+    if login is not None and login.is_ended:
+        raise UnreadableRequest(_LOGGED_OUT)
+
+
 async def _until_end(messages: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:
     """Raises `UnreadableRequest` in the place of the next message once the login has ended, also while it waits for
     one. A request that comes in at that very moment was not read, and its sender gets no answer; a handler that works

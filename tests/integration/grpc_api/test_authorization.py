@@ -180,6 +180,28 @@ def test_acls_act_on_the_next_request_of_a_fetch_stream() -> None:
     on_broker(do)
 
 
+@pytest.mark.parametrize("is_in_session", [False, True])
+def test_what_comes_in_while_a_fetch_waits_is_not_given_to_who_may_not_read_it_any_more(is_in_session: bool) -> None:
+    async def do(broker: QuietBroker) -> None:
+        read = acl(pb.ACL_OPERATION_READ)
+        await add(broker, read)
+        stream, asked = Dialogue(broker, "alice", "Fetch"), fetch("orders")
+        if is_in_session:
+            asked.session = pb.FETCH_SESSION_BEGIN
+        asked.min_bytes, asked.max_wait_ms = 1, 2**31 - 1
+        waiting = asyncio.create_task(stream.ask(asked))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await remove(broker, read)
+        await ask(broker, "root", "ProduceOnce", produce(1, "orders"))
+        answer = pb.FetchResponse.FromString(await waiting)
+        assert [(one.error_code, len(one.records.records)) for one in answer.partitions] == [(29, 0)]
+        assert not answer.in_session
+        await stream.end()
+
+    on_broker(do)
+
+
 def test_single_produce_and_fetch_requests_are_checked_too() -> None:
     async def do(broker: QuietBroker) -> None:
         await ask(broker, "root", "ProduceOnce", produce(1, "orders", "secret"))
@@ -309,6 +331,24 @@ def test_views_are_those_of_topics_that_may_be_described() -> None:
         assert [one.name for one in listed.views] == ["mine"]
         for name, code in (("hidden", 29), ("none", 29), ("mine", 0)):
             assert (await ask(broker, "alice", "DeleteView", pb.DeleteViewRequest(name=name))).error_code == code
+
+    on_broker(do)
+
+
+def test_a_refusal_about_a_view_does_not_tell_its_topic() -> None:
+    async def do(broker: QuietBroker) -> None:
+        hidden = pb.CreateViewRequest(view=pb.View(name="hidden", topic="secret", schema="a INT"))
+        assert (await ask(broker, "root", "CreateView", hidden)).error_code == 0
+        await add(broker, acl(pb.ACL_OPERATION_ALTER_CONFIGS))
+        for name in ("hidden", "none"):
+            refused = await ask(broker, "alice", "DeleteView", pb.DeleteViewRequest(name=name))
+            assert refused.error_message == f"User:alice may not AlterConfigs topic of view {name}"
+        hidden.view.topic, hidden.replace = "orders", True
+        refused = await ask(broker, "alice", "CreateView", hidden)
+        assert refused.error_message == "User:alice may not AlterConfigs topic of view hidden"
+        hidden.view.topic = "other"
+        refused = await ask(broker, "alice", "CreateView", hidden)
+        assert refused.error_message == "User:alice may not AlterConfigs topic other"
 
     on_broker(do)
 

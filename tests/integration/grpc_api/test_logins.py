@@ -15,6 +15,7 @@ import pytest
 
 from bus import Admin, NewTopic
 from bus.broker import Broker
+from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
 from bus.broker_api.logins import LoginReport
 from bus.config.broker import BrokerConfig
@@ -28,6 +29,7 @@ from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
 from bus.users.users import SetScram
 from tests.support.broker_thread import loop_of, run_on, running_broker
+from tests.support.member_processes import wait_until
 
 pytestmark = pytest.mark.timeout(50)
 SHA_256 = SCRAM_SHA_256.name
@@ -244,6 +246,69 @@ def test_one_password_is_checked_once_however_many_calls_show_it(
     assert not may_call(channel, wrong)
     assert not may_call(channel, wrong)
     assert len(checks) == 3  # what is wrong is not remembered
+
+
+def test_guesses_whose_callers_go_away_are_bounded_and_reported(
+    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[LoginReport] = []
+    broker.logins.reports.append(reports.append)
+    monkeypatch.setattr(logins, "LOGINS_AT_ONCE_OF_A_HOST_MAX", 2)
+    is_let_go, checks = threading.Event(), threading.Semaphore(0)
+
+    def check(*_: Any) -> bool:
+        checks.release()
+        return not is_let_go.wait(30)
+
+    monkeypatch.setattr(logins, "is_password_of", check)
+    stub = bus_pb2_grpc.BusStub(channel)
+
+    def guess(number: int) -> Any:
+        header = base64.b64encode(b"alice:guess-%d" % number).decode()
+        metadata = (("authorization", f"Basic {header}"),)
+        return stub.ListViews.future(pb.ListViewsRequest(), metadata=metadata, timeout=30)
+
+    waiting = [guess(number) for number in range(2)]
+    assert checks.acquire(timeout=20)
+    refused = guess(2)
+    assert refused.code() is grpc.StatusCode.UNAVAILABLE
+    for call in waiting:
+        call.cancel()
+    assert guess(3).code() is grpc.StatusCode.UNAVAILABLE  # what they asked for is not done yet
+    is_let_go.set()
+    wait_until(lambda: [one.name for one in reports if one.reason] == ["alice"] * 2, "both failures are reported")
+
+
+def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_deleted(
+    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, begun = fetching.fetch, threading.Semaphore(0)
+
+    async def tell(*arguments: Any) -> Any:
+        begun.release()
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(fetching, "fetch", tell)
+    with grpc.insecure_channel(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as other:
+        admin, stub = bus_pb2_grpc.BusStub(other), bus_pb2_grpc.BusStub(channel)
+        admin.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]), timeout=30)
+        asked = pb.FetchRequest(max_wait_ms=40_000, min_bytes=1, partitions=[pb.FetchPartition(topic="t")])
+        metadata = shown(log_in(channel))
+        once = stub.FetchOnce.future(asked, metadata=metadata, timeout=40)
+        requests: queue.SimpleQueue[pb.FetchRequest] = queue.SimpleQueue()
+        requests.put(asked)
+        answers = stub.Fetch(iter(requests.get, None), metadata=metadata, timeout=40)
+        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=20)
+        deletion = pb.ScramDeletion(user="alice", mechanism=SHA_256)
+        admin.AlterUserScramCredentials(pb.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout=30)
+        record = pb.RecordList(records=[pb.Record(value=b"news")])
+        batch = pb.PartitionProduceData(topic="t", records=record)
+        admin.ProduceOnce(pb.ProduceRequest(partitions=[batch]), timeout=30)
+        assert once.code() is grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:

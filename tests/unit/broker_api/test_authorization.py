@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tracemalloc
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TypeVar
@@ -19,7 +20,7 @@ from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
-from tests.support.acls import allow
+from tests.support.acls import allow, prefixed
 
 T = TypeVar("T")
 ALICE = Caller("connection", "/10.0.0.1", "request", "User:alice")
@@ -158,3 +159,15 @@ def test_a_stream_keeps_no_more_names_than_it_may() -> None:
     for number in range(3):
         assert not run(access.refusals(WRITE_TOPIC, [f"{number}-{name}" for name in range(6_000)]))
     assert len(access._allowed[WRITE_TOPIC]) < 16_000
+
+
+def test_no_name_is_remembered_that_is_longer_than_names_can_be() -> None:
+    access = Cluster(prefixed(allow(AclOperation.READ, "pay"))).access()
+    long = "pay" + "x" * 4_000_000
+    tracemalloc.start()
+    try:
+        for number in range(5):
+            assert run(access.refusal(READ_TOPIC, f"{long}{number}")) is None
+        assert tracemalloc.get_traced_memory()[0] < len(long)
+    finally:
+        tracemalloc.stop()
