@@ -18,7 +18,7 @@ from bus.cli.groups import BusGroup
 from bus.cli.local_cluster import LocalCluster, wait_until
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
-from bus.cli.partition_arguments import parse_topics, partitions_in
+from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import RunningBroker
 
@@ -154,7 +154,7 @@ def elect_leaders(topics: tuple[str, ...], form: str | None, address: str) -> No
 
     Lists the partitions whose leader has changed.
     """
-    scope = parse_topics(topics, ())
+    scope = parse_scope(topics)
     with open_admin(address) as admin:
         elected = admin.elect_leaders(partitions_in(scope, admin) if topics else None)
     write_listing(_LEADER_COLUMNS, [(one.topic, one.partition, elected[one]) for one in sorted(elected)], form)

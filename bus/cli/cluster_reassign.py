@@ -18,7 +18,7 @@ import click
 from bus.cli.failures import EXIT_FAILURE, Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, open_admin
-from bus.cli.partition_arguments import parse_topics, partitions_in
+from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import count_of
 from bus.model import TopicPartition
 
@@ -217,7 +217,7 @@ def generate(
     if topics and topics_file is not None:
         raise click.UsageError("expected TOPIC... or --topics-to-move-json-file, found both")
     names = topics if topics_file is None else tuple(_decode_topics(topics_file.read()))
-    scope = parse_topics(names, ())
+    scope = parse_scope(names, given_as="TOPIC" if topics_file is None else "--topics-to-move-json-file")
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin) if scope else None
         current = assigned_replicas(admin, list(scope) or None)

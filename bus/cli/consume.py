@@ -23,7 +23,7 @@ from bus.cli.failures import Failure
 from bus.cli.group_rows import assignment_text
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, complete_groups, topic_argument
-from bus.cli.partition_arguments import parse_topics
+from bus.cli.partition_arguments import parse_scope
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
 from bus.cli.record_output import RecordOutput, sigterm_as_interrupt
@@ -180,7 +180,7 @@ def _parse_topics(texts: Sequence[str], partitions: Sequence[int]) -> dict[str, 
         except re.error as error:
             reason = f"expected a regular expression, found {pattern!r}: {error}"
             raise click.BadParameter(reason, param_hint="TOPIC") from None
-    names = parse_topics([text for text in texts if text not in patterns], partitions)
+    names = parse_scope([text for text in texts if text not in patterns], partitions=partitions)
     return {**names, **dict.fromkeys(patterns, tuple(partitions))}
 
 

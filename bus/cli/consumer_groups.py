@@ -12,7 +12,7 @@ from bus.cli.group_resets import reset_offsets, starting_points, target_of
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_groups, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, write_listing
-from bus.cli.partition_arguments import existing, parse_scope, partitions_in
+from bus.cli.partition_arguments import TOPIC_OPTION, existing, parse_scope, partitions_in
 from bus.errors import BusError, count_of
 from bus.model import LATEST_TIMESTAMP, TopicPartition
 
@@ -139,7 +139,7 @@ def _offset_rows(admin: Admin, described: list[GroupDescription]) -> list[tuple[
 def create(group: str, topics: tuple[str, ...], form: str | None, address: str, **places: Any) -> None:
     """Give GROUP its first offsets before its first member starts. Refused if there is such a group."""
     target = target_of(places)
-    scope = parse_scope(topics)
+    scope = parse_scope(topics, given_as=TOPIC_OPTION)
     if not scope and places["to_group"] is None:
         raise click.UsageError("expected --topic, or --to-group alone")
     with open_admin(address) as admin:
@@ -196,7 +196,7 @@ def delete(names: tuple[str, ...], is_sure: bool, address: str) -> None:
 @address_option()
 def delete_offsets(group: str, topics: tuple[str, ...], is_sure: bool, form: str | None, address: str) -> None:
     """Forget what GROUP has committed of a topic. Asks first on a terminal; refused where a member subscribes."""
-    scope = parse_scope(topics)
+    scope = parse_scope(topics, given_as=TOPIC_OPTION)
     confirm(f"delete the offsets of {group} in {', '.join(topics)}?", is_sure=is_sure, otherwise="nothing was deleted")
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin)

@@ -20,7 +20,7 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
-from bus.cli.partition_arguments import Scope, existing, parse_scope, partitions_in, scope_of
+from bus.cli.partition_arguments import TOPIC_OPTION, Scope, existing, parse_scope, partitions_in, scope_of
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
@@ -196,7 +196,7 @@ def reset_offsets(
     if export and form is not None:
         raise click.UsageError("expected --export or --format, found both")
     target = target_of(places)
-    scope = parse_scope(topics)
+    scope = parse_scope(topics, given_as=TOPIC_OPTION)
     _check_scope(scope, all_topics, target)
     with open_admin(address) as admin:
         _check_inactive(admin, group)

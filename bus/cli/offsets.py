@@ -7,7 +7,7 @@ import click
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, listing_format_option, topic_argument
 from bus.cli.output import Column, write_listing
-from bus.cli.partition_arguments import parse_topics
+from bus.cli.partition_arguments import parse_scope
 from bus.cli.positions import Place, Position, TimeType
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
@@ -61,7 +61,7 @@ def offsets(
     """
     from bus.client.admin.admin import Admin
 
-    named = parse_topics(topics, partitions)
+    named = parse_scope(topics, partitions=partitions)
     with Admin(address) as admin:
         described = admin.describe_topics(list(named))
         wanted = {

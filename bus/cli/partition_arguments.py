@@ -33,34 +33,22 @@ def parse_partitions(text: str) -> tuple[str, tuple[int, ...]]:
     return match["topic"], tuple(sorted({int(number) for number in numbers if number}))
 
 
-def parse_topics(texts: Iterable[str], partitions: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Topics, each with its own partitions or else with `partitions`. Raises `click.BadParameter`."""
-    wanted: dict[str, tuple[int, ...]] = {}
+Scope = Mapping[str, tuple[int, ...]]  # topic -> its partitions, sorted; none: all of them
+TOPIC_OPTION = "--topic"
+
+
+def parse_scope(texts: Iterable[str], *, partitions: Sequence[int] = (), given_as: str = "TOPIC") -> Scope:
+    """Each topic with its own partitions, or else with `partitions`. One that is named without any, and once with some,
+    has all. `given_as`: the argument or option that has the texts. Raises `click.BadParameter`."""
+    scope: dict[str, tuple[int, ...]] = {}
     for text in texts:
         try:
             topic, own = parse_partitions(text)
         except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="TOPIC") from None
-        wanted[topic] = tuple(sorted({*wanted.get(topic, ()), *(own or partitions)}))
-    return wanted
-
-
-Scope = Mapping[str, tuple[int, ...]]  # topic -> its partitions; none: all of them
-
-
-def parse_scope(texts: Iterable[str]) -> Scope:
-    """Raises `click.BadParameter`."""
-    scope: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        try:
-            topic, numbers = parse_partitions(text)
-        except ValueError:
-            raise click.BadParameter(f"expected TOPIC or TOPIC:0,1,2, found {text!r}", param_hint="--topic") from None
-        if topic in scope and not (numbers and scope[topic]):
-            numbers = ()  # named once without partitions: all of them
-        else:
-            numbers += scope.get(topic, ())
-        scope[topic] = tuple(sorted(set(numbers)))
+            raise click.BadParameter(str(error), param_hint=given_as) from None
+        numbers = own or tuple(partitions)
+        before = scope.get(topic, numbers)
+        scope[topic] = tuple(sorted({*before, *numbers})) if before and numbers else ()
     return scope
 
 

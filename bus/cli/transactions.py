@@ -17,7 +17,7 @@ from bus.cli.options import (
     yes_option,
 )
 from bus.cli.output import Column, write_listing
-from bus.cli.partition_arguments import parse_scope, partitions_in
+from bus.cli.partition_arguments import TOPIC_OPTION, parse_scope, partitions_in
 from bus.errors import count_of
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def find_hanging(topics: tuple[str, ...], timeout_minutes: int, form: str | None
     No reader waits for what is staged, and the leaders delete it in time. Offsets that are pending keep consumers of
     the group from their positions.
     """
-    scope = parse_scope(topics)
+    scope = parse_scope(topics, given_as=TOPIC_OPTION)
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin) if scope else None
         found = admin.find_hanging_transactions(partitions, older_than_ms=timeout_minutes * 60_000)

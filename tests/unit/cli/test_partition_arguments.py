@@ -3,7 +3,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from bus.cli.partition_arguments import Target, parse_partitions, parse_scope, parse_topics
+from bus.cli.partition_arguments import Target, parse_partitions, parse_scope
 from bus.tables.point_in_time import parse_bound
 
 
@@ -28,7 +28,13 @@ def test_what_is_no_partition_is_refused(text: str) -> None:
 
 
 def test_a_topics_own_partitions_come_before_those_of_the_option() -> None:
-    assert parse_topics(["a", "b/1", "b/0"], [2]) == {"a": (2,), "b": (0, 1)}
+    assert parse_scope(["a", "b/1", "b/0"], partitions=[2]) == {"a": (2,), "b": (0, 1)}
+    assert parse_scope(["a", "a/1"], partitions=[2]) == {"a": (1, 2)}
+
+
+@pytest.mark.parametrize("texts", [["a", "a/1"], ["a/1", "a"], ["a/1", "a", "a/2"]])
+def test_a_topic_that_is_named_without_partitions_has_all_of_them(texts: list[str]) -> None:
+    assert parse_scope(texts) == {"a": ()}
 
 
 def test_every_door_takes_both_forms() -> None:
