@@ -15,8 +15,7 @@ from typing import Any
 from bus.client.admin.broker_calls import CallTimes
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.connection.list_offsets import leader_of
-from bus.client.connection.portions import portions
+from bus.client.connection.leader_calls import in_portions, leader_of
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import DeletedRecords, MaintainedLog
 from bus.errors import BusError, ErrorCode
@@ -77,11 +76,10 @@ class LogAdmin:
         by_address: dict[str, list[TopicPartition]] = {}
         for one in offsets:
             try:
-                by_address.setdefault(self._leader(one, deadline_ms), []).append(one)
+                by_address.setdefault(leader_of(self._cluster, one, deadline_ms=deadline_ms), []).append(one)
             except BusError as error:
                 answers[one] = error
-        asked = [(address, portion) for address, some in by_address.items() for portion in portions(some)]
-        for address, partitions in asked:
+        for address, partitions in in_portions(by_address):
             request = pb.DeleteRecordsRequest(
                 partitions=[
                     pb.DeleteRecordsPartition(topic=one.topic, partition=one.partition, offset=offsets[one])
@@ -95,12 +93,6 @@ class LogAdmin:
                 continue
             answers.update({TopicPartition(item.topic, item.partition): _deleted(item) for item in response.partitions})
 
-    def _leader(self, partition: TopicPartition, deadline_ms: float) -> str:
-        address = leader_of(self._cluster, partition, deadline_ms=deadline_ms)
-        if address is None:
-            raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
-        return address
-
     # ------------------------------------------------------------ maintenance by hand
 
     def maintain(self, topic: str, action: str, partitions: Collection[int] | None) -> Results:
@@ -112,7 +104,8 @@ class LogAdmin:
         wanted = range(len(info.partitions)) if partitions is None else sorted(set(partitions))
         by_address: dict[str, list[int]] = {}
         for number in wanted:
-            by_address.setdefault(self._leader(TopicPartition(topic, number), deadline_ms), []).append(number)
+            address = leader_of(self._cluster, TopicPartition(topic, number), deadline_ms=deadline_ms)
+            by_address.setdefault(address, []).append(number)
         streams = [
             self._cluster.open_answers(
                 "MaintainLog",
@@ -138,7 +131,7 @@ class LogAdmin:
             removes=removes,
             adds=adds,
         )
-        address = self._leader(partition, monotonic_ms() + self._timeout_ms)
+        address = leader_of(self._cluster, partition, deadline_ms=monotonic_ms() + self._timeout_ms)
         response = self._cluster.call("SwapFiles", request, address=address, timeout_ms=timeout_ms)
         if response.error_code:
             self._cluster.forget([partition.topic])

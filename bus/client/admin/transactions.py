@@ -16,8 +16,7 @@ from bus.client.admin.coordinator_calls import NOTHING_DONE, CoordinatorAnswer, 
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.group_requests import flat, topic_partitions
-from bus.client.connection.list_offsets import leader_of
-from bus.client.connection.portions import portions
+from bus.client.connection.leader_calls import ask_leaders
 from bus.client.values import (
     BrokerInfo,
     FencedProducer,
@@ -118,49 +117,15 @@ class TransactionAdmin:
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: float
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        wanted = list(dict.fromkeys(partitions))
-        found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-
-        def ask() -> dict[TopicPartition, tuple[ProducerState, ...]]:
-            missing = [partition for partition in wanted if partition not in found]
-            error = self._ask_leaders(missing, found, deadline_ms)
-            if error is not None:
-                self._cluster.forget({partition.topic for partition in missing if partition not in found})
-                raise error
-            return {partition: found[partition] for partition in wanted}
-
-        return self._cluster.retry(ask, deadline_ms=deadline_ms)
-
-    def _ask_leaders(
-        self,
-        missing: Sequence[TopicPartition],
-        found: dict[TopicPartition, tuple[ProducerState, ...]],
-        deadline_ms: float,
-    ) -> BusError | None:
-        """Add to `found`; why that is not all."""
-        by_address: dict[str, list[TopicPartition]] = {}
-        error: BusError | None = None
-        for partition in missing:
-            address = leader_of(self._cluster, partition, deadline_ms=deadline_ms)
-            if address is None:
-                error = BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
-            else:
-                by_address.setdefault(address, []).append(partition)
-        asked = [(address, some) for address, of_it in by_address.items() for some in portions(of_it, PARTITIONS_MAX)]
-        for address, some in asked:
+        def ask(
+            address: str, some: Sequence[TopicPartition]
+        ) -> Iterator[tuple[TopicPartition, tuple[ProducerState, ...] | BusError]]:
             request = pb.DescribeProducersRequest(topics=topic_partitions(some))
-            try:
-                response = self._cluster.call("DescribeProducers", request, address=address, deadline_ms=deadline_ms)
-            except BusError as failure:
-                error = failure
-                continue
+            response = self._cluster.call("DescribeProducers", request, address=address, deadline_ms=deadline_ms)
             for answer in response.partitions:
-                partition = TopicPartition(answer.topic, answer.partition)
-                if answer.error_code:
-                    error = error_of(answer.error_code, answer.error_message or str(partition))
-                else:
-                    found[partition] = tuple(map(_producer, answer.producers))
-        return error
+                yield TopicPartition(answer.topic, answer.partition), _producers(answer)
+
+        return ask_leaders(self._cluster, partitions, ask, deadline_ms=deadline_ms, count_max=PARTITIONS_MAX)
 
     # ------------------------------------------------------------ what hangs
 
@@ -264,6 +229,12 @@ def _description(one: pb.DescribedTransaction) -> TransactionDescription:
         partitions=tuple(sorted(flat(one.topics))),
         group_ids=tuple(sorted(one.group_ids)),
     )
+
+
+def _producers(answer: pb.PartitionProducers) -> tuple[ProducerState, ...] | BusError:
+    if answer.error_code:
+        return error_of(answer.error_code, answer.error_message or str(TopicPartition(answer.topic, answer.partition)))
+    return tuple(map(_producer, answer.producers))
 
 
 def _producer(one: pb.ActiveProducer) -> ProducerState:

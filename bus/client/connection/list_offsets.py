@@ -1,17 +1,15 @@
-"""Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share.
-
-Guards the pairing of question and answer: the result has exactly the partitions that were asked for.
-"""
+"""Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.connection.portions import portions
+from bus.client.connection.leader_calls import ask_leaders, ask_leaders_once
 from bus.client.values import ListedOffset
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
@@ -34,17 +32,8 @@ def list_offsets(
 
     Raises `BusError`; what may succeed later is tried again until `deadline_ms`.
     """
-    found: dict[TopicPartition, ListedOffset] = {}
-
-    def ask() -> dict[TopicPartition, ListedOffset]:
-        missing = {partition: at for partition, at in wanted.items() if partition not in found}
-        error = _ask_leaders(cluster, missing, found, deadline_ms)
-        if error is not None:
-            cluster.forget({partition.topic for partition in missing if partition not in found})
-            raise error
-        return found
-
-    return cluster.retry(ask, deadline_ms=deadline_ms)
+    ask = functools.partial(_ask, cluster, wanted, deadline_ms)
+    return ask_leaders(cluster, wanted, ask, deadline_ms=deadline_ms)
 
 
 def list_offsets_once(
@@ -52,40 +41,21 @@ def list_offsets_once(
 ) -> tuple[dict[TopicPartition, ListedOffset], BusError | None]:
     """What was found by asking each leader once, and why the others were not: of those the next call asks for the
     leader again."""
-    found: dict[TopicPartition, ListedOffset] = {}
-    try:
-        error = _ask_leaders(cluster, wanted, found, deadline_ms)
-    except BusError as failure:
-        error = failure
-    if error is not None:
-        cluster.forget({partition.topic for partition in wanted if partition not in found})
-    return found, error
+    ask = functools.partial(_ask, cluster, wanted, deadline_ms)
+    return ask_leaders_once(cluster, [*wanted], ask, deadline_ms=deadline_ms)
 
 
-def _ask_leaders(
+def _ask(
     cluster: Cluster,
-    missing: Mapping[TopicPartition, OffsetQuestion],
-    found: dict[TopicPartition, ListedOffset],
+    wanted: Mapping[TopicPartition, OffsetQuestion],
     deadline_ms: float,
-) -> BusError | None:
-    by_address: dict[str, list[TopicPartition]] = {}
-    error: BusError | None = None
-    for partition in missing:
-        address = leader_of(cluster, partition, deadline_ms=deadline_ms)
-        if address is None:
-            error = BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
-        else:
-            by_address.setdefault(address, []).append(partition)
-    asked = [(address, portion) for address, partitions in by_address.items() for portion in portions(partitions)]
-    for address, partitions in asked:
-        request = pb.ListOffsetsRequest(partitions=[_question(p, missing[p]) for p in partitions])
-        try:
-            response = cluster.call("ListOffsets", request, address=address, deadline_ms=deadline_ms)
-        except BusError as failure:
-            error = failure
-            continue
-        error = _take(response, found) or error
-    return error
+    address: str,
+    partitions: Sequence[TopicPartition],
+) -> Iterator[tuple[TopicPartition, ListedOffset | BusError]]:
+    request = pb.ListOffsetsRequest(partitions=[_question(one, wanted[one]) for one in partitions])
+    response = cluster.call("ListOffsets", request, address=address, deadline_ms=deadline_ms)
+    for answer in response.partitions:
+        yield TopicPartition(answer.topic, answer.partition), _answer(answer)
 
 
 def _question(partition: TopicPartition, wanted: OffsetQuestion) -> pb.ListOffsetsPartition:
@@ -97,18 +67,7 @@ def _question(partition: TopicPartition, wanted: OffsetQuestion) -> pb.ListOffse
     return question
 
 
-def _take(response: pb.ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> BusError | None:
-    error: BusError | None = None
-    for answer in response.partitions:
-        partition = TopicPartition(answer.topic, answer.partition)
-        if answer.error_code:
-            error = error_of(answer.error_code, answer.error_message or str(partition))
-        else:
-            found[partition] = ListedOffset(answer.offset, answer.timestamp_ms, answer.leader_epoch, answer.version)
-    return error
-
-
-def leader_of(cluster: Cluster, partition: TopicPartition, *, deadline_ms: float) -> str | None:
-    """The leader's address, None while there is none. Raises `BusError` if there is no such partition."""
-    info = cluster.wait_partition(partition.topic, partition.partition, deadline_ms=deadline_ms)
-    return cluster.leader_address(info, partition.partition)
+def _answer(one: pb.ListOffsetsPartitionResponse) -> ListedOffset | BusError:
+    if one.error_code:
+        return error_of(one.error_code, one.error_message or str(TopicPartition(one.topic, one.partition)))
+    return ListedOffset(one.offset, one.timestamp_ms, one.leader_epoch, one.version)

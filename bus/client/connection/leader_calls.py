@@ -1,0 +1,120 @@
+"""Calls about partitions, each asked of its leader: grouped by leader, in portions, asked again while that may help.
+
+Guards the pairing of question and answer: the result has exactly the partitions that were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.portions import ITEMS_MAX, portions
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+AnswerT = TypeVar("AnswerT")
+# To the leader at this address, about these partitions: the answer of each, or why it has none.
+AskLeader = Callable[[str, Sequence[TopicPartition]], Iterable[tuple[TopicPartition, AnswerT | BusError]]]
+
+
+def ask_leaders(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    ask: AskLeader[AnswerT],
+    *,
+    deadline_ms: float,
+    count_max: int = ITEMS_MAX,
+) -> dict[TopicPartition, AnswerT]:
+    """The answer of each partition, in their order; `count_max`: of one request.
+
+    Raises `BusError`; what may succeed later is asked again until `deadline_ms`, and only that.
+    """
+    wanted = list(dict.fromkeys(partitions))
+    found: dict[TopicPartition, AnswerT] = {}
+
+    def ask_missing() -> dict[TopicPartition, AnswerT]:
+        missing = [partition for partition in wanted if partition not in found]
+        error = _ask_each(cluster, missing, ask, found, deadline_ms, count_max)
+        if error is not None:
+            _forget_leaders(cluster, missing, found)
+            raise error
+        return {partition: found[partition] for partition in wanted}
+
+    return cluster.retry(ask_missing, deadline_ms=deadline_ms)
+
+
+def ask_leaders_once(
+    cluster: Cluster, partitions: Sequence[TopicPartition], ask: AskLeader[AnswerT], *, deadline_ms: float
+) -> tuple[dict[TopicPartition, AnswerT], BusError | None]:
+    """What was found by asking each leader once, and why the others were not: of those the next call asks for the
+    leader again."""
+    found: dict[TopicPartition, AnswerT] = {}
+    try:
+        error = _ask_each(cluster, partitions, ask, found, deadline_ms, ITEMS_MAX)
+    except BusError as failure:
+        error = failure
+    if error is not None:
+        _forget_leaders(cluster, partitions, found)
+    return found, error
+
+
+def leader_of(cluster: Cluster, partition: TopicPartition, *, deadline_ms: float) -> str:
+    """The leader's address. Raises `BusError`: LEADER_NOT_AVAILABLE while there is none, or that there is no such
+    partition."""
+    address = _find_leader(cluster, partition, deadline_ms)
+    if address is None:
+        raise _no_leader(partition)
+    return address
+
+
+def in_portions(
+    by_leader: dict[str, list[TopicPartition]], count_max: int = ITEMS_MAX
+) -> Iterator[tuple[str, list[TopicPartition]]]:
+    """One request each: the leader's address, and what it is asked about."""
+    for address, partitions in by_leader.items():
+        for portion in portions(partitions, count_max):
+            yield address, portion
+
+
+def _ask_each(
+    cluster: Cluster,
+    missing: Iterable[TopicPartition],
+    ask: AskLeader[AnswerT],
+    found: dict[TopicPartition, AnswerT],
+    deadline_ms: float,
+    count_max: int,
+) -> BusError | None:
+    """Add to `found`; why that is not all. Raises `BusError` for a partition that there is not."""
+    by_leader: dict[str, list[TopicPartition]] = {}
+    error: BusError | None = None
+    for partition in missing:
+        address = _find_leader(cluster, partition, deadline_ms)
+        if address is None:
+            error = _no_leader(partition)
+        else:
+            by_leader.setdefault(address, []).append(partition)
+    for address, portion in in_portions(by_leader, count_max):
+        try:
+            for partition, answer in ask(address, portion):
+                if isinstance(answer, BusError):
+                    error = answer
+                else:
+                    found[partition] = answer
+        except BusError as failure:
+            error = failure
+    return error
+
+
+def _find_leader(cluster: Cluster, partition: TopicPartition, deadline_ms: float) -> str | None:
+    """None while there is none. Raises `BusError` if there is no such partition."""
+    info = cluster.wait_partition(partition.topic, partition.partition, deadline_ms=deadline_ms)
+    return cluster.leader_address(info, partition.partition)
+
+
+def _no_leader(partition: TopicPartition) -> BusError:
+    return BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+
+
+def _forget_leaders(cluster: Cluster, asked: Iterable[TopicPartition], found: dict[TopicPartition, AnswerT]) -> None:
+    cluster.forget({partition.topic for partition in asked if partition not in found})
