@@ -108,9 +108,11 @@ def _check(where: str, setting: str, key: str, value: object) -> None:
             f"{where}: expected bootstrap.servers or a setting of the connection, found {key!r}; the nearest one is "
             f"{nearest!r}"
         )
-    if isinstance(value, str) or (setting == _ADDRESSES and _is_list_of_texts(value)):
+    is_addresses = setting == _ADDRESSES
+    # Whether a truth value is one of the setting's is seen where the setting is checked.
+    if isinstance(value, str) or (_is_list_of_texts(value) if is_addresses else isinstance(value, bool)):
         return
-    expected = "a text, or a list of texts" if setting == _ADDRESSES else "a text"
+    expected = "a text, or a list of texts" if is_addresses else "a text or a truth value"
     raise conflict(f"{where}: {key}: expected {expected}, found another type: {type(value).__name__}")
 
 
