@@ -220,6 +220,17 @@ def decide_controlled_shutdown(
     return Step(ShutdownGranted(led_count, 0), (_fenced(state, broker_id), *_move_from(state, [broker_id])))
 
 
+def decide_hand_over(
+    state: ClusterState, broker_id: int, broker_epoch: int, count_max: int
+) -> Step[ClusterRecord, Refused | None]:
+    """A broker that is about to stop goes on, and `count_max` partitions at most that it leads get other leaders. The
+    last unfenced broker keeps all. Refused as `decide_unfence_broker`."""
+    broker = _registered(state, broker_id, broker_epoch)
+    if isinstance(broker, Refused):
+        return Step(broker)
+    return Step(None, tuple(_move_from(state, [broker_id], count_max=count_max)))
+
+
 def decide_unregister_broker(state: ClusterState, broker_id: int) -> Step[ClusterRecord, Refused | None]:
     """A broker that is decommissioned. Refused: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for the last broker, for the
     controller, and while it leads or is a replica; UNSUPPORTED_VERSION (level 0)."""
@@ -380,9 +391,9 @@ def _fenced(state: ClusterState, broker_id: int) -> BrokerFenced:
     return BrokerFenced(broker_id, state.brokers[broker_id].broker_epoch)
 
 
-def _move_from(state: ClusterState, leaving: Collection[int]) -> list[ClusterRecord]:
+def _move_from(state: ClusterState, leaving: Collection[int], *, count_max: int | None = None) -> list[ClusterRecord]:
     unfenced = [one for one in state.unfenced_brokers if one not in leaving]
-    return move_leaders(state, leaving, unfenced) if unfenced else []
+    return move_leaders(state, leaving, unfenced, count_max=count_max) if unfenced else []
 
 
 def _show(broker: Broker) -> str:

@@ -162,22 +162,28 @@ def _in_turns(broker_ids: Sequence[int], racks: Mapping[int, str]) -> list[int]:
 # ------------------------------------------------------------------ leaders that have to move
 
 
-def move_leaders(state: ClusterState, leaving: Collection[int], unfenced: Sequence[int]) -> list[ClusterRecord]:
-    """Each partition that a broker of `leaving` leads goes to its first replica in `unfenced`, else to the broker of
-    `unfenced` that leads least. `unfenced` is not empty and has none of `leaving`."""
+def move_leaders(
+    state: ClusterState, leaving: Collection[int], unfenced: Sequence[int], *, count_max: int | None = None
+) -> list[ClusterRecord]:
+    """Each partition that a broker of `leaving` leads, `count_max` of them at most, goes to its first replica in
+    `unfenced`, else to the broker of `unfenced` that leads least. `unfenced` is not empty and has none of `leaving`."""
     if not any(state.leader_counts.get(broker_id) for broker_id in leaving):
         return []
     counts = Counter({broker_id: state.leader_counts.get(broker_id, 0) for broker_id in unfenced})
     records: list[ClusterRecord] = []
+    left = sum(state.leader_counts.get(broker_id, 0) for broker_id in leaving) if count_max is None else count_max
     for topic in state.topics.values():
-        moves = {}
+        moves: dict[int, Leadership] = {}
         for number, leadership in enumerate(topic.partitions):
-            if leadership.leader_id in leaving:
+            if leadership.leader_id in leaving and len(moves) < left:
                 replica = next((one for one in topic.replicas(number) if one in counts), None)
                 leader_id = min(unfenced, key=lambda one: (counts[one], one)) if replica is None else replica
                 counts[leader_id] += 1
                 moves[number] = Leadership(leader_id, leadership.leader_epoch + 1)
         records += _leader_records(topic.name, topic.topic_id, moves)
+        left -= len(moves)
+        if not left:
+            break
     return records
 
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from bus.cluster_metadata.broker_decisions import (
     check_advertised_address,
     decide_controlled_shutdown,
     decide_fence_brokers,
+    decide_hand_over,
     decide_register_broker,
     decide_unfence_broker,
 )
@@ -29,8 +31,9 @@ from bus.cluster_metadata.cluster_records import ClusterRecord
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, count_of
-from bus.model import Step
+from bus.model import Step, TopicPartition
 from bus.ports import Clock
+from bus.runtime.metadata.leader_moves import PORTION_PAUSE_S, portion_size
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
 from bus.runtime.metadata.producer_uses import ProducerUses
@@ -40,8 +43,6 @@ from bus.runtime.time_limits import time_limit
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Of leaders in one commit; the others move with the next look.
-_MOVES_MAX = 1_000
 # A broker listens before it registers; it has to wait for less than its own call may take.
 _IDENTIFY_MS_MAX = 2_000
 _IDENTIFY_RETRY_MS = 100
@@ -72,6 +73,7 @@ class BrokerHeartbeats:
         self._sessions: BrokerSessions | None = None  # None: another broker is the controller
         self._leaving: dict[int, int] = {}  # broker epochs, by id, of those that want to shut down
         self._balanced_ms = 0.0  # when leaders were looked through last
+        self._moves: deque[TopicPartition] = deque()  # that are to go to their preferred leaders
         self._heard = asyncio.Event()  # set, and replaced, at newer metadata and at each heartbeat
         self._is_stopped = False
 
@@ -90,6 +92,7 @@ class BrokerHeartbeats:
     def begin(self, gone: Collection[int]) -> None:
         """This broker is the controller from now on."""
         self._leaving.clear()
+        self._moves.clear()
         self._lagging.begin()
         self._balanced_ms = self._clock.monotonic_ms()
         self._sessions = BrokerSessions(
@@ -193,7 +196,8 @@ class BrokerHeartbeats:
             if not isinstance(fenced, Refused):
                 _log.warning("brokers that are gone or silent were fenced: %s", fenced)
         for broker_id, broker_epoch in list(self._leaving.items()):
-            await self._move_leaders(broker_id, broker_epoch)
+            if not await self._move_portion(broker_id, broker_epoch):
+                await self._move_leaders(broker_id, broker_epoch)
         for broker_id, broker in self._metadata.cluster.brokers.items():
             may_lead = broker_id not in gone and broker_id not in self._leaving
             if may_lead and sessions.may_unfence(self._metadata.cluster, broker_id, now_ms):
@@ -201,27 +205,42 @@ class BrokerHeartbeats:
                 await self._change(functools.partial(decide_unfence_broker, broker_id=broker_id, broker_epoch=epoch))
 
     async def balance(self) -> None:
-        """Let preferred leaders lead again that were away (auto.leader.rebalance.enable). To be called often; it looks
-        once in each leader.imbalance.check.interval.seconds."""
+        """Give leadership back to preferred leaders that have returned (auto.leader.rebalance.enable): a portion in
+        each call. To be called often; it looks once in each leader.imbalance.check.interval.seconds."""
         now_ms, config = self._clock.monotonic_ms(), self._config
-        is_due = now_ms - self._balanced_ms >= 1000 * config.leader_imbalance_check_interval_seconds
-        if not is_due or self._sessions is None or not config.auto_leader_rebalance_enable:
+        if self._sessions is None or not config.auto_leader_rebalance_enable:
             return
-        self._balanced_ms = now_ms
-        partitions = find_imbalance(self._metadata.cluster, config.leader_imbalance_per_broker_percentage)
-        if partitions:
-            moves = partitions[:_MOVES_MAX]
-            moved = await self._change(functools.partial(decide_elect_leaders, partitions=moves))
-            if not isinstance(moved, Refused):
-                count = sum(not isinstance(answer, Refused) for answer in moved.values())
-                _log.info("%s went to their preferred leaders, of %d", count_of(count, "partition"), len(partitions))
+        if now_ms - self._balanced_ms >= 1000 * config.leader_imbalance_check_interval_seconds:
+            self._balanced_ms = now_ms
+            found = find_imbalance(self._metadata.cluster, config.leader_imbalance_per_broker_percentage)
+            self._moves = deque(found)
+            if found:
+                _log.info("%s go to their preferred leaders", count_of(len(found), "partition"))
+        if self._moves:
+            count = min(portion_size(len(self._moves)), len(self._moves))
+            portion = [self._moves.popleft() for _ in range(count)]
+            await self._change(functools.partial(decide_elect_leaders, partitions=portion))
 
     async def hand_over(self) -> None:
         """The controller itself is about to stop: others lead what it leads, and all of them know. Raises
         `NotController`."""
         own = self._metadata.cluster.brokers[self._broker_id]
+        is_moving = True
+        while is_moving:
+            is_moving = await self._move_portion(self._broker_id, own.broker_epoch)
+            await asyncio.sleep(PORTION_PAUSE_S if is_moving else 0)
         await self._move_leaders(self._broker_id, own.broker_epoch)
         await self.wait_until_followed(self._metadata.applied_offset)
+
+    async def _move_portion(self, broker_id: int, broker_epoch: int) -> bool:
+        """Others lead some of what a broker leads that is about to stop. False: the rest is a portion."""
+        cluster = self._metadata.cluster
+        count = cluster.leader_counts.get(broker_id, 0)
+        portion = portion_size(count)
+        if count <= portion or cluster.unfenced_brokers == [broker_id]:
+            return False
+        decide = functools.partial(decide_hand_over, broker_id=broker_id, broker_epoch=broker_epoch, count_max=portion)
+        return await self._change(decide) is None
 
     async def _move_leaders(self, broker_id: int, broker_epoch: int) -> None:
         broker = self._metadata.cluster.brokers.get(broker_id)

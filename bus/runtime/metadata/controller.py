@@ -48,6 +48,7 @@ from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, Step, TopicPartition
 from bus.ports import PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.leader_moves import PORTION_PAUSE_S, portion_size
 from bus.runtime.metadata.metadata_log import Decide, MetadataLog
 from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
 from bus.runtime.partitions.partition_host import PartitionHost
@@ -110,7 +111,25 @@ class Controller:
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, *, changes_max: int | None
     ) -> Mapping[TopicPartition, int | Refused] | Refused:
-        return await self._change(decide_elect_leaders, partitions=partitions, changes_max=changes_max)
+        """In portions (leader_moves.py). See `decide_elect_leaders`."""
+        decide = functools.partial(decide_elect_leaders, partitions=partitions, changes_max=changes_max)
+        (step,) = await self._metadata.look_ahead([decide])
+        if isinstance(step.response, Refused):
+            return step.response
+        answers = dict(step.response)
+        left = [partition for partition, answer in answers.items() if not isinstance(answer, Refused)]
+        while left:
+            count = portion_size(len(left))
+            portion, left = left[:count], left[count:]
+            moved = await self._change(decide_elect_leaders, partitions=portion)
+            if isinstance(moved, Refused):
+                return moved
+            answers |= moved
+            if left:
+                await asyncio.sleep(PORTION_PAUSE_S)
+        if partitions is not None:
+            return answers
+        return {partition: answer for partition, answer in answers.items() if not isinstance(answer, Refused)}
 
     async def reassign_partitions(
         self, assignments: Mapping[TopicPartition, Sequence[int] | None]

@@ -15,6 +15,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_controlled_shutdown,
     decide_elect_controller,
     decide_fence_brokers,
+    decide_hand_over,
     decide_register_broker,
     decide_unfence_broker,
     decide_unregister_broker,
@@ -50,7 +51,7 @@ from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint, ListenerAddress
+from bus.model import BrokerEndpoint, ListenerAddress, Step, TopicPartition
 
 LEVEL = FeatureLevel("bus.version", 1)
 
@@ -441,6 +442,16 @@ def test_broker_that_shuts_down_is_fenced_and_leads_nothing() -> None:
     again = decide_controlled_shutdown(apply_all(state, step.records), 1, 2)
     assert (again.response, again.records) == (ShutdownGranted(0, 0), ())
     assert refusal(decide_controlled_shutdown(state, 1, 1).response)[0] is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_broker_that_is_about_to_stop_hands_over_some_of_what_it_leads() -> None:
+    state = apply_all(THREE, [TopicCreated("t", "id-1", 3, 1), TopicCreated("u", "id-2", 2, 1)])
+    after = apply_all(state, decide_hand_over(state, 1, 2, count_max=4).records)
+    assert (after.leader_counts[1], 1 in after.unfenced_brokers) == (1, True)
+    assert after.leadership(TopicPartition("u", 1)) == state.leadership(TopicPartition("u", 1))
+    assert refusal(decide_hand_over(state, 1, 1, count_max=4).response)[0] is ErrorCode.STALE_BROKER_EPOCH
+    alone = cluster(LEVEL, *unfenced(0, 1), TopicCreated("t", "id-1", 2, 0))
+    assert decide_hand_over(alone, 0, 1, count_max=4) == Step(None, ())
 
 
 def test_last_unfenced_broker_shuts_down_with_what_it_leads() -> None:

@@ -14,9 +14,12 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerStarted,
     BrokerUnfenced,
+    ClusterRecord,
     FeatureLevel,
     ProducerIdsAllocated,
     ProducerNamed,
+    ReplicasAssigned,
+    TopicCreated,
 )
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
@@ -172,5 +175,49 @@ def test_heartbeat_tells_of_names_in_use_unless_it_is_refused() -> None:
         stale = BrokerHeartbeat(1, 1, "life-1", 0, False, 0, used_producer_ids=[7])
         assert isinstance(await bench.heartbeats.take(stale), Refused)
         assert bench.uses.take_all() == set()
+
+    run_virtually(run())
+
+
+def follower(broker_id: int, broker_epoch: int) -> list[ClusterRecord]:
+    return [
+        BrokerStarted(broker_id, f"far-{broker_id}", 9094, None, f"life-{broker_id}", broker_epoch, 0, 1),
+        BrokerUnfenced(broker_id, broker_epoch),
+    ]
+
+
+def test_leaders_of_a_broker_that_wants_to_stop_move_in_portions_and_then_it_is_fenced() -> None:
+    """A partition is without service while the leaders of its portion are opened, and not longer."""
+
+    async def run() -> None:
+        bench = Bench()
+        bench.metadata.cluster = apply_all(
+            bench.metadata.cluster, [*follower(1, 2), *follower(2, 3), TopicCreated("t", "id-1", 50, 1)]
+        )
+        bench.heartbeats.begin([])
+        bench.metadata.applied_offset = 9
+        heartbeat = BrokerHeartbeat(1, 2, "life-1", 0, True, 100, (), {})
+        assert not isinstance(await bench.heartbeats.take(heartbeat), Refused)
+        left = []
+        while 1 in bench.metadata.cluster.unfenced_brokers:
+            await bench.heartbeats.look([])
+            left.append(bench.metadata.cluster.leader_counts.get(1, 0))
+        assert left == [34, 18, 2, 0]
+
+    run_virtually(run())
+
+
+def test_leaders_go_back_to_a_preferred_broker_in_portions() -> None:
+    async def run() -> None:
+        bench = Bench()
+        away = [TopicCreated("t", "id-1", 40, 0), ReplicasAssigned("t", "id-1", 0, 40, "1,0")]
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, [*follower(1, 2), *away])
+        bench.heartbeats.begin([])
+        await asyncio.sleep(BrokerConfig().leader_imbalance_check_interval_seconds)
+        back = []
+        for _ in range(3):
+            await bench.heartbeats.balance()
+            back.append(bench.metadata.cluster.leader_counts.get(1, 0))
+        assert back == [16, 32, 40]
 
     run_virtually(run())
