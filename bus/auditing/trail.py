@@ -16,6 +16,7 @@ from bus.auditing.events import AuditEvent, AuditKind, cut
 
 ROWS_MAX = 10_000
 GRANTS_MAX = 10_000  # that are counted at once
+CHANGES_MAX = 2_000  # rows about changes that are kept beside so many others
 GRANT_INTERVAL_MS = 60_000
 
 _Grant = tuple[str, str, str, str]  # principal, operation, type and name of the resource
@@ -29,8 +30,9 @@ class AuditTrail:
         self._lost = 0
 
     def add(self, event: AuditEvent) -> None:
-        """A row of its own."""
-        if len(self._rows) >= ROWS_MAX:
+        """A row of its own. Who may do nothing can have as many denials as it likes: they crowd out no change."""
+        is_change = event.kind is AuditKind.CHANGE
+        if len(self._rows) >= (ROWS_MAX + GRANTS_MAX + CHANGES_MAX if is_change else ROWS_MAX):
             self._lost += 1
         else:
             self._rows.append(cut(event))
@@ -64,6 +66,6 @@ class AuditTrail:
     def put_back(self, events: Sequence[AuditEvent]) -> None:
         """They could not be written; of too many the newest are given up."""
         self._rows.extendleft(reversed(events))
-        while len(self._rows) > ROWS_MAX + GRANTS_MAX:
+        while len(self._rows) > ROWS_MAX + GRANTS_MAX + CHANGES_MAX:
             self._rows.pop()
             self._lost += 1

@@ -67,6 +67,7 @@ def test_rows_that_could_not_be_written_come_first_again(monkeypatch: pytest.Mon
 def test_rows_that_are_put_back_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t, "ROWS_MAX", 2)
     monkeypatch.setattr(t, "GRANTS_MAX", 0)
+    monkeypatch.setattr(t, "CHANGES_MAX", 0)
     trail = t.AuditTrail()
     trail.add(denial(3))
     trail.put_back([denial(1), denial(2)])
@@ -95,3 +96,21 @@ def test_long_texts_are_cut_before_they_wait() -> None:
     rows = trail.take(10, MINUTE + 1)
     assert [len(row.resource) for row in rows] == [TEXT_LENGTH_MAX] * 2
     assert rows[1].count == 2
+
+
+def test_denials_and_grants_crowd_out_no_change() -> None:
+    trail = t.AuditTrail()
+    change = AuditEvent(2, AuditKind.CHANGE, "User:a", operation="Alter", resource="orders")
+    for number in range(t.GRANTS_MAX):
+        trail.add_grant(grant(1, str(number)))
+    for number in range(t.ROWS_MAX + 5):
+        trail.add(denial(1, str(number)))
+    taken = trail.take(1_000, MINUTE + 1)
+    trail.put_back(taken)
+    trail.add(change)
+    rows = trail.take(t.ROWS_MAX + t.GRANTS_MAX + t.CHANGES_MAX, MINUTE + 2)
+    assert rows[-1] == change
+    for _ in range(t.ROWS_MAX + t.GRANTS_MAX + t.CHANGES_MAX + 5):
+        trail.add(change)
+    rows = trail.take(10**6, MINUTE + 3)
+    assert len(rows) == t.ROWS_MAX + t.GRANTS_MAX + t.CHANGES_MAX
