@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bus.client.config.profiles import Profile, default_path, load_profile
+from bus.client.config.profiles import Profile, default_path, load_profile, warn_of_readers
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
     KEY_SETTINGS,
@@ -53,6 +53,9 @@ _HIDES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(CLIENT_ID_SETTINGS, _CLIENT),
     **dict.fromkeys(PLACE_SETTINGS, _TOKEN_PLACE),
 }
+
+# Each names a file that holds nothing but a secret.
+_SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_file"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,9 @@ def with_defaults(given: Mapping[str, Any]) -> FoundSettings:
     for source, origin in ((environment, " (of the environment)"), (_options, ""), (given, "")):
         values = overlay(source, values)
         origins.update(dict.fromkeys(source, origin))
+    for name in _SECRET_FILES & values.keys():
+        if values[name] and isinstance(values[name], str):
+            warn_of_readers(Path(values[name]).expanduser())
     return FoundSettings(values, origins)
 
 

@@ -234,6 +234,17 @@ def test_file_with_secrets_that_others_may_read_is_warned_of_once(
         assert said == []
 
 
+@pytest.mark.parametrize(("mode", "is_warned_of"), [(0o600, False), (0o644, True)])
+def test_file_of_a_password_that_others_may_read_is_warned_of(
+    file: Path, mode: int, is_warned_of: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = file.parent / "alice.secret"
+    secret.write_text("hush\n")
+    secret.chmod(mode)
+    parse_config(AdminConfig, {"profile": "file"})
+    assert [f"{secret} holds secrets" in record.getMessage() for record in caplog.records] == [True] * is_warned_of
+
+
 def test_secrets_of_a_profile_are_shown_nowhere() -> None:
     config = parse_config(AdminConfig, {"profile": "prod"})
     assert "hush" not in repr(config) + repr(security_of(config))
