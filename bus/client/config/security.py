@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.client.config.tokens import is_token_setting, oauth_method, token_provider, tokens_of
+from bus.client.config.tokens import environment_secret, is_token_setting, oauth_method, token_provider, tokens_of
 from bus.client.config.values import checked_by, conflict, flag, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
@@ -196,6 +196,10 @@ def _mechanism_of(config: SecurityConfig) -> str:
     return config.sasl_mechanism or config.sasl_mechanisms
 
 
+def _jaas_options(config: SecurityConfig) -> Mapping[str, str]:
+    return parse_jaas(config.sasl_jaas_config) if config.sasl_jaas_config else {}
+
+
 def _login_of(config: SecurityConfig) -> ClientLogin | TokenLogin:
     """Raises `BusError` INVALID_CONFIG."""
     if config.sasl_mechanism and config.sasl_mechanisms and config.sasl_mechanism != config.sasl_mechanisms:
@@ -203,7 +207,7 @@ def _login_of(config: SecurityConfig) -> ClientLogin | TokenLogin:
     chosen = _mechanism_of(config)
     if not chosen:
         raise conflict(f"sasl_mechanism: expected one of {', '.join(MECHANISMS)}, found none")
-    options = parse_jaas(config.sasl_jaas_config) if config.sasl_jaas_config else {}
+    options = _jaas_options(config)
     if chosen == OAUTHBEARER:
         return TokenLogin(tokens_of(config, options))
     if options and (config.sasl_username or config.sasl_password):
@@ -225,6 +229,8 @@ def with_passwords(config: ConfigT) -> ConfigT:
     found = {name: getattr(config, name) for name in PASSWORD_FILES if getattr(config, name)}
     read = {PASSWORD_FILES[name]: _read_secret(name, Path(path).expanduser()) for name, path in found.items()}
     changes: dict[str, Any] = {**read, **dict.fromkeys(found, "")}
+    if config.security_protocol in SASL_PROTOCOLS and _mechanism_of(config) == OAUTHBEARER:
+        changes |= environment_secret(config, _jaas_options(config))
     config = replace(config, **changes)
     if config.security_protocol in SASL_PROTOCOLS:
         _login_of(config)

@@ -1,8 +1,8 @@
 """The settings of a client that say where its token for OAUTHBEARER comes from.
 
 Kafka's names, librdkafka's and the options of a line of JAAS mean the same. A client secret that no source of settings
-has is taken from the environment alone (`SECRET_VARIABLE`): so a job of Spark can name the other settings, and its plan
-has no secret.
+has is taken from the environment alone (`SECRET_VARIABLE`): so a job of Spark can name the other settings, and its
+options have no secret.
 """
 
 from __future__ import annotations
@@ -82,6 +82,14 @@ def tokens_of(config: TokenConfig, options: Mapping[str, str]) -> TokenSettings:
     return TokenSettings(document) if document.path is not None else _client_credentials(config, document, options)
 
 
+def environment_secret(config: TokenConfig, options: Mapping[str, str]) -> dict[str, str]:
+    """The setting that the environment has in place of a secret that is missing; empty: none is missing, or there."""
+    secret_file, found = config.sasl_oauthbearer_client_secret_file, os.environ.get(SECRET_VARIABLE, "")
+    if not found or secret_file or _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", "")):
+        return {}
+    return {CLIENT_SECRET_SETTINGS[0]: found}
+
+
 def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
     try:
         return parse_url(
@@ -98,8 +106,6 @@ def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[
     secret_file = config.sasl_oauthbearer_client_secret_file
     if client_secret and secret_file:
         raise conflict(f"expected either {CLIENT_SECRET_SETTINGS[0]} or {_SECRET_FILE}, found both")
-    if not client_secret and not secret_file:
-        client_secret = os.environ.get(SECRET_VARIABLE, "")
     if not client_id or not (client_secret or secret_file):
         raise conflict(
             f"expected {CLIENT_ID_SETTINGS[0]} and {CLIENT_SECRET_SETTINGS[0]} (or {_SECRET_FILE}, or in the "

@@ -234,10 +234,12 @@ def test_a_token_may_be_in_a_file_or_come_from_a_function() -> None:
 
 
 def test_the_secret_alone_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a program that names the other settings: executors of Spark have it there, and no plan has it."""
+    """Of a program that names the other settings: a driver of Spark has it there, and no option has it."""
     monkeypatch.setenv("BUS_SASL_OAUTHBEARER_CLIENT_SECRET", "from there")
     without = {**OAUTH, "sasl_oauthbearer_client_secret": ""}
-    found = security_of(parse_config(AdminConfig, without)).login
+    config = parse_config(AdminConfig, without)
+    monkeypatch.delenv("BUS_SASL_OAUTHBEARER_CLIENT_SECRET")  # as on an executor, which gets the config
+    found = security_of(config).login
     assert isinstance(found, TokenLogin)
     assert found.tokens.client_secret == "from there"
     named = security_of(parse_config(AdminConfig, OAUTH)).login
