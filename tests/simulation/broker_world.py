@@ -96,7 +96,7 @@ class BrokerLife:
         self.held: list[Callable[[], None]] = []  # what goes on with a life that is paused
         self.locks: list[MemoryLock] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.context = contextvars.copy_context()
+        self.context = contextvars.Context()  # a process of its own: it has nothing of the call during which it began
         self.context.run(_living_in.set, self)
         stopping = Stopping()
         self.server = Server(world, self, stopping)
