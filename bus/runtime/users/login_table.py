@@ -33,7 +33,7 @@ class Proof:
     credential_mechanism: str = ""
 
     def holds(self, users: Users) -> bool:
-        return self.credential is None or users.find(self.name, self.credential_mechanism) is self.credential
+        return self.credential is None or users.find(self.name, self.credential_mechanism) == self.credential
 
 
 class Login:

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from bus.runtime.users import login_table as t
+from bus.scram import ScramCredential
+from bus.users.users import ScramCredentialSet, Users, apply_all
 
 PROOF = t.Proof("User:alice", "alice", "PLAIN")
 
@@ -45,3 +47,20 @@ def test_each_login_still_expires_at_its_time(monkeypatch: pytest.MonkeyPatch) -
         assert not late.is_ended
 
     asyncio.run(do())
+
+
+def test_a_password_that_is_set_again_as_it_was_ends_no_login() -> None:
+    """The call that sets it may come twice: salt and iterations are the caller's, so the credential is the same."""
+
+    def users(salt: bytes) -> Users:
+        return apply_all(
+            Users(), [ScramCredentialSet("alice", "SCRAM-SHA-256", ScramCredential(salt, b"s", b"k", 4096))]
+        )
+
+    before = users(b"salt")
+    credential = before.find("alice", "SCRAM-SHA-256")
+    proof = t.Proof("User:alice", "alice", "PLAIN", credential, "SCRAM-SHA-256")
+    assert proof.holds(before)
+    assert proof.holds(users(b"salt"))
+    assert not proof.holds(users(b"other salt"))
+    assert not proof.holds(Users())
