@@ -101,8 +101,8 @@ class MetadataMaintenance:
             async with time_limit(_FINISH_S_MAX):
                 await self._finish()
         self._is_stopped = True
-        if self._snapshot is not None:
-            await asyncio.wait([self._snapshot])
+        if snapshot := self._snapshot_under_way:
+            await asyncio.wait(snapshot)
         self.stop(Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down"))
         await self._maintenance.join()
 
@@ -112,8 +112,12 @@ class MetadataMaintenance:
         self._maintenance.stop(reason)
 
     async def _finish(self) -> None:
-        while under_way := [*self._maintenance.under_way, *filter(None, [self._snapshot])]:
+        while under_way := [*self._maintenance.under_way, *self._snapshot_under_way]:
             await asyncio.wait(under_way)
+
+    @property
+    def _snapshot_under_way(self) -> list[asyncio.Task[None]]:
+        return [] if self._snapshot is None or self._snapshot.done() else [self._snapshot]
 
     async def write_last_checkpoint(self) -> None:
         """After `end`."""
@@ -123,7 +127,7 @@ class MetadataMaintenance:
 
     def _begin_snapshot_if_due(self) -> None:
         state = self._table.state
-        if self._snapshot is not None or self._is_stopped or state.high_watermark < self._no_snapshot_before:
+        if self._snapshot_under_way or self._is_stopped or state.high_watermark < self._no_snapshot_before:
             return
         if is_snapshot_due(state.high_watermark - state.log_start, self._changes.cluster):
             self._snapshot = self._tasks.start(self._write_snapshot(), "snapshot")

@@ -386,7 +386,8 @@ class PartitionMaintenance:
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._running, self._checkpoint, self._cleaning) if task is not None]
+        """Without those that were cancelled before they began, which could not say that they are over."""
+        return [task for task in (self._running, self._checkpoint, self._cleaning) if task and not task.done()]
 
     async def finish(self) -> None:
         """Wait for what is under way, and for what that makes due. May be cancelled."""
