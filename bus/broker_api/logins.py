@@ -162,7 +162,7 @@ class LoginApi:
     def _note_checked(self, key: bytes, checking: asyncio.Task[Login | None]) -> None:
         del self._checking[key]
         if not checking.cancelled():
-            checking.exception()  # of which nobody hears if all that asked have gone
+            checking.exception()  # all callers may have gone: asyncio would log an exception that was never retrieved
 
     async def _check_password(self, key: bytes, name: str, password: str, caller: Caller) -> Login | None:
         """Goes on if the call that asked is cancelled, and is counted and reported all the same: else a caller would

@@ -2,8 +2,8 @@
 
 Guards one promise: the numbers are Kafka's. A rate is the sum of the last `windows` samples of `window_s` each, over
 the time since the oldest of them began, but at least over all windows but one (Kafka's `Rate`): so an entity that was
-idle may use ten seconds' worth at once. A bucket of tokens (KIP-599) is for what costs much and comes seldom. Nobody is
-told to wait longer than `WAIT_S_MAX`, however small the quota is.
+idle may use ten seconds' worth at once. A bucket of tokens (KIP-599) is for what costs much and comes seldom. No
+wait is longer than `WAIT_S_MAX`, however small the quota is.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ distinguished name: `RULE:pattern/replacement/` with `L` or `U` behind it for sm
 matches the whole name, and `DEFAULT`, the name as it is. A slash in a pattern is written `\\/`; `$1` in a replacement
 is the first group of the pattern. `SPIFFE` is about certificates with a SPIFFE id, which is then the name, and
 `SPIFFE:domain` about those of one trust domain. Guards one promise: where a rule asks for SPIFFE ids, a certificate
-with several URIs, one of them a SPIFFE id, has no principal (X.509-SVID, section 2), whatever other rules would say.
+with several URIs, one of them a SPIFFE id, has no principal (X.509-SVID, section 2), even if another rule matches it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many leaders move at once where nobody is in a hurry: an election, or a broker that is about to stop.
+"""How many leaders move at once in a planned move: an election, or the shutdown of a broker.
 
 A partition is without service from the record that moves it until its new leader has fenced and opened it, and a broker
 opens one partition after another. So leaders move in portions: each partition waits for those of its own portion only.

@@ -81,7 +81,7 @@ class LoginTable:
         return self._logins.get(key)
 
     def add(self, key: bytes, proof: Proof, expires_s: float) -> Login | None:
-        """None: there are too many. Of one name, the oldest makes room: whoever had it logs in again."""
+        """None: there are too many. If one name has too many, its oldest login ends, and that client logs in again."""
         names = self._by_name.setdefault(proof.name, {})
         if len(names) >= LOGINS_OF_A_NAME_MAX:
             self._end(self._logins[next(iter(names))])

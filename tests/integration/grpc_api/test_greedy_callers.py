@@ -61,7 +61,7 @@ def test_thousand_streams_of_one_caller_are_refused_above_the_limit_until_some_a
                 next(BusStub(channel).Fetch(iter([fetch()])))
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
         assert "client.streams.count.max" in refused.value.details()  # type: ignore[attr-defined]
-        # Calls that are no streams are not concerned, whoever makes them.
+        # The bound is for streams only: a unary call of the same caller is answered.
         assert BusStub(channel).FetchOnce(fetch(), timeout=20).correlation_id == 1
         for stream, requests in streams:
             requests.put(None)
