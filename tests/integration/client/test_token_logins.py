@@ -25,7 +25,7 @@ from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.oauth.messages import client_response
-from tests.integration.client.test_logins import values_of
+from tests.integration.client.test_logins import check_that_ending_streams_cost_nothing, values_of
 from tests.support.broker_thread import run_on, running_broker
 from tests.support.identity_provider import (
     AUDIENCE,
@@ -451,19 +451,7 @@ def test_streams_end_with_their_token_and_the_producer_goes_on_without_loss_or_d
     monkeypatch.setattr("bus.client.connection.logins._RENEWED_AFTER", 1_000.0)
     settings = by_function(lambda: provider.token("alice", life_s=1))
     with running_broker(tmp_path / "root", config=serving(provider)) as broker:
-        with Producer(
-            address_of(broker), **settings, enable_idempotence=is_idempotent, linger_ms=0, batch_size=64
-        ) as producer:
-            futures = []
-            while caplog.text.count("the session has expired") < 2:
-                futures.append(producer.send("numbers", str(len(futures)).encode()))
-                futures[max(0, len(futures) - 50)].result(timeout=30)
-            for future in futures:
-                future.result(timeout=30)
-        found = values_of(broker, "numbers")
-        assert sorted(found, key=int) == [str(one).encode() for one in range(len(futures))]
-        if is_idempotent:
-            assert found == sorted(found, key=int)
+        check_that_ending_streams_cost_nothing(broker, settings, caplog, is_idempotent=is_idempotent)
 
 
 # ------------------------------------------------------------ brokers
