@@ -350,8 +350,10 @@ class MetadataLog:
             return [Step(refused) for _ in decisions], state
         steps = []
         for decide in decisions:
-            steps.append(decide(state))
-            state = apply_all(state, steps[-1].records)
+            step = decide(state)
+            steps.append(step)
+            if step.records:
+                state = apply_all(state, step.records)
         return steps, state
 
     async def _check_ready(self) -> Refused | None:
