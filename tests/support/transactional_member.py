@@ -40,9 +40,12 @@ def main(address: str, transactional_id: str, journal: str) -> None:
         max_poll_records=20,
     )
     consumer.subscribe(["orders"])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # until the run takes signals itself
     Journal(Path(journal))
     consumer.run(
         double,
+        stop=stop,
         transactional_id=transactional_id,
         producer_configs={"transaction_timeout_ms": 3_000},
         order="key",
