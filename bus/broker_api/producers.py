@@ -40,7 +40,13 @@ class ProducerApi:
         self._request_timeout_ms = request_timeout_ms
 
     async def init(
-        self, name: str | None, *, producer_id: int | None, producer_epoch: int, keeps_epoch: bool
+        self,
+        name: str | None,
+        *,
+        producer_id: int | None,
+        producer_epoch: int,
+        keeps_epoch: bool,
+        instance_id: bytes = b"",
     ) -> ProducerIdentity | Refused:
         """`producer_id` and `producer_epoch`: what the caller has been so far."""
         if producer_epoch and producer_id is None:
@@ -50,6 +56,7 @@ class ProducerApi:
             producer_id=producer_id,
             producer_epoch=None if producer_id is None else producer_epoch,
             keeps_epoch=keeps_epoch,
+            instance_id=instance_id,
         )
 
     async def resume(

@@ -99,6 +99,34 @@ def test_ids_are_not_given_again_after_kill_9(tmp_path: Path) -> None:
     assert [epoch for _, epoch in named] == [0, 1, 2]
 
 
+FIRST, SECOND = b"1" * 16, b"2" * 16
+
+
+def test_a_late_repeat_of_the_first_request_does_not_fence_its_own_instance(stub: bus_pb2_grpc.BusStub) -> None:
+    asked = pb.InitProducerIdRequest(name="orders", instance_id=FIRST)
+    with ThreadPoolExecutor(8) as threads:
+        answers = set(threads.map(lambda _: identity(stub.InitProducerId(asked)), range(8)))
+    (first,) = answers
+    assert produce(stub, first, 0).error_code == 0
+    assert identity(stub.InitProducerId(asked)) == first
+    assert produce(stub, first, 1).error_code == 0
+
+
+def test_a_repeat_behind_another_instance_is_a_new_one(stub: bus_pb2_grpc.BusStub) -> None:
+    asked = pb.InitProducerIdRequest(name="invoices", instance_id=FIRST)
+    producer_id, epoch = identity(stub.InitProducerId(asked))
+    other = pb.InitProducerIdRequest(name="invoices", instance_id=SECOND)
+    assert identity(stub.InitProducerId(other)) == (producer_id, epoch + 1)
+    assert identity(init(stub, "invoices")) == (producer_id, epoch + 2), "an instance that does not say who it is"
+    assert identity(stub.InitProducerId(other)) == (producer_id, epoch + 3)
+    assert identity(stub.InitProducerId(asked)) == (producer_id, epoch + 4)
+
+
+def test_the_id_of_an_instance_has_16_bytes(stub: bus_pb2_grpc.BusStub) -> None:
+    answer = stub.InitProducerId(pb.InitProducerIdRequest(name="orders", instance_id=b"short"))
+    assert answer.error_message == "expected the id of an instance as 16 bytes, found 5"
+
+
 def test_two_brokers_on_one_root_never_give_the_same_id(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with running_broker(root, storage=open_storage(str(root), exclusive=False)) as old, stub_of(old.port) as to_old:

@@ -165,12 +165,17 @@ def init_producer_id(
     producer_epoch: int | None = None,
     *,
     keep_epoch: bool = False,
+    instance_id: bytes = b"",
     deadline_ms: float | None = None,
 ) -> tuple[int, int]:
-    """Producer id and epoch. Those that the caller gives are its present ones, to be followed by a higher epoch. Raises
-    `BusError`."""
+    """Producer id and epoch. Those that the caller gives are its present ones, to be followed by a higher epoch. The
+    first request of an instance may be repeated with the same `instance_id`. Raises `BusError`."""
     request = pb.InitProducerIdRequest(
-        name=name or "", producer_id=producer_id, producer_epoch=producer_epoch or 0, keep_epoch=keep_epoch
+        name=name or "",
+        producer_id=producer_id,
+        producer_epoch=producer_epoch or 0,
+        keep_epoch=keep_epoch,
+        instance_id=instance_id,
     )
     answer = cluster.call("InitProducerId", request, deadline_ms=deadline_ms)
     if answer.error_code:

@@ -12,6 +12,7 @@ import math
 import queue
 import threading
 import time
+import uuid
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig
@@ -68,6 +69,7 @@ class ProducerThreads:
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._runner: threading.Thread | None = None
         self._identity_lock = threading.Lock()
+        self._instance_id = uuid.uuid4().bytes if config.name else b""
         self.is_closed = False
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.pack = self._encoder.pack
@@ -142,6 +144,7 @@ class ProducerThreads:
                 self._config.name,
                 errand.producer_id,
                 errand.producer_epoch,
+                instance_id=self._instance_id,
                 deadline_ms=deadline_ms,
             )
         except BusError as error:

@@ -201,6 +201,7 @@ class ProducerHandler:
             producer_id=request.producer_id if request.HasField("producer_id") else None,
             producer_epoch=request.producer_epoch,
             keeps_epoch=request.keep_epoch,
+            instance_id=request.instance_id,
         )
         if isinstance(identity, Refused):
             return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), identity)

@@ -433,20 +433,22 @@ class RecordError(_message.Message):
     def __init__(self, index: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class InitProducerIdRequest(_message.Message):
-    __slots__ = ("name", "producer_id", "producer_epoch", "keep_epoch", "transactional_id", "transaction_timeout_ms")
+    __slots__ = ("name", "producer_id", "producer_epoch", "keep_epoch", "transactional_id", "transaction_timeout_ms", "instance_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     KEEP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     producer_id: int
     producer_epoch: int
     keep_epoch: bool
     transactional_id: str
     transaction_timeout_ms: int
-    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., keep_epoch: _Optional[bool] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ...) -> None: ...
+    instance_id: bytes
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., keep_epoch: _Optional[bool] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ..., instance_id: _Optional[bytes] = ...) -> None: ...
 
 class InitProducerIdResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "producer_id", "producer_epoch")

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
@@ -36,6 +38,14 @@ from bus.runtime.tasks import TaskScope
 _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_S_MIN = 1.0
+_INSTANCE_ID_BYTES = 16
+_INSTANCES_MAX = 10_000  # a repeat comes within seconds of the request
+
+
+class _Instance(NamedTuple):
+    instance_id: bytes
+    identity: ProducerIdentity  # that was decided for it; committed if the name has it
+    controller_epoch: int  # of that decision: under another one the same epoch may have gone to another instance
 
 
 class Producers:
@@ -65,6 +75,7 @@ class Producers:
         self._ids = ProducerIdPool(self._allocate, tasks)
         self._uses = uses
         self._seen_ms: dict[int, int] = {}
+        self._instances: OrderedDict[str, _Instance] = OrderedDict()  # by name, the last ones that were answered
         self._swept_epoch = -1  # the controller epoch at the last look
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -84,14 +95,19 @@ class Producers:
         producer_id: int | None = None,
         producer_epoch: int | None = None,
         keeps_epoch: bool = False,
+        instance_id: bytes = b"",
     ) -> ProducerIdentity | Refused:
         """Without a name: an id that no producer ever had, at epoch 0, and only one in a thousand costs a commit. With
         it: that name's id and an epoch that it never had, committed before the answer; then every lower epoch is
         fenced.
 
         `producer_id` and `producer_epoch` are those of a caller that has the name's identity. One that `keeps_epoch`
-        gets the identity as it is, and no epoch is fenced. Refused as `decide_init_producer` says, or INVALID_REQUEST
-        (an identity, or an epoch to keep, without a name). Raises `NotController`.
+        gets the identity as it is, and no epoch is fenced. A caller without an identity that repeats its request with
+        the same `instance_id` (16 bytes) gets the same answer for as long as the name has that identity and this
+        controller remembers the instance: it remembers those of 10,000 names, in memory.
+
+        Refused as `decide_init_producer` says, or INVALID_REQUEST (an identity, or an epoch to keep, without a name; an
+        `instance_id` of another length). Raises `NotController`.
         """
         self._metadata.check_is_controller()
         current = None if producer_id is None else ProducerIdentity(producer_id, producer_epoch or 0)
@@ -105,7 +121,7 @@ class Producers:
             unnamed = await self._ids.take()
             return unnamed if isinstance(unnamed, Refused) else ProducerIdentity(unnamed, 0)
         command = InitProducer(name, current, keeps_epoch)
-        refused = check_init_producer(command)
+        refused = check_init_producer(command) or _check_instance_id(instance_id)
         if refused is not None:
             return refused
         new_id: int | None = None
@@ -115,12 +131,35 @@ class Producers:
                 if isinstance(taken, Refused):
                     return taken
                 new_id = taken
-            (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
+            (answer,) = await self._metadata.change(
+                [functools.partial(self._decide_init, command=command, new_id=new_id, instance_id=instance_id)]
+            )
             if isinstance(answer, ProducerIdentity):
                 self._uses.note(answer.producer_id)
                 await self._wait_until_followed(self._metadata.applied_offset)  # every broker fences lower epochs
             if answer is not None:  # else the name has come to need a new id meanwhile
                 return answer
+
+    def _decide_init(
+        self, state: ClusterState, command: InitProducer, new_id: int | None, instance_id: bytes
+    ) -> Step[ClusterRecord, ProducerIdentity | Refused | None]:
+        if new_id is None and needs_new_id(state, command):
+            return Step(None)
+        is_first = bool(instance_id) and command.current is None and not command.keeps_epoch
+        named = state.producers.by_name.get(command.name)
+        if is_first and named is not None:
+            known = _Instance(instance_id, named.identity, self._metadata.leader_epoch)
+            if self._instances.get(command.name) == known:
+                return Step(named.identity)
+        step = decide_init_producer(state, command, new_producer_id=new_id)
+        if step.records:
+            self._instances.pop(command.name, None)
+        if is_first and isinstance(step.response, ProducerIdentity):
+            # Before the commit: a repeat may be decided next. If the commit fails, the name does not have the identity.
+            self._instances[command.name] = _Instance(instance_id, step.response, self._metadata.leader_epoch)
+            if len(self._instances) > _INSTANCES_MAX:
+                self._instances.popitem(last=False)
+        return step
 
     def check(self, stamp: ProducerStamp) -> Refused | None:
         """Why nothing of this identity may be appended here; None if it may be. For every batch: one look-up. Where
@@ -205,9 +244,10 @@ class Producers:
             self._seen_ms = {key: ms for key, ms in self._seen_ms.items() if known.get(key) is not None}
 
 
-def _decide_init(
-    state: ClusterState, command: InitProducer, new_id: int | None
-) -> Step[ClusterRecord, ProducerIdentity | Refused | None]:
-    if new_id is None and needs_new_id(state, command):
-        return Step(None)
-    return decide_init_producer(state, command, new_producer_id=new_id)
+def _check_instance_id(instance_id: bytes) -> Refused | None:
+    if len(instance_id) in (0, _INSTANCE_ID_BYTES):
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"expected the id of an instance as {_INSTANCE_ID_BYTES} bytes, found {len(instance_id)}",
+    )
