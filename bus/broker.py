@@ -30,7 +30,7 @@ from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
-from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, RunningBroker
+from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker
 from bus.oauth.documents import read_document
 from bus.oauth.token_sources import TokenSource
 from bus.ports import Clock, Storage
@@ -365,16 +365,21 @@ class Broker:
 
 
 def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
-    """Of each listener with TLS, by its name; listeners with the same files share them. Raises `ConfigError`."""
-    opened: dict[KeyFiles, WatchedKeyMaterial] = {}
-    for name, files in config.key_files.items():
-        if files in opened:
+    """Of each listener with TLS, by its name; listeners with the same files and rules share them. Raises
+    `ConfigError`."""
+    opened: dict[tuple[KeyFiles, NameChanges], WatchedKeyMaterial] = {}
+    found = {}
+    for listener in config.serving_listeners:
+        if not listener.has_tls:
             continue
-        try:
-            opened[files] = WatchedKeyMaterial(files)
-        except KeyMaterialFault as fault:
-            raise ConfigError(f"listener {name}: {fault}") from None
-    return {name: opened[files] for name, files in config.key_files.items()}
+        files, may_change = config.key_files[listener.name], config.name_changes_of(listener)
+        if (files, may_change) not in opened:
+            try:
+                opened[files, may_change] = WatchedKeyMaterial(files, may_change=may_change)
+            except KeyMaterialFault as fault:
+                raise ConfigError(f"listener {listener.name}: {fault}") from None
+        found[listener.name] = opened[files, may_change]
+    return found
 
 
 def _new_key_directory(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> KeyDirectory:

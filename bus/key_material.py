@@ -1,8 +1,8 @@
 """A private key, its certificates and those that are trusted, as PEM in files or settings: read, checked, read again.
 
-Guards one promise: what is given out belongs together and is valid at that time, and files that were changed to
-something else (half written, another key, expired) leave what was read before in use. Nothing of a key is in an error,
-a `repr` or the log.
+Guards two promises: what is given out belongs together and is valid at that time, and files that were changed to
+something else (half written, another key, expired) leave what was read before in use; a change of files gives nobody
+another name, unless that is allowed. Nothing of a key is in an error, a `repr` or the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bus.errors import count_of
-from bus.model import InlinePem, KeyFiles
+from bus.model import ANY_NAMES, InlinePem, KeyFiles, NameChanges
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ _LINE_CHARACTERS = 64
 _CERTIFICATE_BEGIN = re.compile(rb"-----BEGIN (?:X509 )?CERTIFICATE-----")
 _CURVES = (ec.SECP256R1.name, ec.SECP384R1.name)  # gRPC's TLS ends no handshake with a key of another kind, except RSA
 _UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
+_UNREADABLE_NAMES = (*_UNREADABLE, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE = b"\x30"
 
@@ -49,33 +50,47 @@ class KeyMaterialFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateNames:
+    subject: x509.Name
+    alternatives: frozenset[x509.GeneralName]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyMaterial:
-    """PEM, as gRPC takes it; the key is not encrypted."""
+    """PEM, as gRPC takes it; the key is not encrypted. `names`: of the own certificate."""
 
     chain: bytes | None
     key: bytes | None = field(repr=False)
     trusted: bytes | None
+    names: CertificateNames | None = None
 
 
 def read_key_material(files: KeyFiles, now: datetime) -> KeyMaterial:
     """Raises `KeyMaterialFault`."""
-    key = chain = None
+    key = chain = names = None
     if files.certificate is not None and files.key is not None:
-        key, chain = _read_pair(files.certificate, files.key, files.password, now)
+        key, chain, names = _read_pair(files.certificate, files.key, files.password, now)
     trusted = None
     if files.trusted is not None:
         trusted = _read(files.trusted)
         _certificates(files.trusted, trusted)
-    return KeyMaterial(chain, key, trusted)
+    return KeyMaterial(chain, key, trusted, names)
 
 
 class WatchedKeyMaterial:
     """`current` is always material that was valid when it was read; `look` reads the files again if they were changed.
-    Safe to use from several threads."""
+    `may_change`: what the names may become by that. Safe to use from several threads."""
 
-    def __init__(self, files: KeyFiles, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
+    def __init__(
+        self,
+        files: KeyFiles,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        *,
+        may_change: NameChanges = ANY_NAMES,
+    ) -> None:
         """Raises `KeyMaterialFault`."""
         self._files = files
+        self._may_change = may_change
         self._now = now
         self._lock = threading.Lock()
         self._signature = self._sign()
@@ -90,6 +105,7 @@ class WatchedKeyMaterial:
                 return
             try:
                 found = read_key_material(self._files, self._now())
+                self._check_names(found.names)
             except KeyMaterialFault as fault:
                 if str(fault) != self._told:
                     self._told = str(fault)
@@ -99,6 +115,24 @@ class WatchedKeyMaterial:
             if found != self.current:
                 self.current = found
                 _log.info("certificates were changed: new connections use %s", self._files.certificate)
+
+    def _check_names(self, found: CertificateNames | None) -> None:
+        """Raises `KeyMaterialFault` for names that a reload may not give."""
+        held = self.current.names
+        if held is None or found is None:
+            return
+        where = f"{self._files.certificate}: expected"
+        if found.subject != held.subject and not self._may_change.of_subject:
+            raise KeyMaterialFault(
+                f"{where} the name of the certificate in use, {held.subject.rfc4514_string()}, found "
+                f"{found.subject.rfc4514_string()}; ssl.allow.dn.changes=true, or a restart, lets it change"
+            )
+        missing = held.alternatives - found.alternatives
+        if missing and not self._may_change.of_alternatives:
+            raise KeyMaterialFault(
+                f"{where} the alternative names of the certificate in use, found none of "
+                f"{', '.join(sorted(map(_show_name, missing)))}; ssl.allow.san.changes=true, or a restart, lets them go"
+            )
 
     def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
         """What tells whether files were changed."""
@@ -164,8 +198,24 @@ def _public_key(path: _Source, certificate: x509.Certificate) -> rsa.RSAPublicKe
     )
 
 
-def _read_pair(certificate: _Source, key_path: _Source, password: str | None, now: datetime) -> tuple[bytes, bytes]:
-    """Key and chain."""
+def _names(path: _Source, certificate: x509.Certificate) -> CertificateNames:
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return CertificateNames(certificate.subject, frozenset(extension.value))
+    except x509.ExtensionNotFound:
+        return CertificateNames(certificate.subject, frozenset())
+    except _UNREADABLE_NAMES:
+        raise KeyMaterialFault(f"{path}: expected a certificate whose extensions can be read") from None
+
+
+def _show_name(name: x509.GeneralName) -> str:
+    return str(name.value)
+
+
+def _read_pair(
+    certificate: _Source, key_path: _Source, password: str | None, now: datetime
+) -> tuple[bytes, bytes, CertificateNames]:
+    """Key, chain and names."""
     content = _read(certificate)
     certificates = _certificates(certificate, content)
     own = certificates[0]
@@ -187,4 +237,4 @@ def _read_pair(certificate: _Source, key_path: _Source, password: str | None, no
     if key.public_key() != public_key:
         raise KeyMaterialFault(f"{key_path}: expected the private key of {certificate}, found another one")
     chain = b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain, _names(certificate, own)

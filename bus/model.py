@@ -167,6 +167,18 @@ class KeyFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class NameChanges:
+    """Which names a certificate may lose while it is in use, by another one in its file: its subject, its alternative
+    names (KIP-978). Alternative names may always be added."""
+
+    of_subject: bool = False
+    of_alternatives: bool = False
+
+
+ANY_NAMES = NameChanges(of_subject=True, of_alternatives=True)
+
+
+@dataclass(frozen=True, slots=True)
 class RunningBroker:
     """The process of a broker, as it names itself in the lock of its id."""
 

@@ -54,7 +54,7 @@ from bus.config.listeners import (
 from bus.config.principals import PrincipalRules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
-from bus.model import SSL, KeyFiles
+from bus.model import SSL, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url
 from bus.sasl import MECHANISMS, OAUTHBEARER, parse_jaas
@@ -125,6 +125,12 @@ class BrokerConfig:
         "", "The trusted authorities as PEM themselves, in place of a file.", is_secret=True
     )
     ssl_truststore_type: str = string("PEM", "Form of ssl.truststore.location.", OneOf(("PEM",)))
+    ssl_allow_dn_changes: bool = boolean(
+        False, "Whether a certificate that takes the place of another one in its file may have another name."
+    )
+    ssl_allow_san_changes: bool = boolean(
+        False, "Whether a certificate that takes the place of another one in its file may lack alternative names of it."
+    )
     ssl_client_auth: str = string(
         "none",
         "Whether clients of listeners with TLS have to show a certificate. Kafka's requested: use two listeners.",
@@ -483,6 +489,11 @@ class BrokerConfig:
     def key_files(self) -> Mapping[str, KeyFiles]:
         """Of each listener with TLS, by its name. Raises `ConfigError`."""
         return {one.name: self._key_files_of(one) for one in self.serving_listeners if one.has_tls}
+
+    def name_changes_of(self, listener: Listener) -> NameChanges:
+        """What the names of its certificate may become while the broker runs."""
+        own = self.of_listener(listener)
+        return NameChanges(of_subject=own.ssl_allow_dn_changes, of_alternatives=own.ssl_allow_san_changes)
 
     def _key_files_of(self, listener: Listener) -> KeyFiles:
         own = self.of_listener(listener)

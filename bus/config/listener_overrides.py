@@ -18,10 +18,11 @@ from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 PREFIX = "listener.name."
 
 _KEY_FORMS = ("ssl.keystore.type", "ssl.truststore.type")
+_NAME_CHANGES = ("ssl.allow.dn.changes", "ssl.allow.san.changes")
 _OF_CERTIFICATES = ("ssl.client.auth", "ssl.principal.mapping.rules")
 # Key -> the protocols of listeners that have a use for it.
 LISTENER_KEYS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys((*SSL_KEY_SETTINGS, *_KEY_FORMS), TLS_PROTOCOLS),
+    **dict.fromkeys((*SSL_KEY_SETTINGS, *_KEY_FORMS, *_NAME_CHANGES), TLS_PROTOCOLS),
     **dict.fromkeys(_OF_CERTIFICATES, (SSL,)),
     "sasl.enabled.mechanisms": SASL_PROTOCOLS,
 }

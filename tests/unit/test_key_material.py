@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
-from bus.model import InlinePem, KeyFiles
+from bus.model import InlinePem, KeyFiles, NameChanges
 from tests.support.certificates import Authority, Issued
 
 NOW = datetime.now(timezone.utc)
@@ -176,3 +176,62 @@ def test_bad_change_leaves_the_earlier_certificate_and_is_told_once(
     watched.look()
     assert watched.current.chain == next_one.certificate.read_bytes()
     assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+@pytest.mark.parametrize(
+    ("may_change", "uris", "refused"),
+    [
+        (NameChanges(), ("spiffe://bus/a", "spiffe://bus/b"), None),
+        (NameChanges(), ("spiffe://bus/a", "spiffe://bus/b", "spiffe://bus/c"), None),
+        (NameChanges(), ("spiffe://bus/b",), "found none of spiffe://bus/a; ssl.allow.san.changes=true"),
+        (NameChanges(of_subject=True), (), "found none of spiffe://bus/a, spiffe://bus/b; ssl.allow.san.changes=true"),
+        (NameChanges(of_alternatives=True), (), None),
+    ],
+)
+def test_changed_files_take_no_alternative_name_away(
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    may_change: NameChanges,
+    uris: tuple[str, ...],
+    refused: str | None,
+) -> None:
+    issued = authority.issue("broker", uris=("spiffe://bus/a", "spiffe://bus/b"))
+    watched = WatchedKeyMaterial(KeyFiles(issued.certificate, issued.key), may_change=may_change)
+    first = watched.current
+    authority.issue("broker", uris=uris)  # into the same files
+    watched.look()
+    assert (watched.current is first) is (refused is not None)
+    assert refused is None or refused in caplog.text
+
+
+def test_changed_files_give_no_other_name(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    issued = authority.issue("broker")
+    files = KeyFiles(issued.certificate, issued.key)
+    strict, lenient, client = (
+        WatchedKeyMaterial(files, may_change=NameChanges()),
+        WatchedKeyMaterial(files, may_change=NameChanges(of_subject=True)),
+        WatchedKeyMaterial(files),
+    )
+    first = strict.current
+    other = authority.issue("other")
+    for mine, its in zip(pair(issued), pair(other), strict=True):
+        mine.write_bytes(its.read_bytes())
+    for watched in (strict, lenient, client):
+        watched.look()
+    assert strict.current is first
+    assert "the certificate in use, CN=broker,O=Bus\\, Ltd, found CN=other,O=Bus\\, Ltd; ssl.allow.dn" in caplog.text
+    assert lenient.current.chain == client.current.chain == other.certificate.read_bytes()
+    authority.issue("broker")  # the name of before, with a new key
+    strict.look()
+    assert strict.current.chain == issued.certificate.read_bytes()
+
+
+def test_certificate_whose_alternative_names_cannot_be_read_is_a_fault(authority: Authority) -> None:
+    broker = authority.issue("broker")
+    content = load_pem_x509_certificate(broker.certificate.read_bytes()).public_bytes(Encoding.DER)
+    names = bytes.fromhex("300687047f000001")
+    assert names in content
+    text = base64.encodebytes(content.replace(names, bytes.fromhex("300687057f000001"))).decode()
+    broker.certificate.write_text(f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n")
+    with pytest.raises(KeyMaterialFault, match=r"broker\.crt: expected a certificate whose extensions can be read"):
+        read_key_material(KeyFiles(broker.certificate, broker.key), NOW)

@@ -10,7 +10,7 @@ import pytest
 from bus.config.broker import describe_broker_config, load_broker_config
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
-from bus.model import InlinePem, KeyFiles
+from bus.model import InlinePem, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl
 
@@ -350,3 +350,12 @@ def test_listeners_have_mechanisms_of_their_own() -> None:
         load_broker_config(None, settings | {"listener.name.remote.sasl.enabled.mechanisms": "PLAIN"})
     with pytest.raises(ConfigError, match=r"of sasl.enabled.mechanisms of its listener, PLAIN, found SCRAM"):
         load_broker_config(None, settings | {"listener.name.local.sasl.enabled.mechanisms": "PLAIN"})
+
+
+def test_listeners_have_rules_of_their_own_for_new_names() -> None:
+    config = load_broker_config(None, OWN | {"listener.name.clients.ssl.allow.san.changes": "true"})
+    clients, eu, *_ = config.serving_listeners
+    assert config.name_changes_of(clients) == NameChanges(of_alternatives=True)
+    assert config.name_changes_of(eu) == NameChanges()
+    config = load_broker_config(None, OWN | {"ssl.allow.dn.changes": "true"})
+    assert config.name_changes_of(eu) == NameChanges(of_subject=True)
