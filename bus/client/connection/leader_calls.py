@@ -96,14 +96,23 @@ def _ask_each(
             by_leader.setdefault(address, []).append(partition)
     for address, portion in in_portions(by_leader, count_max):
         try:
-            for partition, answer in ask(address, portion):
-                if isinstance(answer, BusError):
-                    error = answer
-                else:
-                    found[partition] = answer
+            answers = dict(ask(address, portion))
         except BusError as failure:
             error = failure
+            continue
+        for partition in portion:
+            answer = answers[partition] if partition in answers else _unanswered(address, partition)
+            if isinstance(answer, BusError):
+                error = answer
+            else:
+                found[partition] = answer
     return error
+
+
+def _unanswered(address: str, partition: TopicPartition) -> BusError:
+    return BusError(
+        ErrorCode.UNKNOWN_SERVER_ERROR, f"expected an answer about {partition} from the broker at {address}, found none"
+    )
 
 
 def _find_leader(cluster: Cluster, partition: TopicPartition, deadline_ms: float) -> str | None:

@@ -85,6 +85,18 @@ def test_only_what_has_no_answer_is_forgotten_and_asked_again() -> None:
     assert leaders.asked == [("h:1", [A]), ("h:2", [B]), ("h:3", [B]), ("h:1", [C])]
 
 
+def test_a_partition_that_the_answer_leaves_out_is_an_error_that_names_it() -> None:
+    def forgets_b(address: str, partitions: Sequence[TopicPartition]) -> list[tuple[TopicPartition, str]]:
+        return [(partition, address) for partition in partitions if partition != B]
+
+    cluster = cast("Cluster", FakeCluster({"a": "h:1", "b": "h:1"}))
+    found, error = ask_leaders_once(cluster, [A, B], forgets_b, deadline_ms=0)
+    assert found == {A: "h:1"}
+    assert error is not None
+    assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "about b-0 from the broker at h:1, found none" in str(error)
+
+
 def test_what_is_refused_to_the_end_is_raised() -> None:
     with pytest.raises(BusError, match="moved"):
         ask(FakeCluster({"a": "h:1"}), Leaders({"h:1": MOVED}), A)
