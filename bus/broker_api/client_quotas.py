@@ -1,9 +1,15 @@
 """Quotas of callers: what each has used at this broker, and how long it waits.
 
-The quotas themselves are cluster metadata; what was used is memory of each broker, as in Kafka. Guards three promises:
-a produce request is never refused for a quota, and a fetch gets an empty answer rather than an error; a caller that
-waits is not read, whether it heeds the time that it is told or not; and where there are no quotas, none of this costs
-more than a look whether there are any.
+The quotas themselves are cluster metadata; what was used is memory of each broker, as in Kafka. Theory of operation:
+what a request uses is charged before its work is done, and one that goes over the quota is done all the same. Those who
+share the quota owe the rest then, and are held for as long as it takes to pay (`RateMeter.debt_s`). Guards four
+promises: while a caller owes something nothing is done for it, by whichever stream, call or deadline it comes; of
+callers that wait for the same debt, one goes on, and the others when they do not owe what that one used; a stream is
+not refused for a quota, it is not read, and a fetch is answered empty; and where there are no quotas, none of this
+costs more than a look whether there are any.
+
+Kafka mutes the connection that went over, and another one evades that. A call of one answer cannot be held longer than
+its caller waits: it is refused at once if it would be.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.broker_api.requests import Caller, current_caller
+from bus.broker_api.requests import BrokerStopping, Caller, OverQuota, current_caller
 from bus.client_quotas.entities import QuotaEntity, find_quota
 from bus.client_quotas.meters import RateMeter, Windows
 from bus.client_quotas.quotas import (
@@ -30,8 +36,9 @@ from bus.runtime.cluster import Cluster
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.time_limits import time_limit
 
-# Of what is left until the deadline of a call, so much at most is spent waiting: it is to be answered all the same.
+# Of what is left until the deadline of a call, so much at most is spent waiting: its work takes time as well.
 _DEADLINE_SHARE = 0.5
+_LOOK_SECONDS = 5.0  # after which who waits looks again what it owes: quotas may have changed
 
 CommandT = TypeVar("CommandT")
 AnswerT = TypeVar("AnswerT")
@@ -55,7 +62,7 @@ class ClientQuotas:
         config = cluster.config
         self._cluster = cluster
         self._stopping = stopping
-        self._meters = QuotaMeters(Windows(config.quota_window_num, config.quota_window_size_seconds))
+        self.meters = QuotaMeters(Windows(config.quota_window_num, config.quota_window_size_seconds))
         self._quotas: object = None  # of which `_by_name` was made
         self._by_name: Mapping[str, Mapping[QuotaEntity, float]] = {}
 
@@ -63,26 +70,7 @@ class ClientQuotas:
         return bool(self._cluster.state.quotas)
 
     def has(self, name: str) -> bool:
-        return name in self._tables()
-
-    def charge_request(self, caller: Caller) -> float:
-        """The seconds to wait, now that there is one request more."""
-        return self._charge(REQUEST_RATE, caller, 1)
-
-    def charge_produce(self, caller: Caller, size_bytes: int) -> float:
-        return self._charge(PRODUCER_BYTE_RATE, caller, size_bytes)
-
-    def charge_fetch(self, caller: Caller, size_bytes: int) -> tuple[float, bool]:
-        """The seconds to wait, and whether the answer is given all the same."""
-        allowance = self._find(CONSUMER_BYTE_RATE, caller)
-        if allowance is None:
-            return 0.0, True
-        return self._meters.charge_unless_over(allowance, size_bytes, _now_s())
-
-    def fetch_bytes_max(self, caller: Caller) -> int | None:
-        """So many fit into an idle caller's quota; None: there is none."""
-        allowance = self._find(CONSUMER_BYTE_RATE, caller)
-        return None if allowance is None else max(1, int(allowance.limit * self._meters.windows.burst_s))
+        return name in self.tables()
 
     async def within_mutation_quota(
         self,
@@ -94,7 +82,7 @@ class ClientQuotas:
         the others are refused with THROTTLING_QUOTA_EXCEEDED. The answers are in the order of the commands. Raises
         `NotController`: the controller keeps the meter."""
         caller = current_caller.get()
-        allowance = None if caller is None else self._find(CONTROLLER_MUTATION_RATE, caller)
+        allowance = None if caller is None else self.find(CONTROLLER_MUTATION_RATE, caller)
         if allowance is None:
             return list(await do(commands))
         self._cluster.metadata.check_is_controller()
@@ -104,7 +92,7 @@ class ClientQuotas:
         return [next(done) if refusal is None else refusal for refusal in refusals]
 
     def _take(self, allowance: Allowance, count: int) -> Refused | None:
-        wait_s = self._meters.take(allowance, count, _now_s()) if count > 0 else 0
+        wait_s = self.meters.take(allowance, count, _now_s()) if count > 0 else 0
         if wait_s <= 0:
             return None
         return Refused(
@@ -116,42 +104,42 @@ class ClientQuotas:
     def usage(self) -> list[QuotaUsage]:
         """Of all that have used something of late of which they have a quota, at this broker."""
         now_s, found = _now_s(), []
-        for name, entity, meter in self._meters.usage(now_s):
+        for name, entity, meter in self.meters.usage(now_s):
             user, client_id = _name(entity.user), _name(entity.client_id)
-            quota = find_quota(self._tables().get(name, {}), user, client_id)
+            quota = find_quota(self.tables().get(name, {}), user, client_id)
             if quota is None or quota[0] != entity:
                 continue
             limit = quota[1]
             if isinstance(meter, RateMeter):
-                rate = meter.rate(now_s)
+                rate, wait_s = meter.rate(now_s), meter.debt_s(limit, now_s)
             else:
-                rate = meter.used(limit, now_s) / self._meters.windows.burst_s
-            found.append(QuotaUsage(name, entity, limit, rate, round(meter.wait_s(limit, now_s) * 1000)))
+                rate = meter.used(limit, now_s) / self.meters.windows.burst_s
+                wait_s = meter.wait_s(limit, now_s)
+            found.append(QuotaUsage(name, entity, limit, rate, round(wait_s * 1000)))
         return found
 
-    async def pause(self, seconds: float, time_left_s: float | None = None) -> None:
-        """Wait so long, but for half of `time_left_s` at most; not beyond the beginning of the broker's end."""
-        if time_left_s is not None:
-            seconds = min(seconds, time_left_s * _DEADLINE_SHARE)
-        if seconds <= 0 or self._stopping.has_begun:
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.has_begun
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, but not beyond the beginning of the broker's end."""
+        if seconds <= 0 or self.is_stopping:
             return
         wake = asyncio.Event()
         with self._stopping.waking(wake), contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(seconds):
                 await wake.wait()
 
-    def _charge(self, name: str, caller: Caller, amount: float) -> float:
-        allowance = self._find(name, caller)
-        return 0.0 if allowance is None else self._meters.charge(allowance, amount, _now_s())
-
-    def _find(self, name: str, caller: Caller) -> Allowance | None:
-        quotas = self._tables().get(name)
+    def find(self, name: str, caller: Caller) -> Allowance | None:
+        quotas = self.tables().get(name)
         if quotas is None:
             return None
         found = find_quota(quotas, caller.principal.partition(":")[2], caller.client_id)
         return None if found is None else Allowance(name, *found)
 
-    def _tables(self) -> Mapping[str, Mapping[QuotaEntity, float]]:
+    def tables(self) -> Mapping[str, Mapping[QuotaEntity, float]]:
+        """Another object after each change of the quotas."""
         quotas = self._cluster.state.quotas
         if quotas is not self._quotas:
             self._quotas, self._by_name = quotas, by_name(quotas)
@@ -161,43 +149,92 @@ class ClientQuotas:
 class CallerPace:
     """How fast one caller is read, on one stream or for one call."""
 
-    def __init__(self, quotas: ClientQuotas, caller: Caller) -> None:
+    def __init__(self, quotas: ClientQuotas, caller: Caller, *names: str) -> None:
+        """`names`: of the quotas whose debts hold the caller; none: `request_rate`."""
         self._quotas = quotas
         self.caller = caller
-        self._until_s = 0.0
+        self._names = names or (REQUEST_RATE,)
+        self._until_s = 0.0  # for what was neither given nor charged
+        self._tables: object = None  # of which `_allowances` were found
+        self._allowances: dict[str, Allowance | None] = {}
 
     def note_request(self) -> None:
         if self._quotas.has_any():
-            self._mute(self._quotas.charge_request(self.caller))
+            self._charge(REQUEST_RATE, 1)
 
     def note_produced(self, size_bytes: int) -> int:
         """For how many milliseconds the caller is to send nothing more, and is not read."""
-        if not self._quotas.has_any():
-            return 0
-        return self._mute(self._quotas.charge_produce(self.caller, size_bytes))
+        return _ms(self._charge(PRODUCER_BYTE_RATE, size_bytes)) if self._quotas.has_any() else 0
 
     def note_fetched(self, size_bytes: int) -> tuple[int, bool]:
         """The same, and whether an answer of this size is given; else it is an empty one."""
-        if not self._quotas.has_any():
+        allowance = self._find(CONSUMER_BYTE_RATE) if self._quotas.has_any() else None
+        if allowance is None:
             return 0, True
-        wait_s, is_given = self._quotas.charge_fetch(self.caller, size_bytes)
-        return self._mute(wait_s), is_given
+        wait_s, is_given = self._quotas.meters.charge_unless_over(allowance, size_bytes, _now_s())
+        if not is_given:
+            self._until_s = max(self._until_s, _now_s() + wait_s)
+        return _ms(wait_s), is_given
 
     def fetch_bytes_max(self) -> int | None:
-        return self._quotas.fetch_bytes_max(self.caller) if self._quotas.has_any() else None
+        """So many fit into an idle caller's quota; None: there is none."""
+        allowance = self._find(CONSUMER_BYTE_RATE) if self._quotas.has_any() else None
+        return None if allowance is None else max(1, int(allowance.limit * self._quotas.meters.windows.burst_s))
+
+    @property
+    def is_held(self) -> bool:
+        return self._held_s() > 0
+
+    def throttle_ms(self) -> int:
+        """For how long the caller is held."""
+        return _ms(self._held_s())
 
     async def wait(self, time_left_s: float | None = None) -> None:
-        """Until the caller may be read, or answered, again."""
-        if self._until_s:
-            left_s = self._until_s - _now_s()
-            self._until_s = 0.0
-            await self._quotas.pause(left_s, time_left_s)
+        """Until the caller may be read, or answered, again; for half of `time_left_s` at most."""
+        until_s = float("inf") if time_left_s is None else _now_s() + time_left_s * _DEADLINE_SHARE
+        while not self._quotas.is_stopping and (seconds := min(self._held_s(), until_s - _now_s())) > 0:
+            await self._quotas.pause(min(seconds, _LOOK_SECONDS))
 
-    def _mute(self, wait_s: float) -> int:
-        if wait_s <= 0:
-            return 0
-        self._until_s = max(self._until_s, _now_s() + wait_s)
-        return min(2**31 - 1, max(1, round(wait_s * 1000)))
+    async def wait_or_refuse(self, time_left_s: float | None) -> None:
+        """Before the work of a call of one answer. Raises `OverQuota` as soon as the caller would not wait for it,
+        `BrokerStopping` if the broker stops first."""
+        deadline_s = float("inf") if time_left_s is None else _now_s() + time_left_s
+        while (seconds := self._held_s()) > 0:
+            if seconds > (deadline_s - _now_s()) * _DEADLINE_SHARE:
+                raise OverQuota(self._describe(seconds))
+            if self._quotas.is_stopping:
+                raise BrokerStopping("the broker is stopping")
+            await self._quotas.pause(min(seconds, _LOOK_SECONDS))
+
+    def _held_s(self) -> float:
+        if not (self._until_s or self._quotas.has_any()):
+            return 0.0
+        now_s = _now_s()
+        return max(0.0, self._until_s - now_s, *(self._debt_s(name, now_s) for name in self._names))
+
+    def _debt_s(self, name: str, now_s: float) -> float:
+        allowance = self._find(name)
+        return 0.0 if allowance is None else self._quotas.meters.debt_s(allowance, now_s)
+
+    def _charge(self, name: str, amount: float) -> float:
+        allowance = self._find(name)
+        return 0.0 if allowance is None else self._quotas.meters.charge(allowance, amount, _now_s())
+
+    def _find(self, name: str) -> Allowance | None:
+        tables = self._quotas.tables()
+        if tables is not self._tables:
+            self._tables, self._allowances = tables, {}
+        if name not in self._allowances:
+            self._allowances[name] = self._quotas.find(name, self.caller)
+        return self._allowances[name]
+
+    def _describe(self, seconds: float) -> str:
+        names = " or ".join(self._names)
+        return f"expected a caller within its quota ({names}), found one that is over it; retry in {seconds:.1f} s"
+
+
+def _ms(seconds: float) -> int:
+    return min(2**31 - 1, max(1, round(seconds * 1000))) if seconds > 0 else 0
 
 
 def _name(part: object) -> str:

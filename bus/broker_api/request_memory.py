@@ -9,7 +9,8 @@ of it to the others, and twelve of them leave a thirteenth (dynamic thresholds, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator
 
 # A client that has no more than this part of it is never held back by others.
 _SHARE_MIN = 1 / 1024
@@ -45,6 +46,15 @@ class RequestMemory:
         held = Held(self, client)
         held.grow_to(size_bytes)
         return held
+
+    @contextlib.contextmanager
+    def holding(self, client: Hashable, size_bytes: int) -> Iterator[None]:
+        """In this block."""
+        held = self.hold(client, size_bytes)
+        try:
+            yield
+        finally:
+            held.drop()
 
     def add(self, client: Hashable, size_bytes: int) -> None:
         self._bytes += size_bytes

@@ -26,6 +26,10 @@ class Unavailable(Exception):
     """The broker cannot answer for now; the message says why."""
 
 
+class OverQuota(Exception):
+    """The caller would have to wait for its quota for longer than it does; the message says which one, and how long."""
+
+
 class TakesLong(Exception):
     """Raised by what tries to do a request's work on the event loop: it is more than should be done there in one go."""
 

@@ -36,10 +36,17 @@ class _Sample:
     amount: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Debt:
+    until_s: float
+    limit: float  # of which it was reckoned
+
+
 @dataclass(slots=True)
 class RateMeter:
     windows: Windows
     _samples: deque[_Sample] = field(default_factory=deque)  # the oldest first; each began a window or more after it
+    _debt: _Debt | None = None
 
     def record(self, amount: float, now_s: float) -> None:
         """A negative amount takes back what was recorded."""
@@ -47,6 +54,20 @@ class RateMeter:
         if not self._samples or now_s - self._samples[-1].begin_s >= self.windows.size_s:
             self._samples.append(_Sample(now_s, 0.0))
         self._samples[-1].amount += amount
+
+    def charge(self, amount: float, limit: float, now_s: float) -> float:
+        """Record it. How long the entity has to wait now; it is in debt for so long."""
+        self.record(amount, now_s)
+        wait_s = max(self.wait_s(limit, now_s), self.debt_s(limit, now_s))
+        self._debt = _Debt(now_s + wait_s, limit) if wait_s > 0 else None
+        return wait_s
+
+    def debt_s(self, limit: float, now_s: float) -> float:
+        """For how long the entity is to use nothing more, as it was told when it was charged: also longer than the
+        windows, which forget what was worth more than they hold. The same debt is paid sooner by a higher limit."""
+        if self._debt is None:
+            return 0.0
+        return min(WAIT_S_MAX, max(0.0, self._debt.until_s - now_s) * self._debt.limit / limit)
 
     def rate(self, now_s: float) -> float:
         """Per second."""

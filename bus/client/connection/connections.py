@@ -170,6 +170,8 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
             return BusError(ErrorCode.INVALID_REQUEST, f"{what} at {address}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return BusError(ErrorCode.UNSUPPORTED_VERSION, f"{what} is not known to the server at {address}: {details}")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if details.startswith(ErrorCode.THROTTLING_QUOTA_EXCEEDED.name):
+            return BusError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{what} at {address}: {details}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return BusError(ErrorCode.RECORD_LIST_TOO_LARGE, f"{what} at {address}: {details}")
         case _:

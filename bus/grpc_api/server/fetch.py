@@ -16,6 +16,7 @@ from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument
+from bus.client_quotas.quotas import CONSUMER_BYTE_RATE
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
@@ -56,7 +57,7 @@ class FetchHandler:
         self._listener = listener
 
     async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
-        pace = CallerPace(self._quotas, caller_of(context, self._listener))
+        pace = CallerPace(self._quotas, caller_of(context, self._listener), CONSUMER_BYTE_RATE)
         room = self._api.room_for(pace.caller.connection)
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
@@ -70,7 +71,7 @@ class FetchHandler:
         stream_id = request_id.get()
         queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
         caller = caller_of(context, self._listener)
-        pace = CallerPace(self._quotas, caller)
+        pace = CallerPace(self._quotas, caller, CONSUMER_BYTE_RATE)
         held_requests = hold_requests(self._requests, requests, CallerPace(self._quotas, caller))
         reader = self._streams.start(_read(held_requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
@@ -107,8 +108,13 @@ class FetchHandler:
         of_stream: _StreamSession | None,
     ) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times. One that is
-        over the caller's quota has no partitions."""
+        over the caller's quota has no partitions, and nothing is read for one that is before it begins."""
         request = answered.request
+        held_ms = pace.throttle_ms()
+        if held_ms:
+            if of_stream is not None:
+                of_stream.end()
+            return _throttled(request, held_ms)
         session = None if of_stream is None else of_stream.take(request)
         answered.queued_ms = _now_ms() - answered.arrived_ms
         columns = tuple(request.columns) or DEFAULT_FETCH_COLUMNS
@@ -145,12 +151,19 @@ class FetchHandler:
         answered.encode_ms = _now_ms() - began
         throttle_ms, is_given = pace.note_fetched(len(encoded))
         if throttle_ms:
-            head = pb.FetchResponse(correlation_id=request.correlation_id, throttle_time_ms=throttle_ms)
-            encoded = head.SerializeToString() + (encoded if is_given else b"")
+            encoded = _throttled(request, throttle_ms) + (encoded if is_given else b"")
             if of_stream is not None and not is_given:
                 of_stream.end()  # what it has told was not given
         room.settle(len(encoded))
         return encoded
+
+
+def _throttled(request: pb.FetchRequest, throttle_ms: int) -> bytes:
+    """An answer without partitions, or what stands before one that has some."""
+    answer: bytes = pb.FetchResponse(
+        correlation_id=request.correlation_id, throttle_time_ms=throttle_ms
+    ).SerializeToString()
+    return answer
 
 
 class _StreamSession:

@@ -20,7 +20,8 @@ import grpc
 
 from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import BrokerStopping, InvalidArgument, Unavailable, new_request_id
+from bus.broker_api.requests import BrokerStopping, InvalidArgument, OverQuota, Unavailable, new_request_id
+from bus.errors import ErrorCode
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
@@ -94,15 +95,21 @@ async def guard_stream(
 async def hold_requests(
     memory: RequestMemory, requests: AsyncIterator[RequestT], pace: CallerPace
 ) -> AsyncIterator[tuple[RequestT, Held]]:
-    """Each counts until the caller drops it, and no other is read until the client has room, and has waited as its
-    quota wants. Raises `UnreadableRequest` if others of the client's streams have taken much more than its share
-    meanwhile."""
+    """Each counts until the caller drops it, and none is read until the client has room, and owes nothing of its quota.
+    Raises `UnreadableRequest` if others of the client's streams have taken much more than its share meanwhile."""
     client = pace.caller.connection
+    await pace.wait()
     async for request in requests:
-        pace.note_request()
         if memory.is_overdrawn(client):
             raise UnreadableRequest(_NO_ROOM)
-        yield request, memory.hold(client, request.ByteSize())  # type: ignore[attr-defined]
+        held = memory.hold(client, request.ByteSize())  # type: ignore[attr-defined]
+        try:
+            await pace.wait()  # for what other streams have used since this one waits for a request
+        except BaseException:
+            held.drop()
+            raise
+        pace.note_request()
+        yield request, held
         await memory.wait_for_room(client)
         await pace.wait()
 
@@ -198,6 +205,10 @@ async def abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoRe
             raise error
         case UnreadableRequest():
             await context.abort(error.status, str(error))
+        case OverQuota():
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{ErrorCode.THROTTLING_QUOTA_EXCEEDED.name}: {error}"
+            )
         case InvalidArgument():
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         case BrokerStopping() | Unavailable():

@@ -29,9 +29,10 @@ from bus.broker_api.produce import (
 from bus.broker_api.producers import ClaimedStamp, ProducerApi
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.requests import Caller
+from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
-from bus.grpc_api.server.guards import StreamRegistry
+from bus.grpc_api.server.guards import StreamRegistry, check_login
 from bus.grpc_api.server.produce_decoding import CallPayload
 from bus.grpc_api.server.produce_wire import ProduceCall, UnparsedCall, parse_call
 from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
@@ -41,6 +42,8 @@ from bus.partition_log.appends import ACKS_ALL
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition_queue import ResumeResult
+
+_QUOTAS = (PRODUCER_BYTE_RATE, REQUEST_RATE)
 
 
 class ProduceHandler:
@@ -71,18 +74,20 @@ class ProduceHandler:
         self._encode = functools.partial(_encode, listener=listener)
 
     async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
-        pace = CallerPace(self._quotas, caller_of(context, self._listener))
-        pace.note_request()
+        """Raises `OverQuota`."""
+        pace = CallerPace(self._quotas, caller_of(context, self._listener), *_QUOTAS)
         access = self._authorizer.access(pace.caller, "ProduceOnce")
         is_refused = not self._memory.has_room(pace.caller.connection)
-        answer = await self._answer(await self._take(received, pace, access, is_refused=is_refused))
-        await pace.wait(context.time_remaining())
-        return answer
+        if pace.is_held and not is_refused:
+            with self._memory.holding(pace.caller.connection, received.size_bytes):
+                await pace.wait_or_refuse(context.time_remaining())
+            check_login()  # it may have waited for long
+        return await self._answer(await self._take(received, pace, access, is_refused=is_refused))
 
     async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
         caller = caller_of(context, self._listener)
         window: Window[ProduceInFlight] = Window(self._memory, caller.connection)
-        pace = CallerPace(self._quotas, caller)
+        pace = CallerPace(self._quotas, caller, *_QUOTAS)
         reader = self._streams.start(self._read(calls, window, pace), f"produce/{caller.request_id}")
         try:
             while (in_flight := await window.next()) is not None:
@@ -97,9 +102,12 @@ class ProduceHandler:
         failure: Exception | None = None
         access = self._authorizer.access(pace.caller, "Produce")
         try:
+            await pace.wait()
             async for received in calls:
-                pace.note_request()
                 is_refused = self._memory.is_overdrawn(pace.caller.connection)
+                if pace.is_held and not is_refused:  # by what other streams have used since this one was last read
+                    with self._memory.holding(pace.caller.connection, received.size_bytes):
+                        await pace.wait()
                 await window.admit(await self._take(received, pace, access, is_refused=is_refused))
                 await pace.wait()
         except Exception as error:
@@ -110,8 +118,10 @@ class ProduceHandler:
     async def _take(
         self, received: ProduceCall | UnparsedCall, pace: CallerPace, access: Access | None, *, is_refused: bool
     ) -> ProduceInFlight:
-        """`is_refused`: for want of memory. A request over the quota is taken all the same; the next one waits."""
+        """`is_refused`: for want of memory. A request that goes over the quota is taken all the same; the next one of
+        those who share it waits."""
         caller = pace.caller
+        pace.note_request()
         throttle_ms = pace.note_produced(received.size_bytes)
         held = self._memory.hold(caller.connection, received.size_bytes)
         try:

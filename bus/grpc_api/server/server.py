@@ -28,7 +28,15 @@ from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
-from bus.grpc_api.server.guards import CallsInFlight, StreamRegistry, guard, guard_answers, guard_stream, hold_request
+from bus.grpc_api.server.guards import (
+    CallsInFlight,
+    StreamRegistry,
+    check_login,
+    guard,
+    guard_answers,
+    guard_stream,
+    hold_request,
+)
 from bus.grpc_api.server.logins import LoginHandler, with_login
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
@@ -155,7 +163,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self.unary(method, handle, request, context)
 
     async def unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        """A client's call of this name, which waits as its quota wants before anything is done about it."""
+        """A client's call of this name. Nothing is done about it while its caller owes something of its quota."""
         authorized = self._authorized(method, handle, context)
         if self._quotas.has(REQUEST_RATE):
             authorized = self._paced(authorized, context)
@@ -178,8 +186,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
         async def answer(request: Any) -> Any:
             pace = CallerPace(self._quotas, caller_of(context, self._listener))
+            await pace.wait_or_refuse(context.time_remaining())
+            check_login()  # it may have waited for long
             pace.note_request()
-            await pace.wait(context.time_remaining())
             return await handle(request)
 
         return answer

@@ -98,23 +98,56 @@ def test_produce_over_the_quota_is_appended_and_what_comes_behind_it_is_not_read
         stream.close()
 
 
-def test_another_stream_of_the_same_client_shares_the_quota(broker: Broker) -> None:
+def test_new_stream_of_a_client_that_is_over_its_quota_is_not_read(broker: Broker) -> None:
     set_quota(broker, "producer_byte_rate", 10)
     with stub(broker) as bus:
-        throttle_times = []
-        for number in (1, 2):
-            stream = Stream(bus.Produce)
-            stream.send(produce(number, 10 * KIB))
-            throttle_times.append(next(stream.answers).throttle_time_ms)
-            stream.close()
-        assert throttle_times[1] > throttle_times[0] + 600_000
+        first = Stream(bus.Produce)
+        first.send(produce(1, 10 * KIB))
+        next(first.answers)
+        first.close()
+        second = Stream(bus.Produce)
+        second.send(produce(2, 10 * KIB))
+        assert refused_status(bus.ProduceOnce, produce(3, 10 * KIB)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for number in (4, 5):
+            bus.ProduceOnce(produce(number, 1), timeout=20)
+        assert end_offset(broker) == 3
+        second.close()
 
 
-def test_single_produce_over_the_quota_is_answered_within_its_deadline(broker: Broker) -> None:
+def test_stream_that_was_open_before_another_one_went_over_the_quota_waits_as_well(broker: Broker) -> None:
+    set_quota(broker, "producer_byte_rate", KIB)  # ten of them at once
+    with stub(broker) as bus:
+        idle, greedy = Stream(bus.Produce), Stream(bus.Produce)
+        idle.send(produce(1, 1))
+        assert next(idle.answers).throttle_time_ms == 0
+        greedy.send(produce(1, KIB * KIB))
+        assert next(greedy.answers).throttle_time_ms > 600_000
+        idle.send(produce(2, 1))
+        for number in (4, 5):
+            bus.ProduceOnce(produce(number, 1), timeout=20)
+        assert end_offset(broker) == 4
+        idle.close()
+        greedy.close()
+
+
+def test_single_produce_that_goes_over_the_quota_is_done_and_the_next_one_is_refused_before_it_is(
+    broker: Broker,
+) -> None:
     set_quota(broker, "producer_byte_rate", 10)
     with stub(broker) as bus:
-        answer = bus.ProduceOnce(produce(1, 10 * KIB), metadata=SLOW, timeout=2)
-    assert (answer.partitions[0].base_offset, answer.throttle_time_ms > 600_000) == (0, True)
+        answer = bus.ProduceOnce(produce(1, 10 * KIB), metadata=SLOW, timeout=20)
+        assert (answer.partitions[0].base_offset, answer.throttle_time_ms > 600_000) == (0, True)
+        for timeout in (0.5, 20):
+            status = refused_status(bus.ProduceOnce, produce(2, 1), timeout)
+            assert status in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert end_offset(broker) == 1
+
+
+def refused_status(method: Any, request: Any, timeout: float = 20) -> grpc.StatusCode:
+    with pytest.raises(grpc.RpcError) as caught:
+        method(request, metadata=SLOW, timeout=timeout)
+    found: grpc.StatusCode = caught.value.code()
+    return found
 
 
 def test_fetch_over_the_quota_is_answered_empty_and_the_first_one_is_not(broker: Broker) -> None:
@@ -162,6 +195,23 @@ def test_flood_of_calls_waits_and_other_clients_are_served(broker: Broker) -> No
         assert not any(call.done() for call in waiting)
         for call in waiting:
             call.cancel()
+
+
+def test_call_whose_deadline_is_shorter_than_its_caller_has_to_wait_is_refused_before_it_is_done(
+    broker: Broker,
+) -> None:
+    set_quota(broker, "request_rate", 0.01)
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="flood", partitions=1)])
+    with stub(broker) as bus:
+        bus.ListViews(pb.ListViewsRequest(), metadata=SLOW, timeout=20)
+        with pytest.raises(grpc.RpcError, match=r"THROTTLING_QUOTA_EXCEEDED.*request_rate") as caught:
+            bus.CreateTopics(request, metadata=SLOW, timeout=20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with Admin(address(broker)) as admin:
+        assert admin.list_topics() == ["t"]
+    with Admin(address(broker), client_id="slow", retries=0) as admin, pytest.raises(BusError) as refused:
+        admin.list_topics()
+    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def test_changes_of_topics_beyond_the_quota_are_refused_each_by_itself(broker: Broker) -> None:
@@ -216,8 +266,10 @@ def test_broker_stops_while_a_client_waits(tmp_path: Path) -> None:
             admin.create_topics([NewTopic("t", 1)])
         set_quota(broker, "producer_byte_rate", 10)
         channel = grpc.insecure_channel(address(broker))
-        call = BusStub(channel).ProduceOnce.future(produce(1, 10 * KIB), metadata=SLOW, timeout=600)
-        while end_offset(broker) < 1:
-            pass
-    assert call.result(timeout=20).partitions[0].base_offset == 0
+        bus = BusStub(channel)
+        bus.ProduceOnce(produce(1, KIB), metadata=SLOW, timeout=20)
+        call = bus.ProduceOnce.future(produce(2, KIB), metadata=SLOW, timeout=600)
+        bus.ProduceOnce(produce(3, 1), timeout=20)
+        assert not call.done()
+    assert call.exception(timeout=20).code() is grpc.StatusCode.UNAVAILABLE
     channel.close()

@@ -47,7 +47,33 @@ def test_fetch_above_the_whole_quota_comes_through_when_nothing_else_was_used() 
     meters = u.QuotaMeters(Windows())
     assert meters.charge_unless_over(FETCH, 10_000, 0.0) == (90.0, True)
     assert not meters.charge_unless_over(FETCH, 1, 0.0)[1]
-    assert meters.charge_unless_over(FETCH, 1, 12.0) == (0, True)
+    assert meters.charge_unless_over(FETCH, 10_000, 12.0) == (78.0, False)  # the windows have forgotten it
+    assert meters.charge_unless_over(FETCH, 1, 90.0) == (0, True)
+
+
+def test_debt_lasts_as_long_as_the_wait_that_was_told_also_when_the_windows_have_forgotten_why() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.debt_s(PRODUCE, 0.0) == 0
+    assert meters.charge(PRODUCE, 10_000, 0.0) == 90.0
+    assert [meters.debt_s(PRODUCE, now_s) for now_s in (0.0, 30.0, 90.0)] == [90.0, 60.0, 0.0]
+    assert meters.charge(PRODUCE, 10, 30.0) == 60.0  # it was under way, and makes no debt shorter
+    twice = u.Allowance(PRODUCER_BYTE_RATE, PRODUCE.entity, 200.0)
+    assert meters.debt_s(twice, 30.0) == 30.0
+
+
+def test_entity_without_use_has_no_debt_and_gets_no_meter() -> None:
+    meters = u.QuotaMeters(Windows())
+    assert meters.debt_s(PRODUCE, 0.0) == 0
+    assert not list(meters.usage(0.0))
+
+
+def test_meters_of_one_quota_are_not_forgotten_for_those_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(u, "METERS_MAX", 2)
+    meters = u.QuotaMeters(Windows())
+    meters.charge(PRODUCE, 10_000, 0.0)
+    for number in range(3):
+        meters.charge(u.Allowance(CONSUMER_BYTE_RATE, QuotaEntity(client_id=str(number)), 1.0), 1, 0.0)
+    assert meters.debt_s(PRODUCE, 0.0) == 90.0
 
 
 def test_bucket_gives_all_at_first_then_the_rate_and_refuses_while_there_is_debt() -> None:

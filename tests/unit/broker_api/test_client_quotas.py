@@ -1,0 +1,107 @@
+"""When callers are held by what they owe, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
+from bus.client_quotas.entities import QuotaEntity
+from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
+from bus.runtime.partitions.fetches import Stopping
+from tests.support.virtual_time import run_virtually
+
+ALICE = QuotaEntity("alice")
+
+
+class Bench:
+    def __init__(self, **limits: float) -> None:
+        config = SimpleNamespace(quota_window_num=11, quota_window_size_seconds=1)
+        self.cluster: Any = SimpleNamespace(config=config, state=SimpleNamespace(quotas={ALICE: limits}))
+        self.stopping = Stopping()
+        self.quotas = ClientQuotas(self.cluster, self.stopping)
+
+    def pace(self, connection: int = 0, *, user: str = "alice") -> CallerPace:
+        caller = Caller(connection, "/127.0.0.1", "", f"User:{user}")
+        return CallerPace(self.quotas, caller, PRODUCER_BYTE_RATE, REQUEST_RATE)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_debt_of_one_stream_holds_all_of_the_same_user_and_no_other() -> None:
+    async def play() -> None:
+        bench = Bench(producer_byte_rate=100)
+        began_s = now_s()
+        assert bench.pace(1).note_produced(3_000) == 20_000
+        await bench.pace(2, user="bob").wait()
+        assert now_s() == began_s
+        await bench.pace(3).wait()
+        assert now_s() == pytest.approx(began_s + 20)
+
+    run_virtually(play())
+
+
+def test_of_those_who_wait_for_one_debt_each_waits_for_what_the_others_use() -> None:
+    async def play() -> None:
+        bench, done_s = Bench(producer_byte_rate=100), []
+        began_s = now_s()
+        bench.pace().note_produced(3_000)
+
+        async def produce(connection: int) -> None:
+            pace = bench.pace(connection)
+            await pace.wait()
+            pace.note_produced(3_000)
+            done_s.append(round(now_s() - began_s))
+
+        await asyncio.gather(*(produce(one) for one in range(3)))
+        assert done_s == [20, 40, 60]
+
+    run_virtually(play())
+
+
+def test_call_is_refused_at_once_if_half_of_its_time_does_not_suffice() -> None:
+    async def play() -> None:
+        bench = Bench(producer_byte_rate=100)
+        began_s = now_s()
+        bench.pace().note_produced(3_000)
+        with pytest.raises(OverQuota, match=r"producer_byte_rate.*retry in 20\.0 s"):
+            await bench.pace().wait_or_refuse(39)
+        assert now_s() == began_s
+        await bench.pace().wait_or_refuse(41)
+        await bench.pace().wait_or_refuse(None)
+        assert now_s() == pytest.approx(began_s + 20)
+
+    run_virtually(play())
+
+
+def test_who_waits_heeds_a_quota_that_has_changed() -> None:
+    async def play() -> None:
+        bench = Bench(producer_byte_rate=1)
+        began_s = now_s()
+        bench.pace().note_produced(100_000)
+        waiting = asyncio.ensure_future(bench.pace().wait())
+        await asyncio.sleep(1)
+        bench.cluster.state = SimpleNamespace(quotas={})
+        await waiting
+        assert now_s() == pytest.approx(began_s + 5)
+
+    run_virtually(play())
+
+
+def test_call_that_waits_ends_when_the_broker_stops() -> None:
+    async def play() -> None:
+        bench = Bench(producer_byte_rate=1)
+        bench.pace().note_produced(100_000)
+        waiting = asyncio.ensure_future(bench.pace().wait_or_refuse(None))
+        await asyncio.sleep(1)
+        bench.stopping.begin()
+        with pytest.raises(BrokerStopping):
+            await waiting
+
+    run_virtually(play())
