@@ -43,6 +43,7 @@ from bus.runtime.coordinators.transaction_link import Transactions, new_transact
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.pauses import tell_pauses
 from bus.runtime.tasks import TaskScope
 from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.users.user_directory import UserDirectory
@@ -428,6 +429,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
     gc.freeze()
+    pauses = loop.create_task(tell_pauses())
     try:
         unfenced = loop.create_task(broker.wait_until_unfenced())
         signalled, lost = loop.create_task(stopping.wait()), loop.create_task(broker.wait_root_lost())
@@ -442,6 +444,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
             raise lost.result()
     finally:
         await broker.stop()
+        pauses.cancel()
 
 
 async def _start(broker: Broker, stopping: asyncio.Event) -> bool:
