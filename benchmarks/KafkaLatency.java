@@ -1,3 +1,4 @@
+import java.io.FileReader;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -11,7 +12,7 @@ import org.apache.kafka.common.TopicPartition;
  * One record at a time, acks=all, on Kafka's own clients with their defaults but linger.ms=0. `produce` counts until
  * the acknowledgement, `deliver` until a waiting consumer has the record. Prints p50, p99 and the maximum in
  * microseconds: Kafka's own tools round to milliseconds and count their own warm-up. Arguments: mode, address, topic,
- * records, bytes of a value.
+ * records, bytes of a value, and a file of properties by which brokers are reached, if it takes any.
  */
 public final class KafkaLatency {
     private static final String BYTES = "org.apache.kafka.common.serialization.ByteArray";
@@ -24,6 +25,11 @@ public final class KafkaLatency {
         int warmUp = Math.max(1000, records / 2);
         long[] nanos = new long[records];
         Properties properties = new Properties();
+        if (arguments.length > 5) {
+            try (FileReader file = new FileReader(arguments[5])) {
+                properties.load(file);
+            }
+        }
         properties.put("bootstrap.servers", arguments[1]);
         properties.put("acks", "all");
         properties.put("linger.ms", "0");

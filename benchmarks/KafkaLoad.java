@@ -1,3 +1,4 @@
+import java.io.FileReader;
 import java.util.Arrays;
 import java.util.Properties;
 import java.util.Random;
@@ -10,7 +11,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
  * its callback. What is sent in the warm-up counts for nothing. Prints the records a second that were sent and
  * acknowledged, then p50, p99 and p99.9 in microseconds; Kafka's own tool rounds to milliseconds and counts its cold
  * start. Arguments: address, topic, records a second (0: as fast as it goes), milliseconds, milliseconds of warm-up,
- * bytes of a value.
+ * bytes of a value, and a file of properties by which brokers are reached, if it takes any.
  */
 public final class KafkaLoad {
     private static final String SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer";
@@ -27,6 +28,11 @@ public final class KafkaLoad {
 
     private void run(String[] arguments) throws Exception {
         Properties properties = new Properties();
+        if (arguments.length > 6) {
+            try (FileReader file = new FileReader(arguments[6])) {
+                properties.load(file);
+            }
+        }
         properties.put("bootstrap.servers", arguments[0]);
         properties.put("acks", "all");
         properties.put("key.serializer", SERIALIZER);

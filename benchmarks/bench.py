@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.broker_process import BrokerProcess
+from benchmarks.broker_process import PLAINTEXT, BrokerProcess
 from benchmarks.kafka import Kafka
+from benchmarks.key_files import KeyFiles
 
 MIB = 1024 * 1024
 _CUT_BYTES_MIN = 64 * 1024
@@ -69,6 +70,17 @@ class Sizes:
     spark_triggers: int = 10
     cluster_partitions: int = 10_000
     transaction_pipeline_records: int = 20_000
+    # What is compared is a few per cent: many rounds of little time, in turns.
+    acls: int = 10_000
+    acl_rounds: int = 11
+    acl_seconds: float = 2.0
+    acl_latency_records: int = 300
+    tls_rounds: int = 5
+    tls_seconds: float = 3.0
+    tls_stored_records: int = 2_000_000
+    logins: int = 1_000
+    login_rounds: int = 5
+    login_seconds: float = 15.0
     failover_partitions: int = 1_000
     failover_repeats: int = 20
     failover_peer_repeats: int = 5  # each takes Kafka half a minute
@@ -112,6 +124,16 @@ QUICK = Sizes(
     spark_triggers=3,
     cluster_partitions=300,
     transaction_pipeline_records=2_000,
+    acls=500,
+    acl_rounds=2,
+    acl_seconds=0.5,
+    acl_latency_records=50,
+    tls_rounds=1,
+    tls_seconds=1.0,
+    tls_stored_records=200_000,
+    logins=60,
+    login_rounds=1,
+    login_seconds=3.0,
     failover_partitions=30,
     failover_repeats=2,
     failover_peer_repeats=1,
@@ -137,11 +159,12 @@ class Bench:
     kafka: Kafka | None = None
     topics: int = 0
 
-    def peer(self) -> Kafka | None:
-        """Kafka, started when a theme first asks for it and warmed up: its compiler has seen the produce path."""
+    def peer(self, keys: KeyFiles | None = None) -> Kafka | None:
+        """Kafka, started when a theme first asks for it and warmed up: its compiler has seen the produce path. With
+        `keys` it has a listener by TLS, too."""
         if self.has_peer and self.kafka is None:
             self.report("starting Kafka")
-            self.kafka = Kafka(Path(tempfile.mkdtemp(prefix="kafka-", dir=self.folder)))
+            self.kafka = Kafka(Path(tempfile.mkdtemp(prefix="kafka-", dir=self.folder)), keys)
             self.kafka.create_topic("warm-up", 4)
             self.kafka.tools.produce("warm-up", records=self.sizes.peer_warm_up_records, value_bytes=100)
         return self.kafka
@@ -169,9 +192,12 @@ class Bench:
         self.topics += 1
         return f"bench-{self.topics}"
 
-    def broker(self, *settings: str) -> BrokerProcess:
+    def broker(self, *settings: str, protocols: Sequence[str] = (PLAINTEXT,)) -> BrokerProcess:
         """On a root of its own."""
-        return BrokerProcess(Path(tempfile.mkdtemp(prefix="root-", dir=self.folder)), *settings)
+        return BrokerProcess(self.new_root(), *settings, protocols=protocols)
+
+    def new_root(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="root-", dir=self.folder))
 
     def check_space(self) -> None:
         """Raises `OSError`: better at once than after half an hour."""

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
+PLAINTEXT = "PLAINTEXT"
 _SAMPLE_INTERVAL_S = 0.1
 
 
@@ -31,10 +33,12 @@ class Memory:
 class BrokerProcess:
     """One broker on one root. `with` stops it."""
 
-    def __init__(self, root: Path, *settings: str) -> None:
-        """Starts it and waits for the line that says clients may come; `settings` are `--set KEY=VALUE` each."""
+    def __init__(self, root: Path, *settings: str, protocols: Sequence[str] = (PLAINTEXT,)) -> None:
+        """Starts it and waits for the line that says clients may come; `settings` are `--set KEY=VALUE` each. It has a
+        listener of each of the `protocols`."""
         self.root = root
-        self._command = [sys.executable, "-m", "bus", "serve", "--root", str(root), "--listen", "127.0.0.1:0"]
+        listeners = ",".join(f"{protocol}://127.0.0.1:0" for protocol in protocols)
+        self._command = [sys.executable, "-m", "bus", "serve", "--root", str(root), "--set", f"listeners={listeners}"]
         self._command += ["--log-level", "WARNING"]
         for setting in settings:
             self._command += ["--set", setting]
@@ -48,7 +52,8 @@ class BrokerProcess:
         line = self._process.stdout.readline()
         if not line.startswith("ready: "):
             raise RuntimeError(f"expected the broker's ready line, found {line!r}; exit {self._process.wait()}")
-        self.address = line.split()[1]
+        self.addresses = _addresses_of(line)
+        self.address = next(iter(self.addresses.values()))
         self._ps = psutil.Process(self._process.pid)
         return time.perf_counter() - started
 
@@ -90,6 +95,13 @@ class BrokerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _addresses_of(ready: str) -> dict[str, str]:
+    """By the protocol of the listener, in their order."""
+    shown = ready.removeprefix("ready: ").partition(" serves ")[0].split(", ")
+    listeners = (one.rpartition("://") for one in shown)
+    return {name or PLAINTEXT: address for name, _, address in listeners}
 
 
 class MemoryWatch:

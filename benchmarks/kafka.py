@@ -16,6 +16,7 @@ import psutil
 
 from benchmarks.kafka_jars import JARS, PeerMissing
 from benchmarks.kafka_tools import KafkaTools, run_tool
+from benchmarks.key_files import KeyFiles
 
 _START_TIMEOUT_S = 60.0
 
@@ -24,8 +25,9 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={listeners}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
 log.dirs={folder}/data
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -38,14 +40,21 @@ JAVA_OPTIONS = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOc
 class Kafka:
     """One broker with its defaults, and a heap that is not what holds it back."""
 
-    def __init__(self, folder: Path) -> None:
-        """Starts it in `folder`, which is there and empty, and waits until it answers. Raises `PeerMissing`."""
+    def __init__(self, folder: Path, keys: KeyFiles | None = None) -> None:
+        """Starts it in `folder`, which is there and empty, and waits until it answers. With `keys` it has a second
+        listener, by TLS. Raises `PeerMissing`."""
         self._folder = folder
-        self.port, controller_port = free_ports(2)
+        self.port, controller_port, tls_port = free_ports(3)
         self.address = f"127.0.0.1:{self.port}"
         self.tools = KafkaTools(self.address, folder)
+        listeners = f"PLAINTEXT://{self.address}"
+        if keys is not None:
+            self.tls_address = f"127.0.0.1:{tls_port}"
+            self.tls_tools = self._tls_tools(keys)
+            listeners += f",SSL://{self.tls_address}"
         properties = folder / "server.properties"
-        properties.write_text(_PROPERTIES.format(folder=folder, port=self.port, controller_port=controller_port))
+        text = _PROPERTIES.format(folder=folder, listeners=listeners, controller_port=controller_port)
+        properties.write_text(text + (keys.kafka_broker_properties if keys is not None else ""))
         run_tool("kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(properties), timeout_s=60)
         heap = f"{heap_gib()}g"
         self._output = (folder / "server.out").open("w")
@@ -59,6 +68,11 @@ class Kafka:
         except BaseException:
             self.stop()
             raise
+
+    def _tls_tools(self, keys: KeyFiles) -> KafkaTools:
+        properties = self._folder / "client.properties"
+        properties.write_text(keys.kafka_client_properties)
+        return KafkaTools(self.tls_address, self._folder, properties)
 
     def stop(self) -> None:
         if self._process.poll() is None:

@@ -42,11 +42,13 @@ class LoadLatency:
 
 
 class KafkaTools:
-    """For the brokers at `address`, one or several with commas; `folder` is for files that the tools read."""
+    """For the brokers at `address`, one or several with commas; `folder` is for files that the tools read, `properties`
+    a file of how to reach the brokers."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, address: str, folder: Path, properties: Path | None = None) -> None:
         self._address = address
         self._folder = folder
+        self._properties = properties
 
     def produce(self, topic: str, *, records: int, value_bytes: int, **properties: object) -> float:
         """Records a second by ProducerPerformance as fast as it can, acks=all; `properties` of its producer with
@@ -59,6 +61,7 @@ class KafkaTools:
             "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", topic, "--num-records", str(records), "--payload-file", str(self._payloads(value_bytes))),
             *("--throughput", "-1", "--producer-props", *(f"{name}={value}" for name, value in named.items())),
+            *self._config_file("--producer.config"),
         )
         return float(_find(r"([\d.]+) records/sec .*99\.9th", printed.splitlines()[-1]))
 
@@ -67,6 +70,7 @@ class KafkaTools:
         printed = run_tool(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--bootstrap-server", self._address, "--topic", topic, "--messages", str(records), "--hide-header"),
+            *self._config_file("--consumer.config"),
         )
         return float(printed.strip().splitlines()[-1].split(", ")[-1])
 
@@ -88,7 +92,7 @@ class KafkaTools:
             round(warm_up_seconds * 1000),
             value_bytes,
         ]
-        printed = run_java([str(_HERE / "KafkaLoad.java"), *map(str, arguments)], _TIMEOUT_S)
+        printed = run_java([str(_HERE / "KafkaLoad.java"), *map(str, arguments), *self._config_file()], _TIMEOUT_S)
         achieved, *micros = (float(word) for word in printed.split()[-4:])
         return LoadLatency(achieved, *(micro / 1000 for micro in micros))
 
@@ -100,9 +104,13 @@ class KafkaTools:
             path.write_bytes(b"\n".join(row.tobytes() for row in letters) + b"\n")
         return path
 
+    def _config_file(self, *option: str) -> list[str]:
+        return [] if self._properties is None else [*option, str(self._properties)]
+
     def _latency(self, mode: str, topic: str, records: int, value_bytes: int) -> Latency:
         program = str(_HERE / "KafkaLatency.java")
-        printed = run_java([program, mode, self._address, topic, str(records), str(value_bytes)], _TIMEOUT_S)
+        arguments = [mode, self._address, topic, str(records), str(value_bytes), *self._config_file()]
+        printed = run_java([program, *arguments], _TIMEOUT_S)
         p50, p99, maximum = (float(word) / 1000 for word in printed.split()[-3:])
         return Latency(p50, p99, maximum)
 

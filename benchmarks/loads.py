@@ -6,9 +6,11 @@ second one would be all that is measured. Returns raw samples; judging them is t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 
 BATCH_RECORDS = 10_000
 SMALL_VALUE_BYTES = 100
+_SMALL_VALUE = bytes(SMALL_VALUE_BYTES)
 
 
 def create_topic(address: str, topic: str, partitions: int, **configs: object) -> None:
@@ -67,19 +70,52 @@ def produce_records(address: str, topic: str, *, records: int) -> None:
 
 
 def produce_one_by_one(
-    address: str, topic: str, *, records: int, on_progress: Callable[[int], None] | None = None
+    address: str,
+    topic: str,
+    *,
+    records: int,
+    on_progress: Callable[[int], None] | None = None,
+    **configs: object,
 ) -> np.ndarray:
-    """Seconds of each of `records` produce calls to partition 0, acks=all, one in flight."""
-    value = bytes(SMALL_VALUE_BYTES)
+    """Seconds of each of `records` produce calls to partition 0, acks=all, one in flight; `configs` of the producer."""
     seconds = np.empty(records)
-    with Producer(address, linger_ms=0) as producer:
+    with Producer(address, linger_ms=0, **configs) as producer:
         for number in range(records):
-            started = time.perf_counter()
-            producer.send(topic, value, partition=0).result(60)
-            seconds[number] = time.perf_counter() - started
+            seconds[number] = _produce_alone(producer, topic)
             if on_progress is not None and number % 1_000 == 0:
                 on_progress(number)
     return seconds
+
+
+def produce_in_turns(ways: Sequence[tuple[str, Mapping[str, Any]]], topic: str, *, records: int) -> np.ndarray:
+    """As `produce_one_by_one` in several ways, each an address and configs of a producer, record by record in turns: a
+    row of seconds for each way. What disturbs the machine for a while disturbs all of them."""
+    seconds = np.empty((len(ways), records))
+    with contextlib.ExitStack() as opened:
+        producers = [opened.enter_context(Producer(address, linger_ms=0, **configs)) for address, configs in ways]
+        for producer in producers:
+            _produce_alone(producer, topic)
+        for number in range(records):
+            for row, producer in enumerate(producers):
+                seconds[row, number] = _produce_alone(producer, topic)
+    return seconds
+
+
+def produce_for(address: str, topic: str, *, seconds: float) -> np.ndarray:
+    """As `produce_one_by_one`, for so long."""
+    taken = []
+    with Producer(address, linger_ms=0) as producer:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            taken.append(_produce_alone(producer, topic))
+    return np.array(taken)
+
+
+def _produce_alone(producer: Producer, topic: str) -> float:
+    """Seconds until it is acknowledged."""
+    started = time.perf_counter()
+    producer.send(topic, _SMALL_VALUE, partition=0).result(60)
+    return time.perf_counter() - started
 
 
 def deliver_one_by_one(address: str, topic: str, *, records: int) -> np.ndarray:
@@ -101,9 +137,12 @@ def deliver_one_by_one(address: str, topic: str, *, records: int) -> np.ndarray:
     return seconds
 
 
-def fetch_arrow(address: str, topic: str, *, partitions: int, records: int, back: int | None = None) -> float:
-    """Records a second by `poll_arrow`, from the beginning, or from `back` records before the end of each partition."""
-    with Consumer(address, auto_offset_reset="earliest") as consumer:
+def fetch_arrow(
+    address: str, topic: str, *, partitions: int, records: int, back: int | None = None, **configs: object
+) -> float:
+    """Records a second by `poll_arrow`, from the beginning, or from `back` records before the end of each partition;
+    `configs` of the consumer."""
+    with Consumer(address, auto_offset_reset="earliest", **configs) as consumer:
         assigned = [TopicPartition(topic, number) for number in range(partitions)]
         consumer.assign(assigned)
         if back is not None:

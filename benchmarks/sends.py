@@ -66,6 +66,8 @@ def open_bus(arguments: argparse.Namespace, outcome: Outcome) -> Iterator[tuple[
     options: dict[str, Any] = {"linger_ms": arguments.linger_ms, "enable_idempotence": arguments.idempotence}
     if arguments.batch_size is not None:
         options["batch_size"] = arguments.batch_size
+    if arguments.authority is not None:
+        options |= {"security_protocol": "SSL", "ssl_ca_location": arguments.authority}
 
     def report(future: Any) -> None:
         outcome.reported += 1
@@ -101,6 +103,8 @@ def open_confluent(arguments: argparse.Namespace, outcome: Outcome) -> Iterator[
     }
     if arguments.batch_size is not None:
         options["batch.size"] = arguments.batch_size
+    if arguments.authority is not None:
+        options |= {"security.protocol": "SSL", "ssl.ca.location": arguments.authority}
     producer = Producer(options)
 
     def report(error: Any, _message: Any) -> None:
@@ -167,7 +171,8 @@ _COUNT = {"bus": count_bus, "confluent": count_confluent}
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Records a second from the first call until all are acknowledged, and processor seconds of this process."""
     records = records_of(arguments.value_bytes, arguments.keys)
-    before = _COUNT[arguments.peer](arguments.address, arguments.topic)
+    counted_at = arguments.count_address or arguments.address
+    before = _COUNT[arguments.peer](counted_at, arguments.topic)
     outcome = Outcome()
     with _OPEN[arguments.peer](arguments, outcome) as (send_all, flush):
         warmed = send_for(arguments.warm_up_seconds, records, send_all)
@@ -177,7 +182,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         looped = time.perf_counter() - started
         flush()
         elapsed, cpu = time.perf_counter() - started, _cpu_seconds() - cpu
-    _check(arguments, outcome, sent + warmed, _COUNT[arguments.peer](arguments.address, arguments.topic) - before)
+    _check(arguments, outcome, sent + warmed, _COUNT[arguments.peer](counted_at, arguments.topic) - before)
     return {
         "records_per_second": sent / elapsed,
         "loop_seconds": looped,
@@ -216,6 +221,8 @@ def main() -> None:
     parser.add_argument("--idempotence", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--linger-ms", type=int, default=5)
     parser.add_argument("--batch-size", type=int, help="default: the client's")
+    parser.add_argument("--authority", metavar="FILE", help="by TLS, trusting this authority")
+    parser.add_argument("--count-address", help="where the records are counted, by plaintext; default: --address")
     sys.stdout.write(json.dumps(measure(parser.parse_args())) + "\n")
 
 
