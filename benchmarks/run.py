@@ -34,6 +34,9 @@ from benchmarks.themes.maintenance import measure_maintenance
 from benchmarks.themes.many_producers import measure_many_producers
 from benchmarks.themes.partitions import measure_many_partitions, measure_soak
 from benchmarks.themes.restarts import measure_restarts
+from benchmarks.themes.security_acls import measure_acls
+from benchmarks.themes.security_logins import measure_logins
+from benchmarks.themes.security_tls import measure_tls
 from benchmarks.themes.single_sends import measure_sends
 from benchmarks.themes.spark_reads import measure_spark_batch, measure_spark_stream
 from benchmarks.themes.spark_waits import measure_spark_freshness, measure_spark_latency, measure_spark_partitions
@@ -65,6 +68,9 @@ _THEMES: dict[str, Theme] = {
     "transactions": measure_transactions,
     "cluster": measure_cluster,
     "failover": measure_failover,
+    "security-acls": measure_acls,
+    "security-tls": measure_tls,
+    "security-logins": measure_logins,
     "spark-batch": measure_spark_batch,
     "spark-stream": measure_spark_stream,
     "spark-latency": measure_spark_latency,
