@@ -183,7 +183,7 @@ class CallerPace:
 
     @property
     def is_held(self) -> bool:
-        return self._held_s() > 0
+        return not self._is_free and self._held_s() > 0
 
     def throttle_ms(self) -> int:
         """For how long the caller is held."""
@@ -191,6 +191,8 @@ class CallerPace:
 
     async def wait(self, time_left_s: float | None = None) -> None:
         """Until the caller may be read, or answered, again; for half of `time_left_s` at most."""
+        if self._is_free:
+            return
         until_s = float("inf") if time_left_s is None else _now_s() + time_left_s * _DEADLINE_SHARE
         while not self._quotas.is_stopping and (seconds := min(self._held_s(), until_s - _now_s())) > 0:
             await self._quotas.pause(min(seconds, _LOOK_SECONDS))
@@ -206,8 +208,13 @@ class CallerPace:
                 raise BrokerStopping("the broker is stopping")
             await self._quotas.pause(min(seconds, _LOOK_SECONDS))
 
+    @property
+    def _is_free(self) -> bool:
+        """Nothing can hold the caller: what every request without quotas costs."""
+        return not (self._until_s or self._quotas.has_any())
+
     def _held_s(self) -> float:
-        if not (self._until_s or self._quotas.has_any()):
+        if self._is_free:
             return 0.0
         now_s = _now_s()
         return max(0.0, self._until_s - now_s, *(self._debt_s(name, now_s) for name in self._names))
