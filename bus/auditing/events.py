@@ -25,8 +25,8 @@ ALLOWED, DENIED = "ALLOWED", "DENIED"
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One row. Texts are empty where they make no sense. Of grants that are counted, `time_ms` is the last one's, and
-    the host, the client id and the request are the first one's."""
+    """One row. Texts are empty where they make no sense. Of grants and denials that are counted, `time_ms` is the last
+    one's, and the host, the client id and the request are the first one's."""
 
     time_ms: int
     kind: AuditKind

@@ -1,9 +1,8 @@
 """Rows of the audit on their way into the log. Time is an argument, in milliseconds.
 
 Guards three promises: memory is bounded, also where names are long; events that do not fit are counted in a `GAP` row;
-nothing here waits. Allowed
-reads and writes may be thousands a second, so they are counted: one row a minute for each (principal, operation,
-resource).
+nothing here waits. Allowed reads and writes may be thousands a second, so they are counted: one row a minute for each
+(principal, operation, resource). Denials that repeat are counted, too (denials.py).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
 from bus.auditing.events import AuditEvent, AuditKind, cut
 
 ROWS_MAX = 10_000
@@ -27,10 +27,21 @@ class AuditTrail:
         self._rows: deque[AuditEvent] = deque()
         self._grants: dict[_Grant, AuditEvent] = {}  # by what is granted: the first one, with the count of all
         self._grants_since_ms: int | None = None  # None: there are none
+        self._denials: DenialCounts[AuditEvent] = DenialCounts(_merge)
+        self._denials_since_ms: int | None = None  # None: there are none
         self._lost = 0
 
+    def add_denial(self, event: AuditEvent) -> None:
+        """A row of its own, or one of many, which is counted."""
+        event = cut(event)
+        if self._denials_since_ms is None:
+            self._denials_since_ms = event.time_ms
+        if self._denials.add((event.principal, event.operation, event.resource_type), event.resource, event):
+            self.add(event)
+
     def add(self, event: AuditEvent) -> None:
-        """A row of its own. Who may do nothing can have as many denials as it likes: they crowd out no change."""
+        """A row of its own. As many logins may fail as callers like, and denials are many if principals are: they crowd
+        out no change."""
         is_change = event.kind is AuditKind.CHANGE
         if len(self._rows) >= (ROWS_MAX + GRANTS_MAX + CHANGES_MAX if is_change else ROWS_MAX):
             self._lost += 1
@@ -53,6 +64,7 @@ class AuditTrail:
 
     def take(self, count_max: int, now_ms: int, *, is_last: bool = False) -> list[AuditEvent]:
         """What is to be written now, the oldest first. `is_last`: counts are not waited for, since no more will be."""
+        self._end_counting_denials(now_ms, is_last=is_last)
         if self._lost and len(self._rows) < ROWS_MAX:
             self._rows.append(AuditEvent(now_ms, AuditKind.GAP, count=self._lost))
             self._lost = 0
@@ -63,9 +75,31 @@ class AuditTrail:
             self._grants_since_ms = None
         return [self._rows.popleft() for _ in range(min(count_max, len(self._rows)))]
 
+    def _end_counting_denials(self, now_ms: int, *, is_last: bool) -> None:
+        since_ms = self._denials_since_ms
+        if since_ms is None or (0 <= now_ms - since_ms < DENIAL_INTERVAL_MS and not is_last):
+            return
+        counted, lost = self._denials.take()
+        self._denials_since_ms = None
+        self._lost += lost
+        for event in counted:
+            self.add(event)
+
     def put_back(self, events: Sequence[AuditEvent]) -> None:
         """They could not be written; of too many the newest are given up."""
         self._rows.extendleft(reversed(events))
         while len(self._rows) > ROWS_MAX + GRANTS_MAX + CHANGES_MAX:
             self._rows.pop()
             self._lost += 1
+
+
+def _merge(known: AuditEvent, event: AuditEvent) -> AuditEvent:
+    """Names and calls that differ are left out."""
+    return replace(
+        known,
+        time_ms=event.time_ms,
+        count=known.count + event.count,
+        resource=known.resource if known.resource == event.resource else "",
+        call=known.call if known.call == event.call else "",
+        rule=known.rule if known.rule == event.rule else "",
+    )

@@ -1,15 +1,18 @@
 """What was decided about access, told in one place: the logger `bus.authorizer`, with Kafka's line.
 
-Denials at INFO. Grants, and what a list merely left out, at DEBUG. The audit, if there is one, gets a row for each
-denial, and counts what may be read and written.
+Denials at INFO, those that repeat as one line a minute (auditing/denials.py). Grants, and what a list merely left out,
+at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and written.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
+from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
+from bus.auditing.events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind
 from bus.authorization.acls import AclBinding, AclOperation, AclResource, PatternType
 from bus.authorization.decisions import Decision, Requester, Rule
 from bus.broker_api.requests import Caller
@@ -44,6 +47,7 @@ class AccessLog:
 
     def __init__(self, audit: AuditLog | None = None) -> None:
         self._audit = audit if audit is not None and audit.is_enabled else None
+        self._denials: DenialCounts[AccessDecided] = DenialCounts(_merge)  # of one interval, which a timer ends
 
     @property
     def has_grants(self) -> bool:
@@ -53,9 +57,33 @@ class AccessLog:
     def report(self, decided: AccessDecided) -> None:
         if self._audit is not None and not decided.is_filter:
             self._tell(self._audit, decided)
-        level = logging.DEBUG if decided.decision.is_allowed or decided.is_filter else logging.INFO
-        if _log.isEnabledFor(level):
-            _log.log(level, "%s", describe_access(decided))
+        if decided.decision.is_allowed or decided.is_filter:
+            if _log.isEnabledFor(logging.DEBUG):
+                _log.debug("%s", describe_access(decided))
+        elif _log.isEnabledFor(logging.INFO):
+            self._log_denial(decided)
+
+    def _log_denial(self, decided: AccessDecided) -> None:
+        if self._denials.is_empty:
+            loop, no_request = asyncio.get_running_loop(), contextvars.Context()
+            loop.call_later(DENIAL_INTERVAL_MS / 1000, self._log_counts, context=no_request)
+        resource = decided.resource
+        kind = decided.requester.principal, decided.operation.value, resource.resource_type.value
+        if self._denials.add(kind, resource.name, _cut(decided)):
+            _log.info("%s", describe_access(decided))
+
+    def _log_counts(self) -> None:
+        counted, lost = self._denials.take()
+        seconds = DENIAL_INTERVAL_MS // 1000
+        for last in counted:
+            _log.info(
+                "%s; the last of %d within %d s of this principal, operation and resource type that are not shown",
+                describe_access(replace(last, count=1)),
+                last.count,
+                seconds,
+            )
+        if lost:
+            _log.info("%d denials within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX)
 
     def _tell(self, audit: AuditLog, decided: AccessDecided) -> None:
         is_allowed, caller = decided.decision.is_allowed, decided.caller
@@ -80,7 +108,19 @@ class AccessLog:
         if is_allowed:
             audit.add_grant(event)
         else:
-            audit.add(event)
+            audit.add_denial(event)
+
+
+def _cut(decided: AccessDecided) -> AccessDecided:
+    """To be kept: a caller may ask for names of any length."""
+    resource = decided.resource
+    if len(resource.name) <= TEXT_LENGTH_MAX:
+        return decided
+    return replace(decided, resource=replace(resource, name=resource.name[:TEXT_LENGTH_MAX]))
+
+
+def _merge(known: AccessDecided, decided: AccessDecided) -> AccessDecided:
+    return replace(decided, count=known.count + decided.count)
 
 
 def describe_access(decided: AccessDecided) -> str:

@@ -60,9 +60,14 @@ class AuditLog:
             self._writer = self._tasks.start(self._write(), "audit")
 
     def add(self, event: AuditEvent) -> None:
-        """A denial, a login, a change: a row of its own."""
+        """A login, a change: a row of its own."""
         if self.is_enabled:
             self._trail.add(event)
+
+    def add_denial(self, event: AuditEvent) -> None:
+        """A row of its own, but for those that repeat, which are counted."""
+        if self.is_enabled:
+            self._trail.add_denial(event)
 
     def add_grant(self, event: AuditEvent) -> None:
         """A read or a write that was allowed: it is counted."""

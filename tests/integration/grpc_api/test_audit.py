@@ -92,7 +92,9 @@ def test_decisions_and_logins_are_rows_and_grants_are_counted(tmp_path: Path) ->
             audit = broker.audit
             for _ in range(3):
                 audit.add_grant(AuditEvent(audit.now_ms(), AuditKind.DECISION, "User:a", decision=ALLOWED, **read))
-            audit.add(AuditEvent(audit.now_ms(), AuditKind.DECISION, "User:b", decision=DENIED, rule="none", **read))
+            audit.add_denial(
+                AuditEvent(audit.now_ms(), AuditKind.DECISION, "User:b", decision=DENIED, rule="none", **read)
+            )
             audit.add(AuditEvent(audit.now_ms(), AuditKind.LOGIN, "User:c", mechanism="SCRAM-SHA-256", error="wrong"))
 
         run_on(broker, tell())

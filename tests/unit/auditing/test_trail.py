@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from bus.auditing import denials
 from bus.auditing import trail as t
 from bus.auditing.events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind, check_row, encode_event
 
@@ -41,6 +44,44 @@ def test_grants_are_a_row_a_minute_for_each_principal_operation_and_resource() -
     trail.add_grant(grant(MINUTE))
     assert trail.take(10, MINUTE + 1) == []
     assert trail.take(10, MINUTE + 1, is_last=True) == [grant(MINUTE)]
+
+
+def test_denials_are_rows_at_once_for_ten_names_and_then_counted_until_the_minute_is_over() -> None:
+    trail = t.AuditTrail()
+    for number in range(500):
+        trail.add_denial(denial(number, f"t{number % 12}"))
+    assert trail.take(1_000, MINUTE - 1) == [denial(number, f"t{number}") for number in range(10)]
+    (counted,) = trail.take(1_000, MINUTE)
+    assert counted == replace(denial(499, ""), count=490)
+    trail.add_denial(denial(MINUTE, "t1"))
+    trail.add_denial(denial(MINUTE + 1, "t1"))
+    assert trail.take(1_000, MINUTE + 2) == [denial(MINUTE, "t1")]
+    assert trail.take(1_000, MINUTE + 2, is_last=True) == [denial(MINUTE + 1, "t1")]
+
+
+def test_denials_of_another_principal_or_operation_are_told_beside_a_flood() -> None:
+    trail = t.AuditTrail()
+    for _ in range(10):
+        trail.add_denial(denial(0))
+    others = [replace(denial(1), principal="User:b"), replace(denial(2), operation="Read")]
+    for event in others:
+        trail.add_denial(event)
+    assert trail.take(9, 3) == [denial(0), *others]
+
+
+def test_kinds_of_denials_are_bounded_and_those_beyond_are_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "DENIAL_KINDS_MAX", 2)
+    trail = t.AuditTrail()
+    for name in ("a", "b", "c", "d", "a"):
+        trail.add_denial(replace(denial(0), principal=f"User:{name}"))
+    assert [event.principal for event in trail.take(9, 1)] == ["User:a", "User:b"]
+    counted, lost = trail.take(9, MINUTE)
+    assert (counted.principal, counted.kind, lost.kind, lost.count) == (
+        "User:a",
+        AuditKind.DECISION,
+        AuditKind.GAP,
+        2,
+    )
 
 
 def test_what_is_too_much_is_counted_in_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from tests.support.acls import allow, prefixed
+from tests.support.virtual_time import run_virtually
 
 T = TypeVar("T")
 ALICE = Caller("connection", "/10.0.0.1", "request", "User:alice")
@@ -120,6 +121,31 @@ def test_each_denial_is_one_line_of_kafkas_at_info(caplog: pytest.LogCaptureFixt
             "Topic:LITERAL:others for request = Produce with resourceRefCount = 1 based on rule DefaultDeny",
         ),
     ]
+
+
+def test_denials_that_repeat_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bus.authorizer")
+
+    async def play() -> None:
+        cluster = Cluster()
+        for _ in range(50):
+            access = cluster.access()
+            await access.refusals(WRITE_TOPIC, ["orders", "x" * 5_000])
+            await access.refusal(CREATE_TOPIC, "orders")
+        await asyncio.sleep(61)
+        await cluster.access().refusals(WRITE_TOPIC, ["orders"])
+        await asyncio.sleep(61)
+
+    run_virtually(play())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3 + 2 + 1
+    assert lines[3].endswith(
+        "; the last of 98 within 60 s of this principal, operation and resource type that are not shown"
+    )
+    assert len(lines[3]) < 1_500
+    assert " is Denied operation = Create " in lines[4]
+    assert "; the last of 49 " in lines[4]
+    assert " is Denied operation = Write " in lines[5]
 
 
 def test_grants_and_what_a_list_leaves_out_are_lines_at_debug(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,54 @@
+"""Denials that repeat, so that who may do nothing floods neither the log nor the audit.
+
+Guards two promises: the first denial of a principal, operation and resource type in an interval is told at once, and
+so are those of some other names of resources; and all that are not told are counted. Memory is bounded: names are kept
+as hashes. Knows no time: an interval ends with `take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+DENIAL_INTERVAL_MS = 60_000
+DENIAL_KINDS_MAX = 10_000
+NAMES_TOLD_MAX = 10  # of each kind
+
+ValueT = TypeVar("ValueT")
+DenialKind = tuple[str, str, str]  # principal, operation, type of the resource
+
+
+class DenialCounts(Generic[ValueT]):
+    def __init__(self, merge: Callable[[ValueT, ValueT], ValueT]) -> None:
+        """`merge`: one value for what was counted before and the next one."""
+        self._merge = merge
+        self._told: dict[DenialKind, set[int]] = {}  # hashes of names
+        self._counted: dict[DenialKind, ValueT] = {}  # of kinds that are in `_told`
+        self._lost = 0
+
+    def add(self, kind: DenialKind, name: str, value: ValueT) -> bool:
+        """Whether it is to be told at once; it is counted otherwise. `name`: of the resource."""
+        told = self._told.get(kind)
+        if told is None:
+            if len(self._told) >= DENIAL_KINDS_MAX:
+                self._lost += 1
+                return False
+            told = self._told[kind] = set()
+        if len(told) < NAMES_TOLD_MAX and hash(name) not in told:
+            told.add(hash(name))
+            return True
+        known = self._counted.get(kind)
+        self._counted[kind] = value if known is None else self._merge(known, value)
+        return False
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._told
+
+    def take(self) -> tuple[list[ValueT], int]:
+        """What was counted, one value for each kind, and the number of denials of too many kinds. Then it is empty."""
+        counted, lost = list(self._counted.values()), self._lost
+        self._told.clear()
+        self._counted.clear()
+        self._lost = 0
+        return counted, lost
