@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -33,6 +34,7 @@ from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker
 from bus.oauth.documents import read_document
 from bus.oauth.token_sources import TokenSource
+from bus.oauth.urls import DocumentUrl
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.audit_log import AuditLog
@@ -87,7 +89,7 @@ class BrokerCore:
         self._coordinator: GroupCoordinator | None = None
         self._transactions: Transactions | None = None
         self._users: UserDirectory | None = None
-        self._signing_keys: KeyDirectory | None = None
+        self._signing_keys: dict[str, KeyDirectory] = {}
         self._audit: AuditLog | None = None
 
     @property
@@ -152,9 +154,9 @@ class BrokerCore:
             self.transactions.start()
             self._users = UserDirectory(storage, clock=self._clock, calls=self.calls, tasks=self._tasks)
             await self._users.start(follow=self._config.has_logins)
-            if self._config.has_token_logins:
-                self._signing_keys = _new_key_directory(self._config, self.calls, self._tasks)
-                self._signing_keys.start()
+            self._signing_keys = _new_key_directories(self._config, self.calls, self._tasks)
+            for keys in set(self._signing_keys.values()):
+                keys.start()
             self._audit = AuditLog(self.cluster, self._peers, clock=self._clock, tasks=self._tasks)
             self._audit.start()
         except BaseException:
@@ -174,19 +176,13 @@ class BrokerCore:
             shares=self._shares,
         )
 
-    def _token_logins(self) -> TokenLogins | None:
-        if self._signing_keys is None:
-            return None
-        config = self._config
-        rules = TokenRules(
-            config.sasl_oauthbearer_expected_issuer,
-            config.sasl_oauthbearer_expected_audience,
-            clock_skew_s=config.sasl_oauthbearer_clock_skew_seconds,
-            name_claim=config.sasl_oauthbearer_sub_claim_name,
-            scope_claim=config.sasl_oauthbearer_scope_claim_name,
-            scopes=config.sasl_oauthbearer_expected_scope,
-        )
-        return TokenLogins(self._signing_keys, rules, self._clock)
+    def _token_logins(self) -> dict[str, TokenLogins]:
+        """Of each listener with OAUTHBEARER, by its name."""
+        settings = self._config.token_listeners
+        return {
+            name: TokenLogins(keys, _token_rules(settings[name]), self._clock)
+            for name, keys in self._signing_keys.items()
+        }
 
     async def abandon(self) -> None:
         """In place of `begin_stop` and `stop`, where it does not come to serve."""
@@ -212,8 +208,8 @@ class BrokerCore:
             self._coordinator.close()
         if self._users is not None:
             self._users.close()
-        if self._signing_keys is not None:
-            self._signing_keys.close()
+        for keys in set(self._signing_keys.values()):
+            keys.close()
 
     async def stop(self) -> None:
         await self.audit.close()
@@ -383,14 +379,36 @@ def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
     return found
 
 
-def _new_key_directory(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> KeyDirectory:
-    url = config.key_set_url
-    times = RefreshTimes(
+def _new_key_directories(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> dict[str, KeyDirectory]:
+    """Of each listener with OAUTHBEARER, by its name; listeners with the same identity provider share one."""
+    made: dict[tuple[DocumentUrl, RefreshTimes], KeyDirectory] = {}
+    found = {}
+    for name, own in config.token_listeners.items():
+        url, times = own.key_set_url, _refresh_times(own)
+        if (url, times) not in made:
+            read = functools.partial(read_document, url)
+            made[url, times] = KeyDirectory(read, str(url), times, calls=calls, tasks=tasks)
+        found[name] = made[url, times]
+    return found
+
+
+def _refresh_times(config: BrokerConfig) -> RefreshTimes:
+    return RefreshTimes(
         config.sasl_oauthbearer_jwks_endpoint_refresh_ms,
         config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
         config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
     )
-    return KeyDirectory(lambda: read_document(url), str(url), times, calls=calls, tasks=tasks)
+
+
+def _token_rules(config: BrokerConfig) -> TokenRules:
+    return TokenRules(
+        config.sasl_oauthbearer_expected_issuer,
+        config.sasl_oauthbearer_expected_audience,
+        clock_skew_s=config.sasl_oauthbearer_clock_skew_seconds,
+        name_claim=config.sasl_oauthbearer_sub_claim_name,
+        scope_claim=config.sasl_oauthbearer_scope_claim_name,
+        scopes=config.sasl_oauthbearer_expected_scope,
+    )
 
 
 def _broker_login(config: BrokerConfig) -> BrokerLogin | None:

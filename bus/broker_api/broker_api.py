@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bus.broker_api.access_log import AccessLog
 from bus.broker_api.acls import AclApi
 from bus.broker_api.authorization import Authorizer
@@ -51,7 +53,7 @@ class BrokerApi:
         audit: AuditLog,
         config: BrokerConfig,
         *,
-        tokens: TokenLogins | None,
+        tokens: Mapping[str, TokenLogins],
         clock: Clock,
         calls: BlockingCalls,
         stopping: Stopping,
@@ -89,8 +91,7 @@ class BrokerApi:
         self.groups = GroupApi(cluster, coordinator, shares)
         self.users = UserApi(users)
         settings = LoginSettings(
-            config.login_mechanisms,
-            session_ms=config.connections_max_reauth_ms,
+            config.login_lives_ms,
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )
         self.logins = LoginApi(users, settings, calls, tokens)

@@ -5,10 +5,11 @@ last one has a session, an opaque token, which the client shows with each call f
 own while it logs in again extends it: what it holds open goes on (KIP-368). By PLAIN a client shows name and password
 with each call; they are checked once, in a thread, and remembered. By OAUTHBEARER a client sends a token of an identity
 provider (RFC 7628) and gets a session that ends with the token, or it sends the token itself with each call. Guards
-these promises: a wrong password, a name that does not exist and a name without a password for the mechanism are
-answered with one text, and so is every token that is refused, no sooner than
-`connection.failed.authentication.delay.ms` after the request; no login blocks the event loop; logins under way are
-bounded; nothing secret is in a log line or an error. `report` is told of each login and each failure.
+these promises: a login holds at the listener where it was made, and at no other; a wrong password, a name that does
+not exist and a name without a password for the mechanism are answered with one text, and so is every token that is
+refused, no sooner than `connection.failed.authentication.delay.ms` after the request; no login blocks the event loop;
+logins under way are bounded; nothing secret is in a log line or an error. `report` is told of each login and each
+failure.
 """
 
 from __future__ import annotations
@@ -77,17 +78,18 @@ class LoginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
-    mechanisms: Mapping[str, Sequence[str]]  # that are enabled, by the name of each listener with logins
-    session_ms: int
+    """`lives_ms`: how long a login holds, by the name of each listener with logins and the mechanisms enabled there."""
+
+    lives_ms: Mapping[str, Mapping[str, int]]
     failure_delay_ms: int
 
 
 class LoginApi:
-    """`reports`: what is called with each login and each failure, beside the log. `tokens`: None without
-    OAUTHBEARER."""
+    """`reports`: what is called with each login and each failure, beside the log. `tokens`: of each listener with
+    OAUTHBEARER, by its name."""
 
     def __init__(
-        self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls, tokens: TokenLogins | None = None
+        self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls, tokens: Mapping[str, TokenLogins]
     ) -> None:
         self._users = users
         self._tokens = tokens
@@ -103,11 +105,11 @@ class LoginApi:
 
     def mechanisms_at(self, listener: str) -> Sequence[str]:
         """Empty for a listener without logins."""
-        return self._settings.mechanisms.get(listener, ())
+        return tuple(self._settings.lives_ms.get(listener, ()))
 
-    @property
-    def session_ms(self) -> int:
-        return self._settings.session_ms
+    def life_ms(self, mechanism: str, caller: Caller) -> int:
+        """How long a login by a mechanism of the caller's listener holds."""
+        return self._settings.lives_ms[caller.listener][mechanism]
 
     @property
     def users(self) -> Users:
@@ -126,10 +128,9 @@ class LoginApi:
         names = ", ".join(mechanisms)
         if authorization is None:
             return _failed(f"this listener asks for a login: set sasl_mechanism to one of {names}")
-        login = self._table.find(_digest(authorization))
+        login = self._table.find(_key_of(authorization, caller))
         if login is not None:
-            # A login of another listener may be by a mechanism that is not enabled at this one.
-            return login if login.proof.mechanism in mechanisms else _failed(f"expected a login by {names}")
+            return login
         kind, _, shown = authorization.partition(" ")
         match kind.lower():
             case "session":
@@ -145,7 +146,7 @@ class LoginApi:
     async def _check_plain(self, header: str, shown: str, caller: Caller) -> Login | Refused:
         started_s = _now_s()
         name, password = _decode_basic(shown) if len(header) <= _BASIC_BYTES_MAX else ("", "")
-        key = _digest(header)
+        key = _key_of(header, caller)
         checking = self._checking.get(key)
         if checking is None:  # many calls of a client that begins show the same
             checking = asyncio.get_running_loop().create_task(self._check_password(key, name, password, caller))
@@ -185,7 +186,7 @@ class LoginApi:
                 is_right = await self._calls.log_in(check)
             if is_right and self.users.find(name, mechanism.name) is credential:
                 proof = Proof(f"User:{name}", name, PLAIN, credential, mechanism.name)
-                return self._take(key, proof, self._settings.session_ms)
+                return self._take(key, proof, self.life_ms(PLAIN, caller))
         return None
 
     def _any_credential(self, name: str) -> tuple[ScramMechanism, ScramCredential]:
@@ -204,7 +205,7 @@ class LoginApi:
         if isinstance(found, Refused):
             return found
         proof, lifetime_ms = found
-        key = _digest(header)
+        key = _key_of(header, caller)
         login = self._table.find(key)  # another call may have shown it meanwhile
         if login is None:
             login = self._take(key, proof, lifetime_ms)
@@ -221,12 +222,12 @@ class LoginApi:
 
     async def _prove(self, token: str, caller: Caller) -> tuple[Proof, int] | Refused:
         """The proof, and how long a login by it lasts, in milliseconds: no longer than the token is valid."""
-        assert self._tokens is not None, "a broker with OAUTHBEARER has what checks tokens"
         started_s = _now_s()
-        found = await self._tokens.check(token)
+        tokens = self._tokens[caller.listener]
+        found = await tokens.check(token)
         if not isinstance(found, AcceptedToken):
             return await self.refuse(OAUTHBEARER, found.name, caller, found.reason, started_s)
-        lifetime_ms = min(self._settings.session_ms, self._tokens.life_ms(found))
+        lifetime_ms = min(self.life_ms(OAUTHBEARER, caller), tokens.life_ms(found))
         return Proof(f"User:{found.name}", found.name, OAUTHBEARER), lifetime_ms
 
     # ------------------------------------------------------------ SCRAM
@@ -260,7 +261,7 @@ class LoginApi:
         self, proof: Proof, authorization: str | None, caller: Caller, lifetime_ms: int
     ) -> LoginAnswer | Refused:
         """After a successful proof: a new session, or the session of `authorization`, extended."""
-        held = None if authorization is None else self._table.find(_digest(authorization))
+        held = None if authorization is None else self._table.find(_key_of(authorization, caller))
         if held is not None and authorization is not None:
             if held.principal != proof.principal or held.proof.mechanism != proof.mechanism:
                 return _failed(f"expected a new login as {held.principal} by {held.proof.mechanism}, as the session is")
@@ -268,7 +269,7 @@ class LoginApi:
             session = authorization.partition(" ")[2]
         else:
             session = secrets.token_urlsafe(_TOKEN_BYTES)
-            self._take(_digest(f"Session {session}"), proof, lifetime_ms)
+            self._take(_key_of(f"Session {session}", caller), proof, lifetime_ms)
         self.report(LoginReport(proof.mechanism, proof.name, caller, None))
         return LoginAnswer(b"", session, lifetime_ms)
 
@@ -351,7 +352,8 @@ class ScramLogin:
             answer, reason = None, "the password was changed meanwhile"
         if answer is None or proof is None:
             return await self._api.refuse(self._server.mechanism.name, self._name, self._caller, reason, started_s)
-        finished = self._api.finish(proof, self._authorization, self._caller, self._api.session_ms)
+        lifetime_ms = self._api.life_ms(self._server.mechanism.name, self._caller)
+        finished = self._api.finish(proof, self._authorization, self._caller, lifetime_ms)
         if isinstance(finished, Refused):
             return finished
         return LoginAnswer(answer, finished.session, finished.lifetime_ms)
@@ -370,8 +372,10 @@ def _failed(message: str) -> Refused:
     return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
 
 
-def _digest(shown: str) -> bytes:
-    return hashlib.sha256(shown.encode("utf-8", "surrogatepass")).digest()
+def _key_of(shown: str, caller: Caller) -> bytes:
+    """Of what a caller shows at its listener: a login holds where it was made, since another listener may ask for
+    another mechanism, or for tokens of another identity provider."""
+    return hashlib.sha256(f"{caller.listener}\0{shown}".encode("utf-8", "surrogatepass")).digest()
 
 
 def _decode_basic(shown: str) -> tuple[str, str]:

@@ -39,7 +39,17 @@ from bus.config.keys import (
     strings,
     unknown_key_message,
 )
-from bus.config.listener_overrides import PREFIX, find_override, settings_of_listener
+from bus.config.listener_overrides import (
+    JAAS,
+    PREFIX,
+    SESSION_LIFE,
+    base_name_of,
+    check_jaas,
+    check_use,
+    find_override,
+    mechanism_key,
+    settings_of_listener,
+)
 from bus.config.listeners import (
     HostPort,
     Listener,
@@ -57,7 +67,7 @@ from bus.config.topic import TOPIC_CONFIGS
 from bus.model import SSL, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url
-from bus.sasl import MECHANISMS, OAUTHBEARER, parse_jaas
+from bus.sasl import MECHANISMS, OAUTHBEARER
 from bus.scram import SCRAM_MECHANISMS
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
@@ -419,20 +429,37 @@ class BrokerConfig:
     @property
     def broker_login(self) -> tuple[str, str]:
         """Name and password by which this broker logs in at others. Raises `ConfigError`, without anything secret."""
-        options = self._jaas_options()
+        options = self._between_brokers._jaas_options()
         if not options.get("username") or not options.get("password"):
-            raise ConfigError("sasl.jaas.config: expected a username and a password")
+            raise ConfigError(f"{JAAS}: expected a username and a password")
         return options["username"], options["password"]
 
     @property
-    def has_token_logins(self) -> bool:
-        return any(OAUTHBEARER in mechanisms for mechanisms in self.login_mechanisms.values())
+    def token_listeners(self) -> Mapping[str, BrokerConfig]:
+        """Of each listener with OAUTHBEARER the settings that are its own, by its name. Raises `ConfigError`."""
+        mechanisms = self.login_mechanisms
+        serving = [one for one in self.serving_listeners if OAUTHBEARER in mechanisms.get(one.name, ())]
+        return {one.name: self.of_listener(one) for one in serving}
 
     @property
     def login_mechanisms(self) -> Mapping[str, Sequence[str]]:
         """How clients may log in at each listener with SASL, by its name. Raises `ConfigError`."""
         serving = [one for one in self.serving_listeners if one.has_logins]
         return {one.name: self.of_listener(one).sasl_enabled_mechanisms for one in serving}
+
+    @property
+    def login_lives_ms(self) -> Mapping[str, Mapping[str, int]]:
+        """How long a login at each listener with SASL holds, by its name and mechanism. Raises `ConfigError`."""
+        return {one.name: self._login_lives_ms(one) for one in self.serving_listeners if one.has_logins}
+
+    def _login_lives_ms(self, listener: Listener) -> Mapping[str, int]:
+        own = self.of_listener(listener)
+        lives = {name: self._of_mechanism(listener, name, SESSION_LIFE) for name in own.sasl_enabled_mechanisms}
+        return {name: own.connections_max_reauth_ms if life is None else life for name, life in lives.items()}
+
+    def _of_mechanism(self, listener: Listener, mechanism: str, key: str) -> Any:
+        """None: the mechanism has none of its own."""
+        return self.listener_overrides.get(listener.name, {}).get(mechanism_key(mechanism, key))
 
     @property
     def key_set_url(self) -> DocumentUrl:
@@ -442,19 +469,28 @@ class BrokerConfig:
     @property
     def broker_token(self) -> TokenSettings:
         """What this broker gets its token by, to log in at others. Raises `ConfigError`, without anything secret."""
-        url = self._oauth_url("sasl.oauthbearer.token.endpoint.url", self.sasl_oauthbearer_token_endpoint_url)
+        own = self._between_brokers
+        url = own._oauth_url("sasl.oauthbearer.token.endpoint.url", own.sasl_oauthbearer_token_endpoint_url)
         if url.path is not None:
             return TokenSettings(url)
-        options = self._jaas_options()
+        options = own._jaas_options()
         if not options.get("clientId") or not options.get("clientSecret"):
-            raise ConfigError("sasl.jaas.config: expected a clientId and a clientSecret for OAUTHBEARER")
+            raise ConfigError(f"{JAAS}: expected a clientId and a clientSecret for OAUTHBEARER")
         return TokenSettings(
             url,
             client_id=options["clientId"],
             client_secret=options["clientSecret"],
             scope=options.get("scope", ""),
-            encodes_header=self.sasl_oauthbearer_header_urlencode,
+            encodes_header=own.sasl_oauthbearer_header_urlencode,
         )
+
+    @property
+    def _between_brokers(self) -> BrokerConfig:
+        """The settings of the listener by which brokers reach one another."""
+        listener = self.inter_broker_listener
+        own = self.of_listener(listener)
+        jaas = self._of_mechanism(listener, self.sasl_mechanism_inter_broker_protocol, JAAS)
+        return own if jaas is None else replace(own, sasl_jaas_config=jaas)
 
     def _oauth_url(self, key: str, text: str) -> DocumentUrl:
         try:
@@ -465,10 +501,7 @@ class BrokerConfig:
             raise ConfigError(f"{key}: expected {expected}, found {text.partition('?')[0]!r}") from None
 
     def _jaas_options(self) -> Mapping[str, str]:
-        try:
-            return parse_jaas(self.sasl_jaas_config)
-        except ValueError as expected:
-            raise ConfigError(f"sasl.jaas.config: expected {expected}") from None
+        return check_jaas(JAAS, self.sasl_jaas_config)
 
     def of_listener(self, listener: Listener) -> BrokerConfig:
         """The settings with those that the listener has of its own. Raises `ConfigError`."""
@@ -546,6 +579,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     config = BrokerConfig(**settings)
     own = [one for one in given if one[0].startswith(PREFIX)]
     config = replace(config, listener_overrides=_parse_overrides(config, own))
+    _check_overrides(config, own)
     _check_listeners(config)
     _check_authorizer(config)
     _check_session_timeouts(config)
@@ -560,11 +594,29 @@ _Given = tuple[str, object, str]  # name, value, and the beginning of messages a
 def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str, dict[str, ConfigValue]]:
     """`listener.name.<name>.<key>`, by listener and key."""
     found: dict[str, dict[str, ConfigValue]] = {}
+    names: dict[tuple[str, str], str] = {}
     for name, value, where in given:
         with _told_of(where):
             override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
+            other = names.setdefault((override.listener.name, override.own_key), name)
+            if other != name:
+                raise ConfigError(f"expected either {other} or {name}, which mean the same, found both")
             found.setdefault(override.listener.name, {})[override.own_key] = _value(override.key, value, where)
     return found
+
+
+def _check_overrides(config: BrokerConfig, given: Iterable[_Given]) -> None:
+    """That each of them has an effect."""
+    mechanisms = config.login_mechanisms
+    for name, _, where in given:
+        with _told_of(where):
+            override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
+            check_use(
+                override,
+                enabled=mechanisms.get(override.listener.name, ()),
+                inter_broker=config.inter_broker_listener,
+                broker_mechanism=config.sasl_mechanism_inter_broker_protocol,
+            )
 
 
 def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
@@ -589,7 +641,7 @@ def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
         entries.append(_describe(key, value, is_default=value == key.default))
     for listener in config.serving_listeners:
         for name, value in config.listener_overrides.get(listener.name, {}).items():
-            key = replace(BROKER_CONFIGS[name], name=f"{PREFIX}{listener.name.lower()}.{name}")
+            key = replace(BROKER_CONFIGS[base_name_of(name)], name=f"{PREFIX}{listener.name.lower()}.{name}")
             entries.append(_describe(key, value, is_default=False))
     return entries
 
@@ -656,6 +708,8 @@ def _check_logins(config: BrokerConfig) -> None:
             raise ConfigError(f"sasl.enabled.mechanisms: expected a mechanism for the listener {name}, found none")
     for listener in config.serving_listeners:
         check_secrets_are_hidden(listener, mechanisms.get(listener.name, ()))
+    if config.sasl_jaas_config:
+        check_jaas(JAAS, config.sasl_jaas_config)
     if config.inter_broker_listener.has_logins:
         enabled = mechanisms[config.inter_broker_listener.name]
         if config.sasl_mechanism_inter_broker_protocol not in enabled:
@@ -671,23 +725,13 @@ def _check_logins(config: BrokerConfig) -> None:
 
 
 def _check_token_logins(config: BrokerConfig) -> None:
-    if config.has_token_logins:
-        for name in ("issuer", "audience"):
-            if not getattr(config, f"sasl_oauthbearer_expected_{name}"):
-                raise ConfigError(
-                    f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
-                    "services would be accepted"
-                )
-        config.key_set_url  # noqa: B018  raises
-        first, longest = (
-            config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-            config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-        )
-        if first > longest:
-            raise ConfigError(
-                "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
-                f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
-            )
+    listeners = config.token_listeners
+    for name, own in listeners.items():
+        try:
+            _check_token_rules(own)
+        except ConfigError as error:
+            raise ConfigError(f"listener {name}: {error}") from None
+    if listeners:
         return
     others = ("jwks_endpoint_url", "expected_issuer", "expected_audience", "expected_scope")
     useless = [name.replace("_", ".") for name in others if getattr(config, f"sasl_oauthbearer_{name}")]
@@ -695,6 +739,26 @@ def _check_token_logins(config: BrokerConfig) -> None:
         raise ConfigError(
             f"sasl.oauthbearer.{useless[0]}: expected a listener with SASL beside it, and OAUTHBEARER in "
             "sasl.enabled.mechanisms"
+        )
+
+
+def _check_token_rules(config: BrokerConfig) -> None:
+    """Of a listener with OAUTHBEARER."""
+    for name in ("issuer", "audience"):
+        if not getattr(config, f"sasl_oauthbearer_expected_{name}"):
+            raise ConfigError(
+                f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
+                "services would be accepted"
+            )
+    config.key_set_url  # noqa: B018  raises
+    first, longest = (
+        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+    )
+    if first > longest:
+        raise ConfigError(
+            "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
+            f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
         )
 
 

@@ -11,6 +11,9 @@ _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the 
 _PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"
 _GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"
 _LISTENERS = "set listen, or listeners for several"
+_CALLBACKS = (
+    "leave it out: tokens are checked by the settings sasl.oauthbearer.*, passwords against what `bus users` keeps"
+)
 _NO_TRANSACTIONS = "transactions have no such setting: timers end those that are too old, and their log is a topic"
 _SYNCED = "a commit is synced to the disk before it is acknowledged, always"
 
@@ -33,6 +36,8 @@ _REASONS = {
     "offsets.topic.replication.factor": _NO_REPLICAS,
     "port": _LISTENERS,
     "process.roles": "a process is broker and controller",
+    "sasl.login.callback.handler.class": _CALLBACKS,
+    "sasl.server.callback.handler.class": _CALLBACKS,
     "security.inter.broker.protocol": "it is that of the listener that inter.broker.listener.name names",
     "ssl.ca.location": "set ssl.truststore.location",
     "ssl.endpoint.identification.algorithm": "the host in a certificate is always checked",
@@ -69,8 +74,9 @@ _REASONS_BY_PREFIX = {
 }
 
 
-def reason_of_absence(name: str) -> str | None:
-    """Why there is no such key; None of a name that is not Kafka's either."""
-    if name in _REASONS:
-        return _REASONS[name]
+def reason_of_absence(name: str, *, by_family: bool = True) -> str | None:
+    """Why there is no such key; None of a name that is not Kafka's either. `by_family`: also if only the beginning of
+    the name is known."""
+    if name in _REASONS or not by_family:
+        return _REASONS.get(name)
     return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)

@@ -1,9 +1,11 @@
 """Settings of one listener: `listener.name.<name>.<key>`, with the name in small letters, as in Kafka (KIP-103).
 
-What a listener does not have of its own is that of the broker. Guards one promise: an override that would do nothing is
-refused, with what was expected. That is one of a listener that does not exist, of a key that is the whole broker's, or
-of a listener whose protocol has no use for it. Another way to name keys, certificates or authorities replaces the
-broker's: a listener with files of its own has none of the broker's certificates.
+What a listener does not have of its own is that of the broker. Some keys may be of one login mechanism of the
+listener, `listener.name.<name>.<mechanism>.<key>`. Guards one promise: an override that would do nothing is refused,
+with what was expected. That is one of a listener that does not exist, of a key that is the whole broker's, of a
+listener whose protocol has no use for it, or of a mechanism that the listener does not have. Another way to name keys,
+certificates or authorities replaces the broker's: a listener with files of its own has none of the broker's
+certificates.
 """
 
 from __future__ import annotations
@@ -11,20 +13,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import ConfigError, ConfigKey, ConfigValue, field_name, unknown_key_message
 from bus.config.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener
 from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
+from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
 
 PREFIX = "listener.name."
+JAAS = "sasl.jaas.config"
+SESSION_LIFE = "connections.max.reauth.ms"
 
 _KEY_FORMS = ("ssl.keystore.type", "ssl.truststore.type")
 _NAME_CHANGES = ("ssl.allow.dn.changes", "ssl.allow.san.changes")
 _OF_CERTIFICATES = ("ssl.client.auth", "ssl.principal.mapping.rules")
+# Which tokens are accepted.
+TOKEN_KEYS = (
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.scope",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.allow.insecure.urls",
+    "https.ca.location",
+)
+# What this broker logs in with at others: of the listener by which brokers reach one another.
+_BROKER_TOKEN_KEYS = ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.header.urlencode")
+BROKER_LOGIN_KEYS = (JAAS, *_BROKER_TOKEN_KEYS)
 # Key -> the protocols of listeners that have a use for it.
 LISTENER_KEYS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys((*SSL_KEY_SETTINGS, *_KEY_FORMS, *_NAME_CHANGES), TLS_PROTOCOLS),
     **dict.fromkeys(_OF_CERTIFICATES, (SSL,)),
-    "sasl.enabled.mechanisms": SASL_PROTOCOLS,
+    **dict.fromkeys(("sasl.enabled.mechanisms", SESSION_LIFE, *TOKEN_KEYS, *BROKER_LOGIN_KEYS), SASL_PROTOCOLS),
+}
+# Key -> the mechanisms that it can be about.
+_MECHANISM_KEYS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys((*TOKEN_KEYS, *_BROKER_TOKEN_KEYS), (OAUTHBEARER,)),
+    **dict.fromkeys((JAAS, SESSION_LIFE), MECHANISMS),
 }
 _TRUSTED = frozenset(TRUSTED_SETTINGS)
 _OWN = frozenset(SSL_KEY_SETTINGS) - _TRUSTED
@@ -32,12 +61,28 @@ _OWN = frozenset(SSL_KEY_SETTINGS) - _TRUSTED
 
 @dataclass(frozen=True, slots=True)
 class Override:
+    """`mechanism`: that the name has, None if it has none."""
+
     listener: Listener
+    mechanism: str | None
+    base_name: str  # of the broker's key
     key: ConfigKey  # its name is the whole one, for messages
 
     @property
     def own_key(self) -> str:
-        return self.key.name.removeprefix(_prefix_of(self.listener))
+        """Under which the listener keeps it: with the mechanism, if the key may be of several."""
+        if self.mechanism is not None and len(_MECHANISM_KEYS[self.base_name]) > 1:
+            return mechanism_key(self.mechanism, self.base_name)
+        return self.base_name
+
+
+def mechanism_key(mechanism: str, base_name: str) -> str:
+    return f"{mechanism.lower()}.{base_name}"
+
+
+def base_name_of(own_key: str) -> str:
+    """The broker's key of `Override.own_key`."""
+    return _split_mechanism(own_key)[1]
 
 
 def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, ConfigKey]) -> Override:
@@ -47,7 +92,7 @@ def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, C
         expected = ", ".join(_prefix_of(listener) for listener in listeners)
         raise ConfigError(f"{name}: expected a listener that there is, by one of {expected}")
     listener = max(found, key=lambda one: len(one.name))
-    key = name.removeprefix(_prefix_of(listener))
+    mechanism, key = _split_mechanism(name.removeprefix(_prefix_of(listener)))
     protocols = LISTENER_KEYS.get(key)
     if protocols is None:
         raise ConfigError(f"{name}: {_why_not(key, keys)}; a listener has {', '.join(LISTENER_KEYS)}")
@@ -55,7 +100,43 @@ def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, C
         raise ConfigError(
             f"{name}: expected a listener of the protocol {' or '.join(protocols)}, found {listener.protocol}"
         )
-    return Override(listener, replace(keys[key], name=name))
+    if mechanism is not None and mechanism not in _MECHANISM_KEYS.get(key, ()):
+        raise ConfigError(f"{name}: {key} is no setting of {mechanism}; expected {_prefix_of(listener)}{key}")
+    return Override(listener, mechanism, key, replace(keys[key], name=name))
+
+
+def check_use(override: Override, *, enabled: Sequence[str], inter_broker: Listener, broker_mechanism: str) -> None:
+    """Raises `ConfigError` for an override that would do nothing. `enabled`: mechanisms of its listener;
+    `broker_mechanism`: by which brokers log in at one another."""
+    name, key = override.key.name, override.base_name
+    if key == JAAS and (override.listener != inter_broker or override.mechanism not in (None, broker_mechanism)):
+        raise ConfigError(
+            f"{name}: expected no line of JAAS: users log in with what `bus users create` gave them. What this broker "
+            f"logs in with at others is {_prefix_of(inter_broker)}{broker_mechanism.lower()}.{JAAS}"
+        )
+    if key in BROKER_LOGIN_KEYS and override.listener != inter_broker:
+        raise ConfigError(f"{name}: expected the listener by which brokers reach one another, {inter_broker.name}")
+    if key in _BROKER_TOKEN_KEYS and broker_mechanism != OAUTHBEARER:
+        raise ConfigError(f"{name}: expected sasl.mechanism.inter.broker.protocol={OAUTHBEARER} beside it")
+    needed = OAUTHBEARER if key in TOKEN_KEYS else override.mechanism
+    if needed is not None and needed not in enabled:
+        shown = ", ".join(enabled) or "none"
+        raise ConfigError(f"{name}: expected {needed} among sasl.enabled.mechanisms of the listener, found {shown}")
+
+
+def check_jaas(name: str, text: str) -> Mapping[str, str]:
+    """The options of a broker's line. Raises `ConfigError`, without a value of it."""
+    try:
+        options = parse_jaas(text)
+    except ValueError as expected:
+        raise ConfigError(f"{name}: expected {expected}") from None
+    users = [option.removeprefix("user_") for option in options if option.startswith("user_")]
+    if users:
+        raise ConfigError(
+            f"{name}: expected no users in it, found user_{users[0]}: make users by "
+            f"`bus users create {users[0]} --root ROOT`, with --password-file for a password that they have"
+        )
+    return options
 
 
 def settings_of_listener(own: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
@@ -64,12 +145,23 @@ def settings_of_listener(own: Mapping[str, ConfigValue]) -> dict[str, ConfigValu
     for group in (_OWN, _TRUSTED):
         if own.keys() & group - {"ssl.key.password"}:
             hidden |= group
-    return {field_name(name): value for name, value in {**dict.fromkeys(hidden, ""), **own}.items()}
+    changed = {name: value for name, value in own.items() if base_name_of(name) == name}
+    return {field_name(name): value for name, value in {**dict.fromkeys(hidden, ""), **changed}.items()}
 
 
 def _prefix_of(listener: Listener) -> str:
     return f"{PREFIX}{listener.name.lower()}."
 
 
+def _split_mechanism(key: str) -> tuple[str | None, str]:
+    first, _, rest = key.partition(".")
+    if first.upper() in MECHANISMS and first.islower():
+        return first.upper(), rest
+    return None, key
+
+
 def _why_not(key: str, keys: Iterable[str]) -> str:
-    return f"{key} is a setting of the whole broker" if key in keys else unknown_key_message(key, LISTENER_KEYS)
+    if key in keys:
+        return f"{key} is a setting of the whole broker"
+    reason = ABSENT_MECHANISMS.get(key.partition(".")[0].upper()) or reason_of_absence(key, by_family=False)
+    return unknown_key_message(key, LISTENER_KEYS) if reason is None else f"no key of the bus: {reason}"

@@ -414,6 +414,62 @@ def test_keys_may_be_in_a_file(tmp_path: Path) -> None:
             assert hand_over(to, provider.token(key_id="two")).session_token
 
 
+# ------------------------------------------------------------ listeners
+
+
+def test_listeners_accept_tokens_of_their_own_provider_for_as_long_as_they_say(tmp_path: Path) -> None:
+    with identity_provider() as own, identity_provider() as foreign:
+        config = serving(
+            own,
+            listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PARTNERS://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+            listener_security_protocol_map=("PARTNERS:SASL_PLAINTEXT",),
+            connections_max_reauth_ms=60_000,
+            listener_overrides={
+                "PARTNERS": {
+                    "sasl.oauthbearer.jwks.endpoint.url": f"{foreign.url}/keys",
+                    "sasl.oauthbearer.expected.issuer": "https://partner.example",
+                    "oauthbearer.connections.max.reauth.ms": 30_000,
+                }
+            },
+        )
+        of_staff, of_partner = own.token("alice"), foreign.token("alice", iss="https://partner.example")
+        with (
+            running_broker(tmp_path / "root", config=config) as broker,
+            to_broker(broker) as staff,
+            grpc.insecure_channel(address_of(broker, "PARTNERS")) as partners,
+        ):
+            for channel, good, bad, life_ms in (
+                (staff, of_staff, of_partner, 60_000),
+                (partners, of_partner, of_staff, 30_000),
+            ):
+                assert hand_over(channel, good).session_lifetime_ms == life_ms
+                assert hand_over(channel, bad).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_login_at_one_listener_is_none_at_another(tmp_path: Path, provider: IdentityProvider) -> None:
+    """Neither a session nor a token that is remembered: the other listener may trust another provider."""
+    config = serving(
+        provider,
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "STRICT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        listener_security_protocol_map=("STRICT:SASL_PLAINTEXT",),
+        listener_overrides={"STRICT": {"sasl.oauthbearer.expected.audience": ("strict",)}},
+    )
+    token = provider.token("alice")
+    with (
+        running_broker(tmp_path / "root", config=config) as broker,
+        to_broker(broker) as lax,
+        grpc.insecure_channel(address_of(broker, "STRICT")) as strict,
+    ):
+        session = shown(hand_over(lax, token))
+        for metadata in (session, (("authorization", f"Bearer {token}"),)):
+            assert status_of(lax, metadata) is grpc.StatusCode.OK
+            assert status_of(strict, metadata) is grpc.StatusCode.UNAUTHENTICATED
+        answer = hand_over(strict, provider.token("alice", aud="strict"), session)
+        assert answer.session_token
+        assert shown(answer) != session
+        assert status_of(lax, session) is grpc.StatusCode.OK
+
+
 # ------------------------------------------------------------ streams
 
 

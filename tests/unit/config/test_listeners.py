@@ -359,3 +359,169 @@ def test_listeners_have_rules_of_their_own_for_new_names() -> None:
     assert config.name_changes_of(eu) == NameChanges()
     config = load_broker_config(None, OWN | {"ssl.allow.dn.changes": "true"})
     assert config.name_changes_of(eu) == NameChanges(of_subject=True)
+
+
+_JAAS = 'M required username="u" password="hush";'
+LOGINS: dict[str, object] = {
+    "listeners": "STAFF://127.0.0.1:1,PARTNERS://127.0.0.1:2,BROKERS://127.0.0.1:3,OPEN://127.0.0.1:4",
+    "listener.security.protocol.map": (
+        "STAFF:SASL_PLAINTEXT,PARTNERS:SASL_PLAINTEXT,BROKERS:SASL_PLAINTEXT,OPEN:PLAINTEXT"
+    ),
+    "inter.broker.listener.name": "BROKERS",
+    "listener.name.staff.sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-512",
+    "listener.name.partners.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.brokers.scram-sha-512.sasl.jaas.config": 'M required username="b" password="hush";',
+    "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example/keys",
+    "sasl.oauthbearer.expected.issuer": "https://issuer.example",
+    "sasl.oauthbearer.expected.audience": "bus",
+}
+
+
+def test_listeners_have_identity_providers_of_their_own() -> None:
+    config = load_broker_config(
+        None,
+        LOGINS
+        | {
+            "listener.name.partners.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": "https://partner.example/keys",
+            "listener.name.partners.sasl.oauthbearer.expected.issuer": "https://partner.example",
+            "listener.name.partners.https.ca.location": "partner.pem",
+        },
+    )
+    staff, partners = config.token_listeners["STAFF"], config.token_listeners["PARTNERS"]
+    assert config.token_listeners.keys() == {"STAFF", "PARTNERS"}
+    assert staff.key_set_url == DocumentUrl("https://issuer.example/keys")
+    assert partners.key_set_url == DocumentUrl("https://partner.example/keys", ca_location=Path("partner.pem"))
+    assert (staff.sasl_oauthbearer_expected_issuer, partners.sasl_oauthbearer_expected_issuer) == (
+        "https://issuer.example",
+        "https://partner.example",
+    )
+    assert partners.sasl_oauthbearer_expected_audience == ("bus",)
+
+
+def test_logins_hold_as_long_as_the_mechanism_the_listener_or_the_broker_says() -> None:
+    config = load_broker_config(
+        None,
+        LOGINS
+        | {
+            "connections.max.reauth.ms": "3000",
+            "listener.name.staff.connections.max.reauth.ms": "2000",
+            "listener.name.staff.oauthbearer.connections.max.reauth.ms": "1000",
+        },
+    )
+    assert config.login_lives_ms == {
+        "STAFF": {"OAUTHBEARER": 1000, "SCRAM-SHA-512": 2000},
+        "PARTNERS": {"OAUTHBEARER": 3000},
+        "BROKERS": {"SCRAM-SHA-256": 3000, "SCRAM-SHA-512": 3000},
+    }
+    described = {entry.name: entry.value for entry in describe_broker_config(config)}
+    assert described["listener.name.staff.oauthbearer.connections.max.reauth.ms"] == "1000"
+    assert described["listener.name.staff.connections.max.reauth.ms"] == "2000"
+
+
+def test_what_a_broker_logs_in_with_may_be_spelled_as_kafka_does() -> None:
+    config = load_broker_config(None, LOGINS)
+    assert config.broker_login == ("b", "hush")
+    name = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
+    assert {entry.name: entry.value for entry in describe_broker_config(config)}[name] == "(hidden)"
+    assert "hush" not in repr(config)
+    listener = {"listener.name.brokers.sasl.jaas.config": _JAAS}
+    assert load_broker_config(None, LOGINS | listener).broker_login == ("b", "hush")
+    listener |= {"sasl.jaas.config": "M required username=other password=hush;"}
+    without = {key: value for key, value in LOGINS.items() if "jaas" not in key}
+    assert load_broker_config(None, without | listener).broker_login == ("u", "hush")
+    tokens = {
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "listener.name.brokers.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.brokers.oauthbearer.sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token",
+        "listener.name.brokers.oauthbearer.sasl.jaas.config": 'M required clientId="c" clientSecret="hush";',
+    }
+    others = {key: value for key, value in LOGINS.items() if "scram-sha-512" not in key}
+    config = load_broker_config(None, others | tokens)
+    assert config.broker_token.client_id == "c"
+    assert config.broker_token.url == DocumentUrl("https://issuer.example/token")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "listener.name.staff.scram-sha-512.sasl.jaas.config",
+            _JAAS,
+            "expected no line of JAAS: users log in with what `bus users create` gave them. What this broker logs in "
+            r"with at others is listener.name.brokers.scram-sha-512.sasl.jaas.config$",
+        ),
+        ("listener.name.brokers.plain.sasl.jaas.config", _JAAS, "expected no line of JAAS: users log in with what"),
+        (
+            "sasl.jaas.config",
+            'M required username="u" password="hush" user_alice="hush";',
+            "^sasl.jaas.config: expected no users in it, found user_alice: make users by `bus users create alice --r",
+        ),
+        (
+            "listener.name.staff.scram-sha-256.connections.max.reauth.ms",
+            "1000",
+            "expected SCRAM-SHA-256 among sasl.enabled.mechanisms of the listener, found OAUTHBEARER, SCRAM-SHA-512$",
+        ),
+        (
+            "listener.name.brokers.sasl.oauthbearer.expected.issuer",
+            "https://b.example",
+            "expected OAUTHBEARER among sasl.enabled.mechanisms of the listener, found SCRAM-SHA-256, SCRAM-SHA-512$",
+        ),
+        (
+            "listener.name.staff.scram-sha-512.sasl.oauthbearer.expected.issuer",
+            "https://b.example",
+            "expected.issuer is no setting of SCRAM-SHA-512; expected listener.name.staff.sasl.oauthbearer.expected",
+        ),
+        (
+            "listener.name.staff.sasl.oauthbearer.token.endpoint.url",
+            "https://issuer.example/token",
+            "expected the listener by which brokers reach one another, BROKERS",
+        ),
+        (
+            "listener.name.brokers.sasl.oauthbearer.token.endpoint.url",
+            "https://issuer.example/token",
+            "expected sasl.mechanism.inter.broker.protocol=OAUTHBEARER beside it",
+        ),
+        (
+            "listener.name.open.connections.max.reauth.ms",
+            "1000",
+            "expected a listener of the protocol SASL_PLAINTEXT or SASL_SSL, found PLAINTEXT",
+        ),
+        (
+            "listener.name.staff.connections.max.reauth.ms",
+            "0",
+            r"^listener.name.staff.connections.max.reauth.ms: expected long \(\[1000,...\]\), found '0'",
+        ),
+        ("listener.name.partners.sasl.oauthbearer.expected.issuer", "", "^listener PARTNERS: .*issuer: expected one"),
+        (
+            "listener.name.partners.sasl.oauthbearer.jwks.endpoint.url",
+            "http://partner.example/keys",
+            "^listener PARTNERS: sasl.oauthbearer.jwks.endpoint.url: expected https://, or",
+        ),
+        (
+            "listener.name.staff.oauthbearer.sasl.server.callback.handler.class",
+            "org.example.Handler",
+            "no key of the bus: leave it out: tokens are checked by the settings sasl.oauthbearer",
+        ),
+        ("listener.name.staff.gssapi.sasl.jaas.config", _JAAS, "no key of the bus: there is no Kerberos"),
+    ],
+)
+def test_login_of_a_listener_that_cannot_be_is_refused(name: str, value: str, said: str) -> None:
+    given = {key: one for key, one in LOGINS.items() if "jaas" not in key} if name == "sasl.jaas.config" else LOGINS
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_broker_config(None, given | {name: value})
+    assert "hush" not in str(refused.value)
+
+
+def test_two_spellings_of_one_setting_of_a_listener_are_refused() -> None:
+    two = {f"listener.name.staff.{name}sasl.oauthbearer.expected.scope": "a" for name in ("", "oauthbearer.")}
+    with pytest.raises(
+        ConfigError, match=r"expected either .*staff.sasl.* or .*staff.oauthbearer.*, which mean the sa"
+    ):
+        load_broker_config(None, LOGINS | two)
+
+
+@pytest.mark.parametrize("line", ['M required user_alice="hush";', "required"])
+def test_line_of_jaas_that_no_listener_uses_is_read_all_the_same(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"^sasl.jaas.config: expected (no users in it|a line of JAAS)") as refused:
+        load_broker_config(None, {"sasl.jaas.config": line})
+    assert "hush" not in str(refused.value)
