@@ -7,6 +7,7 @@ A call is here by its name in the contract. What its request only asks to valida
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
@@ -109,6 +110,15 @@ _TOLD = frozenset(
     )
 )
 _NO_ANSWER = "the call ended without an answer: it may be done"
+# The status of a call that was refused before its work began.
+_NOTHING_DONE = frozenset(
+    (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    )
+)
 CHANGES: Mapping[str, _Change] = {
     "CreateTopics": _Change("Create", "Topic", _named("topics", "name"), _names("topics")),
     "DeleteTopics": _Change("Delete", "Topic", _named("topics", "name"), lambda request: request.topics),
@@ -173,23 +183,37 @@ class AuditedServicer:
         if inspect.isasyncgenfunction(handle):
 
             async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-                async for response in handle(request, context):
-                    self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
-                    yield response
+                with self._telling_unknown_outcome(method, change, request, context):
+                    async for response in handle(request, context):
+                        self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
+                        yield response
 
             return answers
 
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            try:
+            with self._telling_unknown_outcome(method, change, request, context):
                 response = await handle(request, context)
-            except asyncio.CancelledError:
-                # The caller went away; what it began goes on.
-                self._tell(method, request, context, functools.partial(_unanswered, change, request))
-                raise
             self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
             return response
 
         return answer
+
+    @contextlib.contextmanager
+    def _telling_unknown_outcome(
+        self, method: str, change: _Change, request: Any, context: grpc.aio.ServicerContext
+    ) -> Iterator[None]:
+        """Of a call that was begun and ends without an answer: what it began may go on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._tell(method, request, context, functools.partial(_unanswered, change, request, _NO_ANSWER))
+            raise
+        except grpc.aio.AbortError:
+            status = context.code()
+            if status not in _NOTHING_DONE:
+                error = f"the call ended with {status.name}, {context.details()}: it may be done"
+                self._tell(method, request, context, functools.partial(_unanswered, change, request, error))
+            raise
 
     def _tell(
         self,
@@ -224,8 +248,8 @@ def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[tuple[st
             yield name, _error(answer)
 
 
-def _unanswered(change: _Change, request: Any) -> Iterator[tuple[str, str]]:
-    return ((name, _NO_ANSWER) for name in change.asked(request))
+def _unanswered(change: _Change, request: Any, error: str) -> Iterator[tuple[str, str]]:
+    return ((name, error) for name in change.asked(request))
 
 
 def _error(answer: Any) -> str:

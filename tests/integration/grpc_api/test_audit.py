@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import bus.sql
@@ -18,6 +19,7 @@ from bus.client.values import QuotaEntity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.model import AUDIT_TOPIC
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker
@@ -81,6 +83,25 @@ def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_fo
             run_on(broker, wait_for_audit_topic(broker))
     (row,) = rows(root, f"SELECT {COLUMNS}, listener FROM audit WHERE call = 'Metadata'")
     assert row == (*change("Metadata", "Create", "Topic", "a"), "PLAINTEXT")
+
+
+def test_a_change_whose_call_ends_with_unavailable_is_a_row(tmp_path: Path) -> None:
+    """It waits for its quota when the broker stops."""
+    root = tmp_path / "root"
+    slow = (("client-id", "slow"),)
+    with running_broker(root, config=CONFIG) as broker:
+        channel = grpc.insecure_channel(f"127.0.0.1:{broker.port}")
+        with Admin(f"127.0.0.1:{broker.port}") as admin:
+            admin.alter_client_quotas({QuotaEntity("ANONYMOUS", "slow"): {"request_rate": 0.01}})
+        calls = BusStub(channel)
+        calls.ListViews(pb.ListViewsRequest(), metadata=slow, timeout=20)
+        request = pb.DeleteTopicsRequest(topics=["gone"])
+        call = calls.DeleteTopics.future(request, metadata=slow, timeout=600)
+        calls.ListViews(pb.ListViewsRequest(), timeout=20)
+    assert call.exception(timeout=20).code() is grpc.StatusCode.UNAVAILABLE
+    channel.close()
+    ((resource, error),) = rows(root, "SELECT resource, error FROM audit WHERE call = 'DeleteTopics'")
+    assert (resource, "UNAVAILABLE" in error, error.endswith("it may be done")) == ("gone", True, True)
 
 
 def test_decisions_and_logins_are_rows_and_grants_are_counted(tmp_path: Path) -> None:

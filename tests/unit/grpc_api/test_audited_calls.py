@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -108,6 +109,71 @@ def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
     assert [event.resource for event in events] == names
     assert {(event.call, event.error, event.listener) for event in events} == {(method, NO_ANSWER, "L")}
     assert SECRET.decode() not in repr(events)
+
+
+class EndedContext(QuietContext):
+    """Of a call that its handler ends with a status."""
+
+    def __init__(self, status: grpc.StatusCode) -> None:
+        self._status = status
+
+    def code(self) -> grpc.StatusCode:
+        return self._status
+
+    def details(self) -> str:
+        return "the controller is away"
+
+
+class EndingServicer:
+    """It ends every call with a status; MaintainLog after one answer."""
+
+    async def MaintainLog(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        yield pb.MaintainLogResponse(partition=4)
+        raise grpc.aio.AbortError
+
+    def __getattr__(self, method: str) -> Any:
+        async def handle(request: Any, context: Any) -> None:
+            raise grpc.aio.AbortError
+
+        return handle
+
+
+def told_of_one_that_ends_with(status: grpc.StatusCode, method: str, request: Any) -> list[AuditEvent]:
+    audit: Any = Audit()
+    called = getattr(AuditedServicer(EndingServicer(), audit, "L"), method)(request, EndedContext(status))
+
+    async def end() -> None:
+        if isinstance(called, AsyncIterator):
+            async for _ in called:
+                pass
+        else:
+            await called
+
+    with pytest.raises(grpc.aio.AbortError):
+        asyncio.run(end())
+    events: list[AuditEvent] = audit.events
+    return events
+
+
+@pytest.mark.parametrize("method", sorted(CHANGES.keys() - {"MaintainLog"}))
+def test_call_that_ends_with_unavailable_leaves_a_row(method: str) -> None:
+    request, names = REQUESTS[method]
+    events = told_of_one_that_ends_with(grpc.StatusCode.UNAVAILABLE, method, request)
+    error = "the call ended with UNAVAILABLE, the controller is away: it may be done"
+    assert [(event.resource, event.error) for event in events] == [(name, error) for name in names]
+    assert SECRET.decode() not in repr(events)
+
+
+def test_maintenance_that_is_cut_off_leaves_a_row_beside_those_of_its_answers() -> None:
+    request = pb.MaintainLogRequest(topic="t")
+    events = told_of_one_that_ends_with(grpc.StatusCode.UNAVAILABLE, "MaintainLog", request)
+    assert [(event.resource, bool(event.error)) for event in events] == [("t-4", False), ("t", True)]
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_call_that_was_refused_before_it_began_leaves_no_row(status: grpc.StatusCode) -> None:
+    request, _ = REQUESTS["CreateAcls"]
+    assert told_of_one_that_ends_with(status, "CreateAcls", request) == []
 
 
 def test_what_changes_nothing_leaves_none() -> None:
