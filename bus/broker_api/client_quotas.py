@@ -158,9 +158,10 @@ class CallerPace:
         self._tables: object = None  # of which `_allowances` were found
         self._allowances: dict[str, Allowance | None] = {}
 
-    def note_request(self) -> None:
+    def note_request(self, count: int = 1) -> None:
+        """`count`: for how many it counts."""
         if self._quotas.has_any():
-            self._charge(REQUEST_RATE, 1)
+            self._charge(REQUEST_RATE, count)
 
     def note_produced(self, size_bytes: int) -> int:
         """For how many milliseconds the caller is to send nothing more, and is not read."""

@@ -69,7 +69,7 @@ class MaintenanceApi:
         self, topic: str, numbers: Iterable[int], action: MaintenanceAction
     ) -> AsyncGenerator[tuple[int, MaintainResult], None]:
         """Each partition's answer as it is finished; no `numbers`: all. Raises `BrokerStopping`."""
-        waiting = deque(dict.fromkeys(numbers) or self._all_partitions(topic))
+        waiting = deque(self.partitions_of(topic, numbers))
         running: dict[asyncio.Future[MaintainResult], int] = {}
         wake = asyncio.Event()
         with self._stopping.waking(wake):
@@ -87,7 +87,11 @@ class MaintenanceApi:
                 if self._stopping.has_begun and (waiting or running):
                     raise BrokerStopping("the broker is stopping")
 
-    def _all_partitions(self, topic: str) -> Sequence[int]:
+    def partitions_of(self, topic: str, numbers: Iterable[int]) -> Sequence[int]:
+        """One at least: what is not there is answered, too."""
+        named = list(dict.fromkeys(numbers))
+        if named:
+            return named
         found = self._cluster.state.topics.get(topic)
         return [_NO_PARTITION] if found is None else range(len(found.partitions))
 

@@ -126,9 +126,7 @@ class MetadataApi:
         refused: Mapping[str, Refused] = {}
         if may_create:
             missing = [name for name in asked if name not in self._cluster.state.topics]
-            creation = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
-            self._tell_of_created(creation.created)
-            refused = creation.refused
+            refused = await self._auto_create(missing[:_AUTO_CREATED_MAX])
         state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
         topics: list[tuple[str, TopicDescription | Refused]] = []
         share = self._shares.begin()
@@ -149,6 +147,20 @@ class MetadataApi:
             topics,
             metadata_offset,
         )
+
+    async def _auto_create(self, names: Sequence[str]) -> Mapping[str, Refused]:
+        """By name, why one was not created that was to be: also for the caller's `controller_mutation_rate`."""
+        config = self._cluster.config
+        if not names or not config.auto_create_topics_enable:
+            return {}
+
+        async def create(allowed: Sequence[str]) -> list[Refused | None]:
+            creation = await self._cluster.controller.auto_create_topics(allowed)
+            self._tell_of_created(creation.created)
+            return [creation.refused.get(name) for name in allowed]
+
+        outcomes = await self._quotas.within_mutation_quota(names, lambda _: config.num_partitions, create)
+        return {name: refused for name, refused in zip(names, outcomes, strict=True) if refused is not None}
 
     def _tell_of_created(self, names: Iterable[str]) -> None:
         caller = current_caller.get()

@@ -37,6 +37,9 @@ class MaintenanceHandler:
         await self._shares.begin().extend(response.partitions, deleted)
         return response
 
+    def count_partitions(self, request: pb.MaintainLogRequest) -> int:
+        return len(self._api.partitions_of(request.topic, request.partitions))
+
     async def maintain(self, request: pb.MaintainLogRequest) -> AsyncGenerator[pb.MaintainLogResponse, None]:
         """Each partition's answer as it is finished. Raises `BrokerStopping`."""
         action = _ACTIONS.get(request.action)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import grpc
@@ -185,13 +186,16 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
         async def answer(request: Any) -> Any:
-            pace = CallerPace(self._quotas, caller_of(context, self._listener))
-            await pace.wait_or_refuse(context.time_remaining())
-            check_login()  # it may have waited for long
-            pace.note_request()
+            await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
             return await handle(request)
 
         return answer
+
+    async def _take_turn(self, pace: CallerPace, context: grpc.aio.ServicerContext, count: int = 1) -> None:
+        """Raises `OverQuota`. `count`: for how many requests the call counts."""
+        await pace.wait_or_refuse(context.time_remaining())
+        check_login()  # it may have waited for long
+        pace.note_request(count)
 
     async def _held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """While it waits for its answer, a request counts against its client's share of memory."""
@@ -302,8 +306,23 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
         caller = functools.partial(caller_of, context, self._listener)
         maintain = self._authorization.around_answers("MaintainLog", self._maintenance.maintain, caller)
-        async for response in guard_answers(maintain, request, context):
-            yield response
+
+        async def paced(readable: Any) -> AsyncGenerator[Any, None]:
+            with self._open_streams.one(caller()):
+                await self._begin_maintenance(readable, context)
+                async with contextlib.aclosing(maintain(readable)) as answers:
+                    async for answer in answers:
+                        yield answer
+
+        with hold_request(self._control_memory, request, context.peer()) as held:
+            async for response in guard_answers(paced, held, context):
+                yield response
+
+    async def _begin_maintenance(self, request: pb.MaintainLogRequest, context: grpc.aio.ServicerContext) -> None:
+        """Each of its partitions counts as a request: it has one rewritten."""
+        if self._quotas.has(REQUEST_RATE):
+            pace = CallerPace(self._quotas, caller_of(context, self._listener))
+            await self._take_turn(pace, context, self._maintenance.count_partitions(request))
 
     async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("SwapFiles", self._maintenance.swap_files, request, context)

@@ -214,6 +214,33 @@ def test_call_whose_deadline_is_shorter_than_its_caller_has_to_wait_is_refused_b
     assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
+def test_maintenance_by_hand_counts_as_a_request_for_each_partition(broker: Broker) -> None:
+    with Admin(address(broker)) as admin:
+        admin.create_topics([NewTopic("wide", 12)])
+    set_quota(broker, "request_rate", 0.1)  # one at once
+    with stub(broker) as bus:
+        request = pb.MaintainLogRequest(topic="wide", partitions=[3])
+        assert len(list(bus.MaintainLog(request, metadata=SLOW, timeout=20))) == 1
+        assert len(list(bus.MaintainLog(pb.MaintainLogRequest(topic="wide"), metadata=SLOW, timeout=20))) == 12
+        with pytest.raises(grpc.RpcError, match="THROTTLING_QUOTA_EXCEEDED"):
+            list(bus.MaintainLog(pb.MaintainLogRequest(topic="t"), metadata=SLOW, timeout=20))
+        assert len(list(bus.MaintainLog(pb.MaintainLogRequest(topic="t"), timeout=20))) == 1
+
+
+def test_topics_that_are_created_by_the_way_count_as_changes(broker: Broker) -> None:
+    set_quota(broker, "controller_mutation_rate", 0.2)  # 2.2 partitions at once
+    with stub(broker) as bus:
+        request = pb.MetadataRequest(topics=["a", "b", "c", "d"], allow_auto_topic_creation=True)
+        told = bus.Metadata(request, metadata=SLOW, timeout=20).topics
+        codes = {topic.name: topic.error_code for topic in told}
+        throttled = pb.ERROR_CODE_THROTTLING_QUOTA_EXCEEDED
+        assert codes == {"a": 0, "b": 0, "c": 0, "d": throttled}
+        known = pb.MetadataRequest(topics=["a", "t"], allow_auto_topic_creation=True)
+        assert [topic.error_code for topic in bus.Metadata(known, metadata=SLOW, timeout=20).topics] == [0, 0]
+    with Admin(address(broker)) as admin:
+        assert admin.list_topics() == ["a", "b", "c", "t"]
+
+
 def test_changes_of_topics_beyond_the_quota_are_refused_each_by_itself(broker: Broker) -> None:
     set_quota(broker, "controller_mutation_rate", 0.5, "bus-admin")  # 5.5 partitions at once
     with Admin(address(broker), retries=0) as admin:
