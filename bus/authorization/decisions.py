@@ -100,10 +100,11 @@ def decide_access_to_any(
     policy: AclPolicy = AclPolicy(),  # immutable
 ) -> Decision:
     """Whether there may be a resource of the type on which the requester may do it (KIP-679): one that a binding
-    allows and no other denies as a whole. Looks at all patterns that there are."""
+    allows and no other denies as a whole. Looks at all bindings about the operation that are for the requester."""
     if requester.principal in policy.super_users:
         return Decision(True, DefaultRule.SUPER_USER)
-    found = index.find_all(resource_type, requester.principal)
+    operations = [one for one in _Op if one in _ALLOWING[operation]]
+    found = index.find_all(resource_type, requester.principal, operations)
     about = [acl for acl in found if _is_about(acl, requester, operation)]
     denying = [acl for acl in about if acl.permission is AclPermission.DENY]
     for acl in denying:

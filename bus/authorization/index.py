@@ -10,10 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bus.authorization.acls import ANY_NAME, ANY_PRINCIPAL, AclBinding, AclResource, AclResourceType, PatternType
+from bus.authorization.acls import (
+    ANY_NAME,
+    ANY_PRINCIPAL,
+    AclBinding,
+    AclOperation,
+    AclResource,
+    AclResourceType,
+    PatternType,
+)
 
 KeyT = TypeVar("KeyT")
 _Pattern = tuple[AclResourceType, PatternType, str]
+_Kind = tuple[AclResourceType, str, AclOperation]  # the string is the principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,7 @@ class AclIndex:
     bindings: Mapping[AclBinding, None] = field(default_factory=dict)
     # The rest follows from `bindings`. By pattern and principal, in the order of the bindings:
     by_principal: Mapping[tuple[_Pattern, str], tuple[AclBinding, ...]] = field(default_factory=dict, compare=False)
+    by_kind: Mapping[_Kind, Mapping[AclBinding, None]] = field(default_factory=dict, compare=False)
     pattern_counts: Mapping[_Pattern, int] = field(default_factory=dict, compare=False)  # of bindings
     prefix_counts: Mapping[tuple[AclResourceType, int], int] = field(default_factory=dict, compare=False)  # by length
 
@@ -43,11 +53,14 @@ class AclIndex:
             if principal != ANY_PRINCIPAL:
                 yield from self.by_principal.get((pattern, ANY_PRINCIPAL), ())
 
-    def find_all(self, resource_type: AclResourceType, principal: str) -> Iterator[AclBinding]:
-        """The bindings about any resource of the type that are for the principal or for all of them."""
-        for (pattern, of), acls in self.by_principal.items():
-            if of in (principal, ANY_PRINCIPAL) and pattern[0] is resource_type:
-                yield from acls
+    def find_all(
+        self, resource_type: AclResourceType, principal: str, operations: Iterable[AclOperation]
+    ) -> Iterator[AclBinding]:
+        """The bindings about these operations on any resource of the type that are for the principal or for all of
+        them. Looks at no others."""
+        for of in dict.fromkeys((principal, ANY_PRINCIPAL)):
+            for operation in operations:
+                yield from self.by_kind.get((resource_type, of, operation), ())
 
     def is_named(self, resource: AclResource) -> bool:
         """Whether any binding is about the resource, for whichever principal."""
@@ -106,6 +119,8 @@ class _Copied:
     def __init__(self, base: AclIndex) -> None:
         self.bindings = dict(base.bindings)
         self._by_principal = dict(base.by_principal)
+        self._by_kind = dict(base.by_kind)
+        self._own_kinds: dict[_Kind, dict[AclBinding, None]] = {}  # of `_by_kind`, those that are not the base's
         self._pattern_counts = dict(base.pattern_counts)
         self._prefix_counts = dict(base.prefix_counts)
 
@@ -114,6 +129,7 @@ class _Copied:
         key = pattern, acl.principal
         self.bindings[acl] = None
         self._by_principal[key] = (*self._by_principal.get(key, ()), acl)
+        self._kind(acl)[acl] = None
         self._count(pattern, 1)
 
     def remove(self, acl: AclBinding) -> None:
@@ -125,7 +141,22 @@ class _Copied:
             self._by_principal[key] = left
         else:
             del self._by_principal[key]
+        self._remove_of_kind(acl)
         self._count(pattern, -1)
+
+    def _kind(self, acl: AclBinding) -> dict[AclBinding, None]:
+        """The bindings of its kind, to be changed."""
+        kind = acl.resource_type, acl.principal, acl.operation
+        if kind not in self._own_kinds:
+            self._by_kind[kind] = self._own_kinds[kind] = dict(self._by_kind.get(kind, {}))
+        return self._own_kinds[kind]
+
+    def _remove_of_kind(self, acl: AclBinding) -> None:
+        left = self._kind(acl)
+        del left[acl]
+        if not left:
+            kind = acl.resource_type, acl.principal, acl.operation
+            del self._by_kind[kind], self._own_kinds[kind]
 
     def _count(self, pattern: _Pattern, change: int) -> None:
         kind, pattern_type, name = pattern
@@ -134,7 +165,7 @@ class _Copied:
             _add_to(self._prefix_counts, (kind, len(name)), change)
 
     def index(self) -> AclIndex:
-        return AclIndex(self.bindings, self._by_principal, self._pattern_counts, self._prefix_counts)
+        return AclIndex(self.bindings, self._by_principal, self._by_kind, self._pattern_counts, self._prefix_counts)
 
 
 def _pattern_of(acl: AclBinding) -> _Pattern:

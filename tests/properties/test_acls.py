@@ -129,6 +129,30 @@ def test_the_index_decides_as_a_scan(
     assert index_after(bindings, bindings[kept:]) == index_after(bindings[:kept])
 
 
+@given(
+    st.lists(acls, max_size=10, unique=True),
+    st.integers(0, 10),
+    st.sampled_from(TYPES),
+    st.sampled_from(PRINCIPALS),
+    st.sets(st.sampled_from(OPERATIONS)),
+)
+def test_all_of_a_kind_are_those_of_a_scan(
+    bindings: list[AclBinding], kept: int, kind: AclResourceType, principal: str, operations: set[AclOperation]
+) -> None:
+    before = index_after(bindings)
+    draft = AclIndexDraft(before)
+    for acl in bindings[kept:]:
+        draft.remove(acl)
+    for index, there in ((draft.finish(), bindings[:kept]), (before, bindings)):
+        found = list(index.find_all(kind, principal, operations))
+        assert len(found) == len(set(found))
+        assert set(found) == {
+            acl
+            for acl in there
+            if acl.resource_type is kind and acl.principal in (principal, "User:*") and acl.operation in operations
+        }
+
+
 @pytest.mark.parametrize("first_seed", range(FIRST_SEED, FIRST_SEED + SETS, 1000))
 def test_the_index_decides_as_a_scan_of_random_sets(first_seed: int) -> None:
     for seed in range(first_seed, min(first_seed + 1000, FIRST_SEED + SETS)):

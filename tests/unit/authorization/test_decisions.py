@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -147,6 +149,28 @@ def test_any_topic_may_be_written_to_where_what_is_not_named_is_open() -> None:
     for acl, is_allowed in ((deny(OP.WRITE), True), (deny(OP.WRITE, name="*"), False)):
         found = decide_access_to_any(index_of([acl]), ALICE, OP.WRITE, AclResourceType.TOPIC, policy)
         assert found.is_allowed is is_allowed
+
+
+class Untouched(Mapping[Any, Any]):
+    """Fails a test that goes through it."""
+
+    def __getitem__(self, key: object) -> Any:
+        raise AssertionError(f"expected no look at {key}")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("expected no look at all bindings")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_whether_any_topic_may_be_written_to_costs_no_look_at_what_others_may_do() -> None:
+    others = [allow(OP.WRITE, name=f"t{number}", principal="User:bob") for number in range(10)]
+    index = index_of([*others, allow(OP.READ)])
+    kinds = {kind: acls if "User:alice" in kind else Untouched() for kind, acls in index.by_kind.items()}
+    bare = replace(index, bindings=Untouched(), by_principal=Untouched(), by_kind=kinds)
+    found = decide_access_to_any(bare, ALICE, OP.WRITE, AclResourceType.TOPIC)
+    assert found == Decision(False, DefaultRule.DENY)
 
 
 def test_a_binding_is_added_once_and_removed_once() -> None:
