@@ -22,7 +22,7 @@ PrincipalMap = Mapping[str, str]  # of a principal, who it is in the storage
 _POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")
 _POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
 _S3_LOCATION = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9!_.'()=-]+)*)/?")
-_MARKER = "bus-root.json"
+MARKER = "bus-root.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,10 @@ def posix_script(grants: Grants, root: str, *, tables_only: bool) -> Iterator[st
     for target, topics in grants.denied.items():
         yield from _setfacl(f"{target}:-", _folders(root, topics))
     for target, topics in grants.readers.items():
-        folders = _folders(root, topics if tables_only else [*_with_metadata(topics)])
+        folders = _folders(root, topics if tables_only else [*with_metadata(topics)])
         yield f"setfacl -m {target}:x {_quoted(root, f'{root}/topics')}"
         if not tables_only:
-            yield f"setfacl -m {target}:r {_quoted(f'{root}/{_MARKER}')}"
+            yield f"setfacl -m {target}:r {_quoted(f'{root}/{MARKER}')}"
         yield from _setfacl(f"{target}:rX", folders)
 
 
@@ -146,7 +146,7 @@ def _setfacl(entry: str, folders: Sequence[str]) -> Iterator[str]:
     yield f"setfacl -R -m {entry} {_quoted(*folders)}"
 
 
-def _with_metadata(topics: Sequence[str]) -> Sequence[str]:
+def with_metadata(topics: Sequence[str]) -> Sequence[str]:
     return topics if CLUSTER_METADATA_TOPIC in topics else [CLUSTER_METADATA_TOPIC, *topics]
 
 
@@ -163,24 +163,29 @@ def _quoted(*paths: str) -> str:
 
 def s3_policy(grants: Grants, location: str, *, tables_only: bool) -> str:
     """The policy of a bucket, as JSON. Raises `Failure`."""
-    parsed = _S3_LOCATION.fullmatch(location)
-    if parsed is None:
-        raise Failure(f"expected --root s3://<bucket>/<prefix>, found {location!r}")
-    bucket, prefix = f"arn:aws:s3:::{parsed[1]}", parsed[2].removeprefix("/")
+    bucket, prefix = parse_s3_location(location)
     statements: list[Any] = []
     for target, topics in grants.readers.items():
-        keys = [_key(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else _with_metadata(topics))]
-        marker = [] if tables_only else [_key(prefix, _MARKER)]
+        keys = [key_of(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else with_metadata(topics))]
+        marker = [] if tables_only else [key_of(prefix, MARKER)]
         statements.append(_statement("Allow", target, "s3:GetObject", [f"{bucket}/{key}" for key in (*keys, *marker)]))
         listing = _statement("Allow", target, "s3:ListBucket", [bucket])
         statements.append({**listing, "Condition": {"StringLike": {"s3:prefix": keys}}})
     for target, topics in grants.denied.items():
-        keys = [_key(prefix, f"topics/{topic}/*") for topic in topics]
+        keys = [key_of(prefix, f"topics/{topic}/*") for topic in topics]
         statements.append(_statement("Deny", target, "s3:GetObject", [f"{bucket}/{key}" for key in keys]))
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
 
 
-def _key(prefix: str, name: str) -> str:
+def parse_s3_location(location: str) -> tuple[str, str]:
+    """The ARN of the bucket, and what the keys of the root begin with. Raises `Failure`."""
+    parsed = _S3_LOCATION.fullmatch(location)
+    if parsed is None:
+        raise Failure(f"expected --root s3://<bucket>/<prefix>, found {location!r}")
+    return f"arn:aws:s3:::{parsed[1]}", parsed[2].removeprefix("/")
+
+
+def key_of(prefix: str, name: str) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 

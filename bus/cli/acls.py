@@ -25,8 +25,10 @@ from bus.authorization.acls import (
 from bus.authorization.decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
 from bus.authorization.file_readers import plan_file_readers
 from bus.authorization.index import index_of
+from bus.cli.acl_check import check_files
 from bus.cli.acl_export import (
     GrantPlan,
+    Grants,
     may_deny_posix,
     may_deny_s3,
     parse_principal_map,
@@ -38,6 +40,7 @@ from bus.cli.acl_export import (
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
+from bus.cli.policy_check import PolicyCheck
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -255,6 +258,8 @@ def check(
     bus acls export --as posix > readers.sh
     bus acls export --as posix --principal-map people.txt
     bus acls export --as s3 --root s3://lake/bus --principal-map roles.txt > policy.json
+    bus acls export --as posix --principal-map people.txt --check
+    bus acls export --as s3 --root s3://lake/bus --principal-map roles.txt --check --policy now.json
     """
 )
 @click.option("--as", "form", type=click.Choice(["posix", "s3"]), required=True, help="setfacl, or a bucket's policy.")
@@ -266,21 +271,79 @@ def check(
 )
 @click.option("--root", metavar="PLACE", help="Where readers find the root.  [default: where the broker has it]")
 @click.option("--tables-only", is_flag=True, help="For readers that open a table by its path: no cluster metadata.")
+@click.option("--check", "is_check", is_flag=True, help="Print where the rights in force differ, and end with 1 if so.")
+@click.option(
+    "--policy",
+    type=click.File(),
+    metavar="FILE",
+    help="The bucket's policy, for --as s3 --check: aws s3api get-bucket-policy --query Policy --output text.",
+)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="WHO",
+    help="Who is a broker in the storage, as in the map, for --check; repeatable. Owner and group of a local root are.",
+)
 @address_option()
-def export(form: str, principal_map: IO[str] | None, root: str | None, tables_only: bool, address: str) -> None:
+def export(
+    form: str,
+    principal_map: IO[str] | None,
+    root: str | None,
+    tables_only: bool,
+    is_check: bool,
+    policy: IO[str] | None,
+    brokers: tuple[str, ...],
+    address: str,
+) -> None:
     """Write what grants the readers of topics their files, as bus sql and Spark with bus.root read them, broker or not.
     What ACLs say and the storage cannot is told as well: as comments of the script, or on standard error."""
+    _check_options(form, is_check=is_check, has_policy=policy is not None, has_brokers=bool(brokers))
     mapped = parse_principal_map("" if principal_map is None else principal_map.read())
     with open_admin(address) as admin:
         index = index_of(admin.describe_acls(AclBindingFilter(_Type.TOPIC)))
-        readers = plan_file_readers(index, admin.list_topics(include_internal=True), _policy(admin))
-        place = root or admin.describe_cluster().root_url
+        topics = admin.list_topics(include_internal=True)
+        readers = plan_file_readers(index, topics, _policy(admin))
+        place = (root or admin.describe_cluster().root_url).rstrip("/")
     if form == "posix":
-        grants = GrantPlan(functools.partial(posix_target, mapped=mapped), may_deny_posix).grants(readers)
-        click.echo("\n".join(posix_script(grants, place.rstrip("/"), tables_only=tables_only)))
-        return
-    grants = GrantPlan(functools.partial(s3_target, mapped=mapped), may_deny_s3).grants(readers)
-    click.echo(s3_policy(grants, place, tables_only=tables_only))
+        plan = GrantPlan(functools.partial(posix_target, mapped=mapped), may_deny_posix)
+    else:
+        plan = GrantPlan(functools.partial(s3_target, mapped=mapped), may_deny_s3)
+    grants = plan.grants(readers)
+    if is_check:
+        if policy is None:
+            differences = check_files(grants, place, topics, tables_only=tables_only, brokers=brokers)
+        else:
+            check = PolicyCheck(policy.read(), place, brokers)
+            differences = check.differences(grants, topics, tables_only=tables_only)
+        _write_differences(differences, grants)
+    elif form == "posix":
+        click.echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
+    else:
+        click.echo(s3_policy(grants, place, tables_only=tables_only))
+        _tell_not_expressed(grants)
+
+
+def _check_options(form: str, *, is_check: bool, has_policy: bool, has_brokers: bool) -> None:
+    """Raises `click.UsageError`."""
+    if has_brokers and not is_check:
+        raise click.UsageError("expected --check with --broker, found none")
+    if has_policy is not (is_check and form == "s3"):
+        found = "--policy alone" if has_policy else "no --policy"
+        raise click.UsageError(f"expected --policy with --as s3 --check, found {found}")
+
+
+def _write_differences(differences: Iterable[str], grants: Grants) -> None:
+    _tell_not_expressed(grants)
+    is_different = False
+    for line in differences:
+        is_different = True
+        click.echo(line)
+    if is_different:
+        raise SystemExit(1)
+
+
+def _tell_not_expressed(grants: Grants) -> None:
     for line in grants.not_expressed:
         click.echo(f"not expressed: {line}", err=True)
 

@@ -1,0 +1,196 @@
+"""Whether the files of topics may be read by those to whom ACLs allow it, and by no one else: the rights in force on a
+local root, compared with what `bus acls export` grants.
+
+Guards two promises: a reader that ACLs ask for and that cannot read, or will not read what comes, is told; and so is
+anyone who may read a topic although no ACL allows it, or who may write to its files. The owner and the group of the
+root are the broker's: they may read all of it, and are not compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bus.cli.acl_export import MARKER, Grants
+from bus.cli.failures import Failure
+from bus.cli.posix_rights import (
+    READ,
+    SEARCH,
+    WRITE,
+    Reader,
+    Rights,
+    default_rights_of,
+    find_reader,
+    group_name,
+    rights_of,
+    user_name,
+)
+from bus.errors import count_of
+from bus.model import CLUSTER_METADATA_TOPIC
+
+_EVERYONE = "everyone"
+_MISSING = "expected the right to read topic {}, found none for {}"
+_EXCESS = "expected no right to read topic {}, found one for {}"
+_WRITABLE = "expected no right to write to topic {}, found one for {}"
+_MISSING_LATER = "expected a default right to read what comes to topic {}, found none at {}"
+_EXCESS_LATER = "expected no default right to read what comes to topic {}, found one at {}"
+
+
+def check_files(
+    grants: Grants, root: str, topics: Iterable[str], *, tables_only: bool, brokers: Sequence[str] = ()
+) -> Iterator[str]:
+    """A line for each difference, by reader and topic. `brokers`: `u:<user>` and `g:<group>` that are not compared,
+    beside the owner and the group of the root. Raises `Failure` if the root cannot be looked at."""
+    folder = Path(root)
+    if not hasattr(os, "getxattr") or not (folder / MARKER).is_file():
+        raise Failure(f"expected --root with the folder of a root on this machine (Linux), found {root}")
+    named = {name: find_reader(name) for name in (*grants.readers, *grants.denied)}
+    yield from (f"{name}: expected a user or group of this machine, found none" for name in named if not named[name])
+    readers = [reader for reader in named.values() if reader is not None]
+    try:
+        yield from _check_way(folder, [one for one in readers if one.name in grants.readers], tables_only)
+        for topic in sorted(topics):
+            check = _TopicCheck(
+                topic,
+                [one for one in readers if _is_asked_for(topic, one.name, grants, tables_only)],
+                [one for one in readers if topic in grants.denied.get(one.name, ())],
+                _owners(folder, brokers),
+                is_open=all(rights_of(path).other & SEARCH for path in (folder, folder / "topics")),
+            )
+            check.look_through(folder / "topics" / topic)
+            yield from check.differences()
+    except PermissionError as error:
+        raise Failure(f"{error.filename}: {error.strerror}; run this as the owner of the root") from None
+
+
+def _owners(folder: Path, brokers: Iterable[str]) -> frozenset[str]:
+    rights = rights_of(folder)
+    found = {user_name(rights.owner_id), group_name(rights.group_id)}
+    for name in brokers:
+        reader = find_reader(name)
+        if reader is None:
+            raise Failure(f"--broker: expected a user or group of this machine, found {name}")
+        found.add(group_name(next(iter(reader.group_ids))) if reader.user_id is None else user_name(reader.user_id))
+    return frozenset(found)
+
+
+def _is_asked_for(topic: str, name: str, grants: Grants, tables_only: bool) -> bool:
+    if topic == CLUSTER_METADATA_TOPIC and not tables_only and name in grants.readers:
+        return True
+    return topic in grants.readers.get(name, ())
+
+
+def _check_way(folder: Path, readers: Sequence[Reader], tables_only: bool) -> Iterator[str]:
+    """To the topics, from the root on."""
+    needed = [(folder, SEARCH, "search"), (folder / "topics", SEARCH, "search")]
+    if not tables_only:
+        needed.append((folder / MARKER, READ, "read"))
+    for path, right, verb in needed:
+        rights = rights_of(path)
+        for reader in readers:
+            if not reader.rights(rights) & right:
+                yield f"{reader.name}: expected the right to {verb} {path}, found none"
+
+
+@dataclass(slots=True)
+class _Places:
+    count: int
+    first: Path
+
+
+class _TopicCheck:
+    """`owners`: users and groups that are not compared. `is_open`: whether others than those
+    who are named reach the topics at all."""
+
+    def __init__(
+        self, topic: str, allowed: Sequence[Reader], denied: Sequence[Reader], owners: frozenset[str], *, is_open: bool
+    ) -> None:
+        self._topic = topic
+        self._allowed = allowed
+        self._denied = denied
+        self._owners = owners
+        self._is_open = is_open
+        self._files = 0
+        self._folders = 0
+        self._found: dict[tuple[str, str], _Places] = {}
+        self._verdicts: dict[str, bool] = {}
+
+    def look_through(self, folder: Path) -> None:
+        """Files may come and go meanwhile. Raises `PermissionError`."""
+        for path, is_folder in _walk(folder):
+            try:
+                rights = rights_of(path)
+                default = default_rights_of(path) if is_folder else None
+            except FileNotFoundError:
+                continue
+            self._files += not is_folder
+            self._folders += is_folder
+            self._compare(path, rights, READ | SEARCH if is_folder else READ, (_MISSING, _EXCESS))
+            if is_folder:
+                coming = _rights_to_what_comes(rights, default)
+                self._compare(path, coming, READ | SEARCH, (_MISSING_LATER, _EXCESS_LATER))
+
+    def differences(self) -> Iterator[str]:
+        for (name, text), places in self._found.items():
+            of_all = f"{self._files + self._folders:,} files and folders"
+            if text in (_MISSING_LATER, _EXCESS_LATER):
+                of_all = count_of(self._folders, "folder")
+            yield f"{name}: {text.format(self._topic, f'{places.count:,} of {of_all}')}, as {places.first}"
+
+    def _compare(self, path: Path, rights: Rights, needed: int, texts: tuple[str, str]) -> None:
+        missing, excess = texts
+        for reader in self._allowed:
+            if reader.rights(rights) & needed != needed:
+                self._add(reader.name, missing, path)
+        found = {name for name in self._who_may(READ, rights) if not self._is_allowed(name)}
+        found |= {reader.name for reader in self._denied if reader.rights(rights) & READ}
+        for name in sorted(found):
+            self._add(name, excess, path)
+        for name in sorted(set(self._who_may(WRITE, rights))):
+            self._add(name, _WRITABLE, path)
+
+    def _add(self, name: str, text: str, path: Path) -> None:
+        self._found.setdefault((name, text), _Places(0, path)).count += 1
+
+    def _who_may(self, right: int, rights: Rights) -> Iterator[str]:
+        """The users and groups that the rights name, but for owners."""
+        users = {rights.owner_id: rights.owner} | {of: one & rights.mask for of, one in rights.users.items()}
+        groups = [(rights.group_id, rights.group), *rights.groups.items()]
+        names = [user_name(of) for of, found in users.items() if found & right]
+        names += [group_name(of) for of, found in groups if found & rights.mask & right]
+        yield from (name for name in names if name not in self._owners)
+        if rights.other & right and self._is_open:
+            yield _EVERYONE
+
+    def _is_allowed(self, name: str) -> bool:
+        """By itself, or as a member of a group."""
+        if name not in self._verdicts:
+            reader = None if name == _EVERYONE else find_reader(name)
+            self._verdicts[name] = reader is not None and any(
+                bool(one.group_ids & reader.group_ids) if one.user_id is None else one.user_id == reader.user_id
+                for one in self._allowed
+            )
+        return self._verdicts[name]
+
+
+def _rights_to_what_comes(folder: Rights, default: Rights | None) -> Rights:
+    """The broker makes files with the mode 0640 and folders with 0750, whatever the default."""
+    if default is None:
+        return Rights(folder.owner_id, folder.group_id, READ | SEARCH, READ | SEARCH, 0)
+    return replace(default, other=0)
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """The folder and all below it; no link is followed. Raises `PermissionError`."""
+    yield folder, True
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                found = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except FileNotFoundError:
+            continue
+        waiting += [path for path, is_folder in found if is_folder]
+        yield from found
