@@ -1,8 +1,9 @@
 """Who is logged in at this broker: by session, by password or by token, until when, and what ends it sooner.
 
-Guards three promises: a login ends when its time is over or what it was proved by is gone, whichever comes first; who
-holds something open by it (a stream) is told at that moment; and the memory of logins is bounded, for all and for each
-name. Keys are digests of what clients show, so a look-up tells nothing of them by its time. Belongs to the event loop.
+Guards four promises: a login ends when its time is over or what it was proved by is gone, whichever comes first; who
+holds something open by it (a stream) is told at that moment; the memory of logins is bounded, for all and for each
+name; and when it is full, room is made by the name that has the most. Keys are digests of what clients show, so a
+look-up tells nothing of them by its time. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -65,10 +66,52 @@ class Login:
             on_end()
 
 
+class LoginNames:
+    """The keys of logins by name, the oldest first, and which name has the most."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[bytes, None]] = {}  # none is empty
+        self._names: dict[int, dict[str, None]] = {}  # by the number of their keys; none is empty
+        self.largest = 0  # the highest of these numbers
+
+    def count(self, name: str) -> int:
+        return len(self._keys.get(name, ()))
+
+    def oldest(self, name: str) -> bytes:
+        return next(iter(self._keys[name]))
+
+    def one_of_the_largest(self) -> str:
+        return next(iter(self._names[self.largest]))
+
+    def add(self, name: str, key: bytes) -> None:
+        keys = self._keys.setdefault(name, {})
+        self._move(name, len(keys), len(keys) + 1)
+        keys[key] = None
+        self.largest = max(self.largest, len(keys))
+
+    def remove(self, name: str, key: bytes) -> None:
+        keys = self._keys[name]
+        self._move(name, len(keys), len(keys) - 1)
+        del keys[key]
+        if not keys:
+            del self._keys[name]
+        if self.largest not in self._names:
+            self.largest -= 1  # where the name is now
+
+    def _move(self, name: str, before: int, after: int) -> None:
+        if before:
+            names = self._names[before]
+            del names[name]
+            if not names:
+                del self._names[before]
+        if after:
+            self._names.setdefault(after, {})[name] = None
+
+
 class LoginTable:
     def __init__(self) -> None:
         self._logins: dict[bytes, Login] = {}
-        self._by_name: dict[str, dict[bytes, None]] = {}
+        self._names = LoginNames()
         self._expiries: list[tuple[float, int, Login]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -81,19 +124,27 @@ class LoginTable:
         return self._logins.get(key)
 
     def add(self, key: bytes, proof: Proof, expires_s: float) -> Login | None:
-        """None: there are too many. If one name has too many, its oldest login ends, and that client logs in again."""
-        names = self._by_name.setdefault(proof.name, {})
-        if len(names) >= LOGINS_OF_A_NAME_MAX:
-            self._end(self._logins[next(iter(names))])
-            names = self._by_name.setdefault(proof.name, {})
+        """None: there are too many names. If one name has too many, or the most where all have too many, its oldest
+        login ends, and that client logs in again."""
+        giving = self._name_to_make_room(proof.name)
+        if giving is not None:
+            self._end(self._logins[self._names.oldest(giving)])
         if len(self._logins) >= LOGINS_MAX:
-            if not names:
-                del self._by_name[proof.name]
             return None
         login = self._logins[key] = Login(key, proof, expires_s)
-        names[key] = None
+        self._names.add(proof.name, key)
         self._expect(login)
         return login
+
+    def _name_to_make_room(self, name: str) -> str | None:
+        own = self._names.count(name)
+        if own >= LOGINS_OF_A_NAME_MAX:
+            return name
+        if len(self._logins) < LOGINS_MAX:
+            return None
+        if self._names.largest > own + 1:
+            return self._names.one_of_the_largest()
+        return name if own else None
 
     def extend(self, login: Login, proof: Proof, expires_s: float) -> None:
         """The same caller has proved again who it is. What it holds open goes on."""
@@ -112,10 +163,7 @@ class LoginTable:
 
     def _end(self, login: Login) -> None:
         del self._logins[login.key]
-        names = self._by_name[login.proof.name]
-        del names[login.key]
-        if not names:
-            del self._by_name[login.proof.name]
+        self._names.remove(login.proof.name, login.key)
         login.end()
 
     def _expect(self, login: Login) -> None:

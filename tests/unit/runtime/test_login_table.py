@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -29,6 +30,83 @@ def test_logins_that_are_gone_or_extended_take_no_memory_until_they_would_have_e
         assert len(table._expiries) < 2_000
 
     asyncio.run(do())
+
+
+class Names:
+    """Logins of names, each with a key of its own."""
+
+    def __init__(self) -> None:
+        self.table = t.LoginTable()
+        self.logins: dict[str, list[t.Login]] = {}
+
+    def log_in(self, name: str, times: int = 1) -> bool:
+        for _ in range(times):
+            found = self.logins.setdefault(name, [])
+            key = f"{name}-{len(found)}".encode()
+            proof = t.Proof(f"User:{name}", name, "PLAIN")
+            login = self.table.add(key, proof, asyncio.get_running_loop().time() + 3600)
+            if login is None:
+                return False
+            found.append(login)
+        return True
+
+    def left(self) -> dict[str, int]:
+        return {name: sum(not one.is_ended for one in logins) for name, logins in self.logins.items()}
+
+
+def test_names_that_have_filled_the_table_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t, "LOGINS_MAX", 12)
+    monkeypatch.setattr(t, "LOGINS_OF_A_NAME_MAX", 5)
+
+    async def do() -> None:
+        names = Names()
+        for name in ("a", "b"):
+            names.log_in(name, 10)
+        names.log_in("c", 2)
+        assert names.left() == {"a": 5, "b": 5, "c": 2}
+        assert names.log_in("victim", 3)
+        assert names.left() == {"a": 3, "b": 4, "c": 2, "victim": 3}
+        assert names.log_in("a", 20)  # by its own
+        assert names.left() == {"a": 3, "b": 4, "c": 2, "victim": 3}
+        assert len(names.table) == 12
+        assert not names.logins["victim"][0].is_ended
+
+    asyncio.run(do())
+
+
+def test_a_name_is_refused_if_each_other_one_has_a_single_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t, "LOGINS_MAX", 2)
+
+    async def do() -> None:
+        names = Names()
+        assert names.log_in("a")
+        assert names.log_in("b")
+        assert not names.log_in("c")
+        assert names.log_in("a")
+        assert names.left() == {"a": 1, "b": 1, "c": 0}
+
+    asyncio.run(do())
+
+
+def test_the_largest_name_is_known_whatever_ends() -> None:
+    names = t.LoginNames()
+    random = Random(7)
+    kept: dict[str, list[bytes]] = {name: [] for name in "abcd"}
+    for number in range(2_000):
+        name = random.choice("abcd")
+        if kept[name] and random.random() < 0.5:
+            key = kept[name].pop(random.randrange(len(kept[name])))
+            names.remove(name, key)
+        else:
+            kept[name].append(b"%d" % number)
+            names.add(name, kept[name][-1])
+        counts = {name: len(keys) for name, keys in kept.items()}
+        assert names.largest == max(counts.values())
+        assert {name: names.count(name) for name in "abcd"} == counts
+        if names.largest:
+            largest = names.one_of_the_largest()
+            assert counts[largest] == names.largest
+            assert names.oldest(largest) == kept[largest][0]
 
 
 def test_each_login_still_expires_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
