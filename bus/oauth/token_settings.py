@@ -11,6 +11,25 @@ from bus.oauth.urls import DocumentUrl
 
 
 @dataclass(frozen=True, slots=True)
+class AssertionSettings:
+    """What a client shows in place of a secret. Either `file`, which has it ready made, or `key_file` or `key_pem`, by
+    which one is made for each token. `life_s`, `not_before_s`: from when it is made."""
+
+    file: Path | None = None
+    key_file: Path | None = None
+    key_pem: str = field(default="", repr=False)
+    passphrase: str = field(default="", repr=False)
+    template_file: Path | None = None
+    algorithm: str = "RS256"
+    issuer: str = ""
+    subject: str = ""
+    audience: str = ""
+    life_s: int = 300
+    not_before_s: int = 60
+    has_id: bool = True  # a claim (jti) by which a provider knows one that is shown twice
+
+
+@dataclass(frozen=True, slots=True)
 class TokenSettings:
     """Either `url`, of a file with a token or of a token endpoint, or `provider`, a function that returns a token, or a
     token and its time of expiry in seconds since 1970. The other fields are for a token endpoint; `client_secret_file`
@@ -21,6 +40,7 @@ class TokenSettings:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     client_secret_file: Path | None = None
+    assertion: AssertionSettings | None = None  # in place of a secret
     scope: str = ""
     encodes_header: bool = False  # whether id and secret are sent URL-encoded (RFC 6749, 2.3.1)
 

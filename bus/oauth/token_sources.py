@@ -1,9 +1,10 @@
 """Where a client, or a broker that logs in at another one, gets its token: a file, a token endpoint, or a function.
 
 Theory of operation. A file is read at each login, because another program writes new tokens to it. A token endpoint is
-asked by client_credentials (RFC 6749, 4.4); a function is called. The token of either is used until seven tenths of its
-lifetime are over; then a new one is requested. If that fails, the earlier token is used until it expires. Guards these
-promises: one request is in flight at a time; token and secret are in no error, no log line and no `repr`.
+asked by client_credentials (RFC 6749, 4.4), with a secret or an assertion (RFC 7523); a function is called. The token
+of either is used until seven tenths of its lifetime are over; then a new one is requested. If that fails, the earlier
+token is used until it expires. Guards these promises: one request is in flight at a time; token, secret and assertion
+are in no error, no log line and no `repr`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.parse import quote_plus, urlencode
 from bus.errors import BusError, ErrorCode
 from bus.oauth.documents import DOCUMENT_BYTES_MAX, FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.oauth.messages import NoToken, check_form
-from bus.oauth.token_settings import TokenSettings
+from bus.oauth.token_settings import AssertionSettings, TokenSettings
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _log = logging.getLogger(__name__)
 _RENEWED_AFTER = 0.7
 _RETRY_PAUSE_S = 10.0
 _SHOWN_CHARACTERS_MAX = 300
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class TokenSource:
         """A token, and its lifetime in seconds; None: unknown."""
         if self._settings.provider is not None:
             return _ask_provider(self._settings.provider, self._now_s())
-        return _ask_endpoint(self._settings, seconds_max)
+        return _ask_endpoint(self._settings, self._now_s(), seconds_max)
 
 
 # ------------------------------------------------------------ a file
@@ -145,15 +147,18 @@ def _ask_provider(provider: Callable[[], Any], now_s: float) -> tuple[str, float
 # ------------------------------------------------------------ a token endpoint
 
 
-def _ask_endpoint(settings: TokenSettings, seconds_max: float) -> tuple[str, float | None]:
+def _ask_endpoint(settings: TokenSettings, now_s: float, seconds_max: float) -> tuple[str, float | None]:
     url = settings.url
     assert url is not None, "settings without a provider have a URL"
-    secret = _secret(settings)
     form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
-    headers = {
-        "Authorization": f"Basic {_basic(settings, secret)}",
-        "Content-Type": "application/x-www-form-urlencoded",
-    }
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    if settings.assertion is not None:
+        secret = _assertion(settings.assertion, now_s)
+        form |= {"client_assertion_type": ASSERTION_TYPE, "client_assertion": secret}
+        form |= {"client_id": settings.client_id} if settings.client_id else {}
+    else:
+        secret = _secret(settings)
+        headers["Authorization"] = f"Basic {_basic(settings, secret)}"
     try:
         answer = read_json(url, form=urlencode(form).encode(), headers=headers, seconds_max=seconds_max)
     except DocumentFault as fault:
@@ -162,6 +167,19 @@ def _ask_endpoint(settings: TokenSettings, seconds_max: float) -> tuple[str, flo
     if not isinstance(value, str) or not isinstance(kind, str) or kind.lower() != "bearer":
         raise _failed(f"{url}: expected an access_token of the type Bearer, found none")
     return _checked(value, str(url)), _life_s(life_s)
+
+
+def _assertion(settings: AssertionSettings, now_s: float) -> str:
+    from bus.oauth.assertions import AssertionFault, make_assertion  # most clients need no cryptography
+
+    try:
+        found = make_assertion(settings, now_s)
+    except AssertionFault as fault:
+        raise _failed(f"there is no assertion to ask for a token with: {fault}") from None
+    life_s = _claimed_life_s(found, now_s)
+    if life_s is not None and life_s <= 0:
+        raise _failed(f"the assertion in {settings.file} has expired {-life_s:.0f} s ago (exp)")
+    return found
 
 
 def _secret(settings: TokenSettings) -> str:
@@ -194,7 +212,8 @@ def _endpoint_error(fault: DocumentFault, secret: str) -> BusError:
     code = ErrorCode.SASL_AUTHENTICATION_FAILED if is_final else ErrorCode.NETWORK_EXCEPTION
     said = _said(fault.body)
     hidden = not said or (bool(secret) and secret in said)
-    return BusError(code, f"no token could be obtained: {fault}" + ("" if hidden else f": {said}"))
+    shown = "" if hidden else f": {said[:_SHOWN_CHARACTERS_MAX]}"
+    return BusError(code, f"no token could be obtained: {fault}{shown}")
 
 
 def _said(body: bytes) -> str:
@@ -207,7 +226,7 @@ def _said(body: bytes) -> str:
         return ""
     parts = [found.get("error"), found.get("error_description")]
     text = " ".join(part for part in parts if isinstance(part, str))
-    return "".join(character if character.isprintable() else " " for character in text)[:_SHOWN_CHARACTERS_MAX]
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 # ------------------------------------------------------------ tokens

@@ -74,12 +74,15 @@ def _base64url(data: bytes) -> str:
 
 class IdentityProvider:
     """Its state may be changed while it serves: `status` of its answers, the keys, what it answers instead (`body`).
-    `clients`: their ids and secrets."""
+    `clients`: their ids and secrets; `client_keys`: ids and public keys of those that show assertions, each algorithm
+    and audience being right; `assertions`: header and claims of those that were accepted."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self.url = f"http://127.0.0.1:{server.server_address[1]}"
         self.keys: dict[str, Any] = {}
         self.clients = {"loader": "s3cret of the loader"}
+        self.client_keys: dict[str, Any] = {}
+        self.assertions: list[dict[str, Any]] = []
         self.status = 200
         self.body: bytes | None = None
         self.location = ""
@@ -109,12 +112,38 @@ class IdentityProvider:
 
     def _answer_client(self, authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
         self.token_requests.append(form)
+        if "client_assertion" in form:
+            return self._answer_assertion(form)
         client_id, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
         if self.clients.get(client_id) != secret or form.get("grant_type") != ["client_credentials"]:
             said = {"error": "invalid_client", "error_description": f"who is {client_id}, and what is {secret}?"}
             return 401, json.dumps(said).encode()
         scope = {"scope": " ".join(form["scope"])} if "scope" in form else {}
         token = self.token(client_id, life_s=self.life_s, **scope)
+        return 200, json.dumps({"access_token": token, "token_type": "bearer", "expires_in": self.life_s}).encode()
+
+    def _answer_assertion(self, form: dict[str, list[str]]) -> tuple[int, bytes]:
+        """As RFC 7523 has it."""
+        [assertion] = form["client_assertion"]
+        try:
+            assert form["grant_type"] == ["client_credentials"]
+            assert form["client_assertion_type"] == ["urn:ietf:params:oauth:client-assertion-type:jwt-bearer"]
+            client_id = jwt.decode(assertion, options={"verify_signature": False})["sub"]
+            assert form.get("client_id", [client_id]) == [client_id]
+            claims = jwt.decode(
+                assertion,
+                self.client_keys[client_id],
+                algorithms=["RS256", "PS256", "ES256"],
+                audience=f"{self.url}/token",
+                issuer=client_id,
+                options={"require": ["exp", "iat", "sub"]},
+            )
+            assert claims.get("jti") not in {one["claims"].get("jti") for one in self.assertions} - {None}
+        except (jwt.InvalidTokenError, AssertionError, KeyError) as error:
+            said = {"error": "invalid_client", "error_description": f"{type(error).__name__} of {assertion}"}
+            return 401, json.dumps(said).encode()
+        self.assertions.append({"header": jwt.get_unverified_header(assertion), "claims": claims})
+        token = self.token(client_id, life_s=self.life_s)
         return 200, json.dumps({"access_token": token, "token_type": "bearer", "expires_in": self.life_s}).encode()
 
 

@@ -98,7 +98,10 @@ _NOT_SUPPORTED = {
     ),
     "https_ca_pem": "give a file as https_ca_location",
     "enable_sasl_oauthbearer_unsecure_jwt": "an unsigned token proves nothing",
-    "sasl_oauthbearer_assertion_private_key_file": "a client shows its secret: sasl_oauthbearer_client_secret_file",
+    "sasl_oauthbearer_grant_type": "the grant is client_credentials, by a secret or by sasl_oauthbearer_assertion_...",
+    "sasl_oauthbearer_jwt_retriever_class": (
+        "leave it out: with sasl_oauthbearer_assertion_... a client asks by client_credentials and an assertion"
+    ),
     "sasl_oauthbearer_extensions": "a broker ignores extensions",
 }
 _NOT_SUPPORTED_PREFIXES = {"sasl_": _SASL, "ssl_": _PEM}

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bus.client.config.assertions import algorithm, check_assertion
 from bus.client.config.tokens import environment_secret, is_token_setting, oauth_method, token_provider, tokens_of
-from bus.client.config.values import checked_by, conflict, flag, secret, setting, text
+from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.oauth.token_settings import TokenSettings
@@ -117,6 +118,19 @@ class SecurityConfig:
     sasl_oauthbearer_client_secret: str = secret("", text)
     sasl_oauthbearer_client_credentials_client_secret: str = secret("", text)
     sasl_oauthbearer_client_secret_file: str = setting("", text)
+    sasl_oauthbearer_assertion_file: str = setting("", text)
+    sasl_oauthbearer_assertion_private_key_file: str = setting("", text)
+    sasl_oauthbearer_assertion_private_key_pem: str = secret("", text)
+    sasl_oauthbearer_assertion_private_key_passphrase: str = secret("", text)
+    sasl_oauthbearer_assertion_algorithm: str = setting("RS256", algorithm)
+    sasl_oauthbearer_assertion_claim_aud: str = setting("", text)
+    sasl_oauthbearer_assertion_claim_iss: str = setting("", text)
+    sasl_oauthbearer_assertion_claim_sub: str = setting("", text)
+    sasl_oauthbearer_assertion_claim_exp_seconds: int = setting(300, seconds(1))
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int = setting(60, seconds(0))
+    sasl_oauthbearer_assertion_claim_jti_include: bool = setting(True, flag)
+    sasl_oauthbearer_assertion_template_file: str = setting("", text)
+    sasl_oauthbearer_assertion_jwt_template_file: str = setting("", text)
     sasl_oauthbearer_scope: str = setting("", text)
     sasl_oauthbearer_header_urlencode: bool = setting(False, flag)
     sasl_oauthbearer_allow_insecure_urls: bool = setting(False, flag)
@@ -124,7 +138,8 @@ class SecurityConfig:
     sasl_oauth_token_provider: Any = field(default=None, repr=False, metadata=checked_by(token_provider))
 
 
-SECURITY_SETTINGS = tuple(one.name for one in fields(SecurityConfig))
+_DEFAULTS = {one.name: one.default for one in fields(SecurityConfig)}
+SECURITY_SETTINGS = tuple(_DEFAULTS)
 # Their values are in no `repr` and no error; those of SECRET_SETTINGS belong into no file that others may read.
 HIDDEN_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
 TRUSTED_SETTINGS = ("ssl_ca_location", "ssl_truststore_location", "ssl_ca_pem", "ssl_truststore_certificates")
@@ -148,10 +163,11 @@ def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = 
 
 def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     """Raises `BusError` INVALID_CONFIG, without anything secret."""
-    used = [name for name in SECURITY_SETTINGS if name in given and getattr(config, name)]
+    used = [name for name, default in _DEFAULTS.items() if name in given and getattr(config, name) != default]
     _check_use(config, used, "ssl_", TLS_PROTOCOLS)
     _check_use(config, used, "sasl_", SASL_PROTOCOLS)
     _check_token_use(config, used)
+    check_assertion(config, used)
     _one_of(config, TRUSTED_SETTINGS)
     parts = [name for name in (_one_of(config, CERTIFICATE_SETTINGS), _one_of(config, KEY_SETTINGS)) if name]
     if config.ssl_keystore_location and parts:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bus.client.config.assertions import ASSERTION_SETTINGS, ASSERTION_SOURCES
 from bus.client.config.profiles import Profile, default_path, load_profile, warn_of_readers
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
@@ -37,7 +38,8 @@ _KEY_PASSWORD = frozenset({"ssl_key_password", "ssl_key_password_file"})
 _MECHANISM = frozenset({"sasl_mechanism", "sasl_mechanisms"})
 _PASSWORD = frozenset({"sasl_password", "sasl_password_file", "sasl_jaas_config"})
 _LOGIN = _PASSWORD | {"sasl_username"}
-_CLIENT_SECRET = frozenset({*CLIENT_SECRET_SETTINGS, "sasl_oauthbearer_client_secret_file", "sasl_jaas_config"})
+_SECRETS = frozenset({*CLIENT_SECRET_SETTINGS, "sasl_oauthbearer_client_secret_file"})
+_CLIENT_SECRET = frozenset({*_SECRETS, *ASSERTION_SETTINGS, "sasl_jaas_config"})
 _CLIENT = _CLIENT_SECRET | {*CLIENT_ID_SETTINGS, "sasl_oauthbearer_scope"}
 _TOKEN_PLACE = _CLIENT | {*PLACE_SETTINGS}
 # A setting -> those of later sources that it hides, beside its own. Another key has another password, another user too.
@@ -49,13 +51,13 @@ _HIDES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_PASSWORD, _PASSWORD),
     "sasl_username": _LOGIN,
     "sasl_jaas_config": _LOGIN | _CLIENT,
-    **dict.fromkeys(_CLIENT_SECRET - {"sasl_jaas_config"}, _CLIENT_SECRET),
+    **dict.fromkeys(_SECRETS | {*ASSERTION_SOURCES}, _CLIENT_SECRET),
     **dict.fromkeys(CLIENT_ID_SETTINGS, _CLIENT),
     **dict.fromkeys(PLACE_SETTINGS, _TOKEN_PLACE),
 }
 
 # Each names a file that holds nothing but a secret.
-_SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_file"))
+_SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_file") and "template" not in name)
 
 
 @dataclass(frozen=True, slots=True)

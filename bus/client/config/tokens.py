@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from bus.client.config.assertions import ASSERTION_SOURCES, AssertionConfig, assertion_of, has_assertion
 from bus.client.config.values import conflict
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url
@@ -24,7 +25,7 @@ CLIENT_SECRET_SETTINGS = ("sasl_oauthbearer_client_secret", "sasl_oauthbearer_cl
 _SECRET_FILE = "sasl_oauthbearer_client_secret_file"
 
 
-class TokenConfig(Protocol):
+class TokenConfig(AssertionConfig, Protocol):
     """What is read of the settings of a client, beside the two lists above."""
 
     @property
@@ -76,16 +77,24 @@ def tokens_of(config: TokenConfig, options: Mapping[str, str]) -> TokenSettings:
             "expected either sasl_oauthbearer_token_endpoint_url, of a token endpoint or (file://) of a file with a "
             f"token, or sasl_oauth_token_provider, found {found}"
         )
-    if provider is not None:
-        return TokenSettings(provider=provider)
-    document = _document_url(config, url)
-    return TokenSettings(document) if document.path is not None else _client_credentials(config, document, options)
+    document = None if provider is not None else _document_url(config, url)
+    if document is not None and document.path is None:
+        return _client_credentials(config, document, options)
+    if has_assertion(config):
+        name = next(name for name in ASSERTION_SOURCES if getattr(config, name))
+        raise conflict(f"{name}: expected the URL of a token endpoint beside it, found another place of tokens")
+    return TokenSettings(document, provider)
 
 
 def environment_secret(config: TokenConfig, options: Mapping[str, str]) -> dict[str, str]:
     """The setting that the environment has in place of a secret that is missing; empty: none is missing, or there."""
     secret_file, found = config.sasl_oauthbearer_client_secret_file, os.environ.get(SECRET_VARIABLE, "")
-    if not found or secret_file or _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", "")):
+    if (
+        not found
+        or secret_file
+        or has_assertion(config)
+        or _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", ""))
+    ):
         return {}
     return {CLIENT_SECRET_SETTINGS[0]: found}
 
@@ -103,13 +112,20 @@ def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
 def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[str, str]) -> TokenSettings:
     client_id = _single(config, CLIENT_ID_SETTINGS, options.get("clientId", ""))
     client_secret = _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", ""))
+    scope = _single(config, ("sasl_oauthbearer_scope",), options.get("scope", ""))
     secret_file = config.sasl_oauthbearer_client_secret_file
     if client_secret and secret_file:
         raise conflict(f"expected either {CLIENT_SECRET_SETTINGS[0]} or {_SECRET_FILE}, found both")
+    assertion = assertion_of(config, client_id, url.url)
+    if assertion is not None:
+        if client_secret or secret_file:
+            raise conflict("expected either a client secret or sasl_oauthbearer_assertion_..., found both")
+        return TokenSettings(url, client_id=client_id, scope=scope, assertion=assertion)
     if not client_id or not (client_secret or secret_file):
         raise conflict(
-            f"expected {CLIENT_ID_SETTINGS[0]} and {CLIENT_SECRET_SETTINGS[0]} (or {_SECRET_FILE}, or in the "
-            f"environment {SECRET_VARIABLE}), found {'no id' if not client_id else 'no secret'}"
+            f"expected {CLIENT_ID_SETTINGS[0]} and {CLIENT_SECRET_SETTINGS[0]} (or {_SECRET_FILE}, or "
+            f"{ASSERTION_SOURCES[1]}, or in the environment {SECRET_VARIABLE}), found "
+            f"{'no id' if not client_id else 'no secret'}"
         )
     if ":" in client_id and not config.sasl_oauthbearer_header_urlencode:
         raise conflict(f"{CLIENT_ID_SETTINGS[0]}: expected sasl_oauthbearer_header_urlencode=true for one with a colon")
@@ -118,7 +134,7 @@ def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[
         client_id=client_id,
         client_secret=client_secret,
         client_secret_file=Path(secret_file).expanduser() if secret_file else None,
-        scope=_single(config, ("sasl_oauthbearer_scope",), options.get("scope", "")),
+        scope=scope,
         encodes_header=config.sasl_oauthbearer_header_urlencode,
     )
 

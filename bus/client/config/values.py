@@ -58,6 +58,18 @@ def checked_by(check: Check) -> Mapping[str, Check]:
     return {"check": check}
 
 
+def seconds(low: int) -> Check:
+    """Also as a text, of the environment, a file of properties or an option of Spark."""
+    whole = integer(low)
+
+    def check(value: Any) -> int:
+        is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9
+        found: int = whole(int(value) if is_text else value)
+        return found
+
+    return check
+
+
 ANY_MILLISECONDS = integer(0)
 SOME_MILLISECONDS = integer(1)
 

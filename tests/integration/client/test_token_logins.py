@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from click.testing import CliRunner
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, aio
 from bus.broker import Broker
@@ -195,6 +195,29 @@ def test_the_commands_log_in(broker: Broker, provider: IdentityProvider, tmp_pat
     result = CliRunner().invoke(cli, ["topics", "list"], env=environment)
     assert result.exit_code == 0, result.output
     assert "by-command" in result.output
+
+
+def test_a_client_may_show_an_assertion_to_its_provider(
+    broker: Broker, provider: IdentityProvider, tmp_path: Path
+) -> None:
+    """In place of a secret, by Kafka's file of properties."""
+    key = new_private_key("RS256")
+    provider.client_keys["keyed"] = key.public_key()
+    (tmp_path / "keyed.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f"sasl.oauthbearer.token.endpoint.url={provider.url}/token\n"
+        "sasl.oauthbearer.client.credentials.client.id=keyed\n"
+        "sasl.oauthbearer.assertion.algorithm=RS256\n"
+        f"sasl.oauthbearer.assertion.private.key.file={tmp_path}/keyed.key\n"
+        "sasl.oauthbearer.assertion.claim.exp.seconds=60\n"
+    )
+    environment = {"BUS_ADDRESS": address_of(broker)}
+    result = CliRunner().invoke(cli, ["topics", "create", "keyed", "--command-config", str(file)], env=environment)
+    assert result.exit_code == 0, result.output
+    claims = provider.assertions[-1]["claims"]
+    assert (claims["iss"], claims["exp"] - claims["iat"]) == ("keyed", 60)
 
 
 def test_a_client_that_the_provider_refuses_is_told_at_once(broker: Broker, provider: IdentityProvider) -> None:

@@ -98,8 +98,10 @@ def test_each_setting_comes_from_the_first_source_that_has_it(monkeypatch: pytes
 
 
 TOKENS = [name for name in SECURITY_SETTINGS if name.startswith(("sasl_oauth", "https_"))]
+ASSERTIONS = [name for name in SECURITY_SETTINGS if "assertion" in name]
 SECRETS = [
     "sasl_oauthbearer_client_secret_file",
+    *ASSERTIONS,
     "sasl_oauthbearer_client_secret",
     "sasl_oauthbearer_client_credentials_client_secret",
 ]
@@ -129,6 +131,11 @@ CLIENT = [
             {"sasl_mechanisms", "sasl_username", "sasl_password", "sasl_password_file"},
         ),
         ({"sasl_oauthbearer_client_secret_file": "x"}, {*SECRETS, "sasl_jaas_config"} - {SECRETS[0]}),
+        (
+            {"sasl_oauthbearer_assertion_private_key_file": "x"},
+            {*SECRETS, "sasl_jaas_config"} - {"sasl_oauthbearer_assertion_private_key_file"},
+        ),
+        ({"sasl_oauthbearer_assertion_private_key_passphrase": "x"}, set()),
         ({"sasl_oauthbearer_client_id": "x"}, {*CLIENT, "sasl_jaas_config"} - {"sasl_oauthbearer_client_id"}),
         (
             {"sasl_oauth_token_provider": "x"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfi
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, TokenLogin, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import InlinePem, KeyFiles
-from bus.oauth.token_settings import TokenSettings
+from bus.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
@@ -212,6 +213,119 @@ def test_a_client_of_a_provider_has_kafkas_and_librdkafkas_names(
     found = security_of(config)
     assert found == Security("SASL_SSL", login=TokenLogin(TokenSettings(DocumentUrl(ENDPOINT), **tokens)))
     assert "hush" not in repr(config) + repr(found)
+
+
+KEYED = {name: value for name, value in OAUTH.items() if "secret" not in name} | {
+    "sasl_oauthbearer_assertion_private_key_file": "loader.key"
+}
+BY_KEY = AssertionSettings(key_file=Path("loader.key"), issuer="loader", subject="loader", audience=ENDPOINT)
+
+
+@pytest.mark.parametrize(
+    ("given", "assertion"),
+    [
+        ({}, BY_KEY),
+        (
+            {
+                "sasl_oauthbearer_assertion_algorithm": "es256",
+                "sasl_oauthbearer_assertion_claim_aud": "https://issuer.example",
+                "sasl_oauthbearer_assertion_claim_iss": "i",
+                "sasl_oauthbearer_assertion_claim_sub": "s",
+                "sasl_oauthbearer_assertion_claim_exp_seconds": "30",
+                "sasl_oauthbearer_assertion_claim_nbf_seconds": 0,
+                "sasl_oauthbearer_assertion_claim_jti_include": "false",
+                "sasl_oauthbearer_assertion_private_key_passphrase": "hush",
+                "sasl_oauthbearer_assertion_template_file": "t.json",
+            },
+            AssertionSettings(
+                key_file=Path("loader.key"),
+                algorithm="ES256",
+                audience="https://issuer.example",
+                issuer="i",
+                subject="s",
+                life_s=30,
+                not_before_s=0,
+                has_id=False,
+                passphrase="hush",
+                template_file=Path("t.json"),
+            ),
+        ),
+        (
+            {
+                "sasl_oauthbearer_assertion_private_key_file": "",
+                "sasl_oauthbearer_assertion_private_key_pem": "hush",
+                "sasl_oauthbearer_assertion_jwt_template_file": "t.json",
+            },
+            replace(BY_KEY, key_file=None, key_pem="hush", template_file=Path("t.json")),
+        ),
+        (
+            {"sasl_oauthbearer_assertion_private_key_file": "", "sasl_oauthbearer_assertion_file": "assertion"},
+            AssertionSettings(file=Path("assertion")),
+        ),
+    ],
+    ids=["key", "claims", "inline", "ready made"],
+)
+def test_a_client_may_show_an_assertion_in_place_of_a_secret(
+    given: dict[str, Any], assertion: AssertionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the environment has a secret, which is another client's."""
+    monkeypatch.setenv("BUS_SASL_OAUTHBEARER_CLIENT_SECRET", "hush of another")
+    config = parse_config(AdminConfig, KEYED | given)
+    found = security_of(config).login
+    assert found == TokenLogin(TokenSettings(DocumentUrl(ENDPOINT), client_id="loader", assertion=assertion))
+    assert "hush" not in repr(config) + repr(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sasl_oauthbearer_client_secret": "hush"}, "expected either a client secret or sasl_oauthbearer_assertion_"),
+        (
+            {"sasl_oauthbearer_client_secret_file": "f"},
+            "expected either a client secret or sasl_oauthbearer_assertion_",
+        ),
+        (
+            {"sasl_oauthbearer_assertion_file": "f"},
+            "expected either .*assertion_file or .*private_key_file, found both",
+        ),
+        ({"sasl_oauthbearer_assertion_private_key_pem": "hush"}, "either .*key_file or .*key_pem, found both"),
+        ({"sasl_oauthbearer_client_id": ""}, "expected sasl_oauthbearer_client_id beside .*; found no id"),
+        (
+            {"sasl_oauthbearer_token_endpoint_url": "file:///t"},
+            "private_key_file: expected the URL of a token endpoint",
+        ),
+        ({"sasl_oauthbearer_assertion_algorithm": "HS256"}, "expected one of RS256, PS256, ES256, found 'HS256'"),
+        ({"sasl_oauthbearer_assertion_claim_exp_seconds": 0}, "exp_seconds: expected an integer from 1 to"),
+        ({"sasl_oauthbearer_assertion_claim_exp_seconds": "x"}, "exp_seconds: expected an integer from 1 to"),
+        (
+            {"sasl_oauthbearer_assertion_private_key_file": "", "sasl_oauthbearer_assertion_claim_iss": "i"},
+            "claim_iss: expected .*private_key_file or .*private_key_pem beside it, found none",
+        ),
+        (
+            {
+                "sasl_oauthbearer_assertion_private_key_file": "",
+                "sasl_oauthbearer_assertion_file": "f",
+                "sasl_oauthbearer_assertion_private_key_passphrase": "hush",
+            },
+            "passphrase: expected .* beside it, found sasl_oauthbearer_assertion_file",
+        ),
+        (
+            {
+                "sasl_oauthbearer_assertion_template_file": "a",
+                "sasl_oauthbearer_assertion_jwt_template_file": "b",
+            },
+            "which mean the same, found two files",
+        ),
+        ({"sasl_oauthbearer_grant_type": "urn:x"}, "the grant is client_credentials"),
+        ({"sasl_oauthbearer_jwt_retriever_class": "X"}, "leave it out: with sasl_oauthbearer_assertion"),
+        ({"sasl_mechanism": "PLAIN"}, "expected sasl_mechanism=OAUTHBEARER beside it"),
+    ],
+)
+def test_an_assertion_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BusError, match=said) as refused:
+        parse_config(AdminConfig, KEYED | given)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "hush" not in str(refused.value)
 
 
 def test_a_token_may_be_in_a_file_or_come_from_a_function() -> None:
