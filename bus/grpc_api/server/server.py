@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.client_quotas import CallerPace
@@ -38,6 +37,7 @@ from bus.grpc_api.server.guards import (
     guard_stream,
     hold_request,
 )
+from bus.grpc_api.server.health import HealthOfServices, HealthServicer
 from bus.grpc_api.server.logins import LoginHandler, with_login
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
@@ -439,7 +439,8 @@ class BusServer:
         """`keys`: of listeners with TLS, by their names; None if there are none."""
         self._config = config
         self._streams = StreamRegistry(stopping)
-        self._health = HealthServicer()
+        self._health = HealthOfServices()
+        self._open_streams = OpenStreams(config.client_streams_count_max)
         self._calls = CallsInFlight()
         self._listening = [
             _Listening(listener, config, self._calls, (keys or {}).get(listener.name))
@@ -452,22 +453,21 @@ class BusServer:
 
     async def listen(self, identity: BrokerIdentity) -> None:
         """Say who this broker is, and nothing else yet."""
-        await self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         for one in self._listening:
-            await one.listen(identity, self._health)
+            await one.listen(identity, HealthServicer(self._health, self._open_streams, one.name))
 
     async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
-        open_streams = OpenStreams(self._config.client_streams_count_max)
         for one in self._listening:
-            bus = BusServicer(api, self._streams, self._config, peers, one.name, open_streams)
+            bus = BusServicer(api, self._streams, self._config, peers, one.name, self._open_streams)
             told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
-            reflection = ReflectionServicer(api, self._streams, open_streams, one.name)
+            reflection = ReflectionServicer(api, self._streams, self._open_streams, one.name)
             one.door.open(told, ClusterServicer(api, bus), reflection, one.recognise_by_login(api))
-        await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
+        self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
-    async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", SERVICE_NAME):
-            await self._health.set(name, status)
+            self._health.set(name, status)
 
     async def abandon(self) -> None:
         """In place of `stop`, where it does not come to serve."""
@@ -476,7 +476,7 @@ class BusServer:
     async def stop(self) -> None:
         """Once all calls are answered, a connection whose peer hangs is given a second: gRPC would wait twenty for its
         farewell."""
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         grace_s = self._config.controlled_shutdown_timeout_ms / 1000
         stopping = asyncio.ensure_future(self._stop_servers(grace_s))
         await self._streams.drain()

@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
@@ -66,6 +68,23 @@ def test_thousand_streams_of_one_caller_are_refused_above_the_limit_until_some_a
         for stream, requests in streams:
             requests.put(None)
             assert list(stream) == []  # it is closed
+        check_others_are_served(broker)
+
+
+def test_those_who_watch_the_health_of_the_broker_are_among_the_streams_of_their_address(broker: Broker) -> None:
+    with grpc.insecure_channel(address(broker)) as channel:
+        health = HealthStub(channel)
+        watching = [health.Watch(HealthCheckRequest()) for _ in range(STREAMS_MAX)]
+        assert {next(stream).status for stream in watching} == {HealthCheckResponse.SERVING}
+        with pytest.raises(grpc.RpcError) as refused:
+            next(health.Watch(HealthCheckRequest()))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        assert health.Check(HealthCheckRequest()).status == HealthCheckResponse.SERVING
+        for stream in watching:
+            stream.cancel()
+        with pytest.raises(grpc.RpcError) as refused:
+            next(health.Watch(HealthCheckRequest(service="x" * 1_000)))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
         check_others_are_served(broker)
 
 

@@ -1,0 +1,88 @@
+"""gRPC's health service (grpc.health.v1), which needs no login: whether the broker serves.
+
+Guards two promises: those who watch it count among the streams of their address; and one that does not read what it is
+told holds up neither others nor the broker's end, as it would in the servicer that comes with gRPC, which writes to a
+watcher while it holds the lock of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bus.broker_api.requests import InvalidArgument
+from bus.grpc_api.server.conversions import caller_of
+from bus.grpc_api.server.guards import guard
+from bus.grpc_api.server.open_streams import OpenStreams
+
+_NAME_LENGTH_MAX = 256  # of a service
+_Status = health_pb2.HealthCheckResponse
+
+
+class HealthOfServices:
+    """For all listeners, on one event loop."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[str, int] = {}
+        self._is_ending = False
+        self._changed = asyncio.Event()  # set once; each change has another one
+
+    def find(self, service: str) -> int | None:
+        return self._statuses.get(service)
+
+    def set(self, service: str, status: int) -> None:
+        """Without effect after `end`."""
+        if not self._is_ending:
+            self._statuses[service] = status
+            self._tell()
+
+    def end(self) -> None:
+        """From now on none serves."""
+        self._is_ending = True
+        self._statuses = dict.fromkeys(self._statuses, _Status.NOT_SERVING)
+        self._tell()
+
+    async def wait_for_change(self) -> None:
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """For the callers of one listener. `open_streams`: those of all listeners."""
+
+    def __init__(self, health: HealthOfServices, open_streams: OpenStreams, listener: str) -> None:
+        self._health = health
+        self._open_streams = open_streams
+        self._listener = listener
+
+    async def Check(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        status = self._health.find(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "")
+        return _Status(status=status)
+
+    async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
+        async def watch(readable: Any) -> None:
+            if len(readable.service) > _NAME_LENGTH_MAX:
+                raise InvalidArgument(f"expected a service of at most {_NAME_LENGTH_MAX} characters")
+            with self._open_streams.one(caller_of(context, self._listener)):
+                await self._watch(readable.service, context)
+
+        await guard(watch, request, context)
+
+    async def _watch(self, service: str, context: grpc.aio.ServicerContext) -> None:
+        told: int | None = None
+        while True:
+            found = self._health.find(service)
+            status = _Status.SERVICE_UNKNOWN if found is None else found
+            if status == told:
+                await self._health.wait_for_change()
+            else:
+                await context.write(_Status(status=status))
+                told = status
