@@ -57,12 +57,30 @@ def check_files(
                 [one for one in readers if _is_asked_for(topic, one.name, grants, tables_only)],
                 [one for one in readers if topic in grants.denied.get(one.name, ())],
                 _owners(folder, brokers),
-                is_open=all(rights_of(path).other & SEARCH for path in (folder, folder / "topics")),
+                is_open=_is_open(folder),
             )
             check.look_through(folder / "topics" / topic)
             yield from check.differences()
     except PermissionError as error:
         raise Failure(f"{error.filename}: {error.strerror}; run this as the owner of the root") from None
+
+
+def open_topic(root: str) -> str | None:
+    """A topic that every user of this machine may read, whatever ACLs say. None: there is none, or the root is not on
+    this machine, or cannot be looked at."""
+    folder = Path(root)
+    try:
+        if not (folder / MARKER).is_file() or not _is_open(folder):
+            return None
+        paths = sorted((folder / "topics").iterdir())
+        return next((path.name for path in paths if rights_of(path).other & (READ | SEARCH) == READ | SEARCH), None)
+    except OSError:
+        return None
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether others than those who are named reach the topics."""
+    return all(rights_of(path).other & SEARCH for path in (folder, folder / "topics"))
 
 
 def _owners(folder: Path, brokers: Iterable[str]) -> frozenset[str]:

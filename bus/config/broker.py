@@ -512,6 +512,11 @@ class BrokerConfig:
         return listener.protocol == SSL and self.of_listener(listener).ssl_client_auth == "required"
 
     @property
+    def open_listeners(self) -> Sequence[Listener]:
+        """Those without authentication. Raises `ConfigError`."""
+        return [one for one in self.serving_listeners if not one.has_logins and not self.needs_client_certificate(one)]
+
+    @property
     def acl_policy(self) -> AclPolicy | None:
         """None without an authorizer. Raises `ConfigError`."""
         if not self.authorizer_class_name:

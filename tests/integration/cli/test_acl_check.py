@@ -236,3 +236,17 @@ def test_options_that_do_not_fit_are_refused(options: tuple[str, ...], said: str
     done = CliRunner().invoke(cli, ["acls", "export", "--address", "127.0.0.1:1", *options], input="{}")
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_whoever_adds_acls_is_told_of_files_that_they_do_not_guard(broker: Broker, tmp_path: Path) -> None:
+    add = ("acls", "add", "--allow-principal", "User:bob", "--operation", "Read", "--topic", "orders")
+    options = ("--address", f"127.0.0.1:{broker.port}")
+    root = tmp_path / "root"
+    for path in (root / "topics" / "orders", root / "topics"):
+        path.chmod(0o755)
+        done = CliRunner().invoke(cli, [*add, *options], catch_exceptions=False)
+        assert (done.exit_code, done.stderr) == (0, "")
+    root.chmod(0o755)
+    done = CliRunner().invoke(cli, [*add, *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stderr.startswith("note: every user of this machine may read the files of topic orders, whatever ACLs")
