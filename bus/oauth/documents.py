@@ -1,15 +1,18 @@
 """Reads documents of an identity provider: file://, https://, and http:// if it is allowed.
 
-Guards these promises: a document is bounded in size; a server that sends nothing for a while is given up; certificates
-are always verified; redirections are refused, because they could lead to a server that is not configured; no error
-contains what was sent. Blocks, so it is for a thread. Uses the proxies of the environment (HTTPS_PROXY, NO_PROXY),
-except for servers on this machine.
+Guards these promises: a document is bounded in size; a server whose answer, headers included, does not end in time is
+given up, however slowly it goes on sending; certificates are always verified; redirections are refused, because they
+could lead to a server that is not configured; no error contains what was sent. Blocks, so it is for a thread. Uses the
+proxies of the environment (HTTPS_PROXY, NO_PROXY), except for servers on this machine.
 """
 
 from __future__ import annotations
 
+import functools
 import http.client
+import io
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -90,7 +93,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener(url: DocumentUrl) -> urllib.request.OpenerDirector:
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _HttpHandler()]
     if url.is_on_this_machine:
         handlers.append(urllib.request.ProxyHandler({}))
     if url.url.startswith("https:"):
@@ -99,22 +102,81 @@ def _opener(url: DocumentUrl) -> urllib.request.OpenerDirector:
         except (OSError, ssl.SSLError) as error:
             where = url.ca_location or "the authorities of the system"
             raise DocumentFault(f"{where}: expected a PEM file with authorities, {_first_line(error)}") from None
-        handlers.append(urllib.request.HTTPSHandler(context=context))
+        handlers.append(_HttpsHandler(context))
     return urllib.request.build_opener(*handlers)
 
 
 def _ask(request: urllib.request.Request, opener: urllib.request.OpenerDirector, seconds_max: float) -> bytes:
-    """The time-out of the socket bounds each read, `ends_s` all of them."""
-    ends_s = monotonic() + seconds_max
+    """The time-out of the socket bounds the way to the server, `_ReadsInTime` all that it sends."""
     with opener.open(request, timeout=seconds_max) as response:
         found = bytearray()
         while chunk := response.read1(_CHUNK_BYTES):
             found += chunk
             if len(found) > DOCUMENT_BYTES_MAX:
                 break
-            if monotonic() > ends_s:
-                raise TimeoutError(f"the document did not end within {seconds_max:.0f} s")
     return _bounded(bytes(found), request.full_url.partition("?")[0])
+
+
+class _ReadsInTime(io.RawIOBase):
+    """What comes in on the socket, until `ends_s`; then it raises `TimeoutError`. A time-out of the socket would begin
+    again with each byte."""
+
+    def __init__(self, connection: socket.socket, incoming: io.RawIOBase, ends_s: float) -> None:
+        super().__init__()
+        self._connection = connection
+        self._incoming = incoming
+        self._ends_s = ends_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._ends_s - monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer did not end in time")
+        self._connection.settimeout(left_s)
+        count: int | None = self._incoming.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._incoming.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """Also that of a proxy."""
+
+    def __init__(self, connection: socket.socket, *arguments: Any, ends_s: float, **more: Any) -> None:
+        super().__init__(connection, *arguments, **more)
+        self.fp = io.BufferedReader(_ReadsInTime(connection, self.fp.detach(), ends_s))
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_new_connection, request)  # type: ignore[arg-type]
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._trusted = context
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_new_secure_connection, request, context=self._trusted)  # type: ignore[arg-type]
+
+
+def _new_connection(host: str, *, timeout: float) -> http.client.HTTPConnection:
+    return _answered_in_time(http.client.HTTPConnection(host, timeout=timeout), timeout)
+
+
+def _new_secure_connection(host: str, *, timeout: float, context: ssl.SSLContext) -> http.client.HTTPConnection:
+    return _answered_in_time(http.client.HTTPSConnection(host, timeout=timeout, context=context), timeout)
+
+
+def _answered_in_time(connection: http.client.HTTPConnection, seconds_max: float) -> http.client.HTTPConnection:
+    """Within `seconds_max` from now on."""
+    connection.response_class = functools.partial(_Response, ends_s=monotonic() + seconds_max)  # type: ignore[assignment]
+    return connection
 
 
 def _refusal(url: DocumentUrl, error: urllib.error.HTTPError) -> DocumentFault:

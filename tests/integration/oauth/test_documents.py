@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from bus.oauth import documents
 from bus.oauth.documents import DOCUMENT_BYTES_MAX, DocumentFault, read_document, read_json
 from bus.oauth.urls import parse_url
 from tests.support.certificates import Authority
@@ -65,12 +67,40 @@ def test_a_server_that_does_not_answer_is_given_up(provider: IdentityProvider, m
     answered.set()
 
 
-def test_a_document_that_does_not_end_is_given_up(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter(range(0, 1_000, 6))
-    monkeypatch.setattr(documents, "monotonic", lambda: float(next(times)))
-    monkeypatch.setattr(documents, "_CHUNK_BYTES", 10)
-    with pytest.raises(DocumentFault, match="did not end within 10 s"):
-        read_document(parse_url(f"{provider.url}/keys"))
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"HTTP/1.1 404 ",
+        b"HTTP/1.1 200 OK\r\nX-Header: ",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    ],
+)
+def test_a_server_that_goes_on_sending_a_byte_now_and_then_is_given_up(beginning: bytes) -> None:
+    with _dripping_server(beginning) as url, pytest.raises(DocumentFault, match=r"timed out|did not end in time"):
+        read_document(parse_url(url), seconds_max=0.3)
+
+
+@contextmanager
+def _dripping_server(beginning: bytes) -> Iterator[str]:
+    is_over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(beginning)
+            while not is_over.wait(0.01):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/keys"
+        finally:
+            is_over.set()
+            thread.join()
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"[" * 100_000])
