@@ -52,6 +52,7 @@ LOGINS_AT_ONCE_OF_A_HOST_MAX = 2_048
 _BASIC_BYTES_MAX = 16_384
 _TOKEN_BYTES = 32
 _NONCE_BYTES = 24
+_SESSION = "Session "  # what a header with a session begins with
 
 _log = logging.getLogger(__name__)
 
@@ -260,16 +261,17 @@ class LoginApi:
     def finish(
         self, proof: Proof, authorization: str | None, caller: Caller, lifetime_ms: int
     ) -> LoginAnswer | Refused:
-        """After a successful proof: a new session, or the session of `authorization`, extended."""
-        held = None if authorization is None else self._table.find(_key_of(authorization, caller))
-        if held is not None and authorization is not None:
+        """After a successful proof: a new session, or the session of `authorization`, extended. A token there is no
+        session, and is not accepted for longer because of a later one."""
+        session = _session_of(authorization)
+        held = None if session is None else self._table.find(_session_key(session, caller))
+        if session is not None and held is not None:
             if held.principal != proof.principal or held.proof.mechanism != proof.mechanism:
                 return _failed(f"expected a new login as {held.principal} by {held.proof.mechanism}, as the session is")
             self._table.extend(held, proof, _now_s() + lifetime_ms / 1000)
-            session = authorization.partition(" ")[2]
         else:
             session = secrets.token_urlsafe(_TOKEN_BYTES)
-            self._take(_key_of(f"Session {session}", caller), proof, lifetime_ms)
+            self._take(_session_key(session, caller), proof, lifetime_ms)
         self.report(LoginReport(proof.mechanism, proof.name, caller, None))
         return LoginAnswer(b"", session, lifetime_ms)
 
@@ -376,6 +378,17 @@ def _key_of(shown: str, caller: Caller) -> bytes:
     """Of what a caller shows at its listener: a login holds where it was made, since another listener may ask for
     another mechanism, or for tokens of another identity provider."""
     return hashlib.sha256(f"{caller.listener}\0{shown}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _session_of(authorization: str | None) -> str | None:
+    """None: the header shows none."""
+    if authorization is None or not authorization.startswith(_SESSION):
+        return None
+    return authorization.removeprefix(_SESSION)
+
+
+def _session_key(session: str, caller: Caller) -> bytes:
+    return _key_of(f"{_SESSION}{session}", caller)
 
 
 def _decode_basic(shown: str) -> tuple[str, str]:

@@ -37,6 +37,7 @@ from tests.support.identity_provider import (
     new_private_key,
     signed,
 )
+from tests.support.member_processes import wait_until
 
 # A client that retried would take a minute.
 pytestmark = pytest.mark.timeout(50)
@@ -351,6 +352,18 @@ def test_a_session_is_extended_by_a_new_token_of_the_same_principal_alone(
     other = hand_over(channel, provider.token("bob"), shown(first))
     assert other.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "as User:alice by OAUTHBEARER" in other.error_message
+
+
+def test_a_token_that_is_shown_with_each_call_is_not_extended_by_a_later_one(
+    channel: grpc.Channel, provider: IdentityProvider
+) -> None:
+    token = provider.token(life_s=2)
+    metadata = (("authorization", f"Bearer {token}"),)
+    assert status_of(channel, metadata) is grpc.StatusCode.OK
+    answer = hand_over(channel, provider.token(life_s=300), metadata)
+    assert answer.session_token != token
+    assert status_of(channel, shown(answer)) is grpc.StatusCode.OK
+    wait_until(lambda: status_of(channel, metadata) is grpc.StatusCode.UNAUTHENTICATED, "the token has expired")
 
 
 def test_a_token_itself_may_be_shown_with_each_call_until_it_expires(
