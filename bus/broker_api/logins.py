@@ -125,13 +125,13 @@ class LoginApi:
 
     async def caller_login(self, authorization: str | None, caller: Caller) -> Login | Refused:
         """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED."""
+        login = None if authorization is None else self._table.find(_key_of(authorization, caller))
+        if login is not None:
+            return login
         mechanisms = self.mechanisms_at(caller.listener)
         names = ", ".join(mechanisms)
         if authorization is None:
             return _failed(f"this listener asks for a login: set sasl_mechanism to one of {names}")
-        login = self._table.find(_key_of(authorization, caller))
-        if login is not None:
-            return login
         kind, _, shown = authorization.partition(" ")
         match kind.lower():
             case "session":

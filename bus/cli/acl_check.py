@@ -201,13 +201,13 @@ def _rights_to_what_comes(folder: Rights, default: Rights | None) -> Rights:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """The folder and all below it; no link is followed. Raises `PermissionError`."""
+    """The folder and all below it, but for symbolic links, which have no rights. Raises `PermissionError`."""
     yield folder, True
     waiting = [folder]
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
-                found = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in entries]
+                found = [(Path(one.path), one.is_dir(follow_symlinks=False)) for one in entries if not one.is_symlink()]
         except FileNotFoundError:
             continue
         waiting += [path for path, is_folder in found if is_folder]

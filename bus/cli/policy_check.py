@@ -2,7 +2,8 @@
 
 Compares the document alone: what roles have by policies of their own, access points or block public access is not in
 it. Guards one promise: a right that the policy gives under a condition counts as given where it is too much, and as
-missing where it is needed; and a statement that is not understood is told.
+missing where it is needed; a denial under a condition (unless by TLS, for example) counts as none; and a statement that
+is not understood is told.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class PolicyCheck:
             for one in about
         )
         return is_allowed and not any(
-            not one.is_allowing and any(_reaches(pattern, key) for pattern in one.patterns(action, self._bucket))
+            not one.is_allowing
+            and not one.has_conditions
+            and any(_reaches(pattern, key) for pattern in one.patterns(action, self._bucket))
             for one in about
         )
 

@@ -11,10 +11,12 @@ from click.testing import CliRunner, Result
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
+from bus.cli import acl_check
 from bus.cli.acl_check import check_files
 from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.main import cli
+from bus.cli.posix_rights import Rights
 from bus.config.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
@@ -156,6 +158,21 @@ def test_a_file_of_another_owner_is_told_unless_that_is_a_broker(root: Path) -> 
         f"{STAFF}: expected no right to read",
     }
     assert differences(root, ASKED_FOR, brokers=(BOB, STAFF)) == []
+
+
+def test_what_goes_meanwhile_and_links_are_no_difference(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = root / "topics" / "orders" / "0"
+    (folder / "link").symlink_to("part.parquet")
+    look = acl_check.rights_of
+
+    def rights_of(path: Path) -> Rights:
+        if path.name == "part.parquet":
+            path.unlink(missing_ok=True)
+        return look(path)
+
+    monkeypatch.setattr(acl_check, "rights_of", rights_of)
+    assert differences(root, ASKED_FOR) == []
+    assert not (folder / "part.parquet").exists()
 
 
 def test_user_that_the_machine_does_not_know_is_told(root: Path) -> None:

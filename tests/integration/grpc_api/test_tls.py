@@ -150,6 +150,10 @@ def test_new_certificates_are_for_new_connections_and_bad_ones_for_none(authorit
         with channel_to(broker, authority, None) as channel:
             ask(channel)
         other = Authority(tmp_path / "other")
+        keystore.write_bytes(other.issue("broker1").both.read_bytes())
+        keys.look()
+        with channel_to(broker, authority, None) as channel:  # the other name is refused
+            ask(channel)
         keystore.write_bytes(other.issue("broker0").both.read_bytes())
         keys.look()
         with channel_to(broker, other, None) as channel:

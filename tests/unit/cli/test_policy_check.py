@@ -93,6 +93,13 @@ def test_everyone_is_told_unless_everyone_is_denied() -> None:
     assert line in differences(*exported(), public, under)
 
 
+def test_denial_under_a_condition_is_none() -> None:
+    """As that of all that does not come by TLS, which many buckets have."""
+    condition = {"Bool": {"aws:SecureTransport": "false"}}
+    plain = statement("*", effect="Deny", action="s3:*", resource=[BUCKET, f"{BUCKET}/*"], Condition=condition)
+    assert differences(*exported(), plain) == []
+
+
 def test_who_is_denied_may_not_read_as_everyone_may() -> None:
     grants = Grants({"arn:aws:iam::1:root": ["orders"]}, {BOB: ["orders"]}, [])
     public = statement("*", resource=objects("orders"))
