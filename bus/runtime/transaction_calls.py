@@ -21,6 +21,7 @@ class StepKind(Enum):
     VOTE = "vote"  # what is there of the transaction?
     APPLY = "apply"  # it is committed
     DROP = "drop"  # it is aborted, or nothing of it counts here
+    RESOLVE = "resolve"  # is it, or a later one, in the log? If not, it must never be
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,20 @@ class StepRequest:
     coordinator_partition: int
     partitions: Sequence[tuple[TransactionPartition, int]]
     groups: Sequence[TransactionGroup]
+    is_decided_there: bool = False  # of APPLY: see `Finish`
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """A partition or group has done it. `last_sequence`: the vote of a partition; `has_pending`: that of a group.
-    `version` and `base_offset`: where the rows are, after APPLY."""
+    `version` and `base_offset`: where the rows are, after APPLY. After RESOLVE `number` is that of the last transaction
+    that is there, with its rows; if it is below that of the request, that one is refused for ever."""
 
     last_sequence: int = NO_SEQUENCE
     version: int = -1
     base_offset: int = -1
     has_pending: bool = False
+    number: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -419,6 +419,10 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
         step = functools.partial(self._transactions.step, StepKind.DROP)
         return await self._unary("DropTransaction", step, request, context)
 
+    async def ResolveTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        step = functools.partial(self._transactions.step, StepKind.RESOLVE)
+        return await self._unary("ResolveTransaction", step, request, context)
+
     async def FindNeeded(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary("FindNeeded", self._transactions.find_needed, request, context)
 

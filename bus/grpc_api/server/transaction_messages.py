@@ -15,6 +15,7 @@ STEP_METHODS = {
     StepKind.VOTE: "VoteTransaction",
     StepKind.APPLY: "ApplyTransaction",
     StepKind.DROP: "DropTransaction",
+    StepKind.RESOLVE: "ResolveTransaction",
 }
 
 
@@ -49,6 +50,7 @@ def encode_step(request: StepRequest) -> pb.TransactionStepRequest:
         coordinator_partition=request.coordinator_partition,
         partitions=[_encode_partition(partition, last) for partition, last in request.partitions],
         groups=map(_encode_group, request.groups),
+        is_decided_there=request.is_decided_there,
     )
 
 
@@ -61,6 +63,7 @@ def step_of(message: pb.TransactionStepRequest) -> StepRequest:
         message.coordinator_partition,
         [(_partition_of(each), each.last_sequence) for each in message.partitions],
         [_group_of(group) for group in message.groups],
+        message.is_decided_there,
     )
 
 
@@ -113,12 +116,20 @@ def _encode_result(result: Stepped | Refused) -> pb.TransactionStepResult:
         version=result.version,
         base_offset=result.base_offset,
         is_pending=result.has_pending,
+        number=None if result.number < 0 else result.number,
     )
 
 
 def _results_of(messages: Iterable[pb.TransactionStepResult]) -> Sequence[Stepped | Refused]:
     return [
-        refusal_of(each) or Stepped(each.last_sequence, each.version, each.base_offset, each.is_pending)
+        refusal_of(each)
+        or Stepped(
+            each.last_sequence,
+            each.version,
+            each.base_offset,
+            each.is_pending,
+            each.number if each.HasField("number") else -1,
+        )
         for each in messages
     ]
 

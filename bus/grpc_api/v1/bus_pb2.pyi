@@ -2453,7 +2453,7 @@ class TransactionAdded(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class TransactionStepRequest(_message.Message):
-    __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups")
+    __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups", "is_decided_there")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -2461,6 +2461,7 @@ class TransactionStepRequest(_message.Message):
     COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    IS_DECIDED_THERE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     number: int
     producer_id: int
@@ -2468,7 +2469,8 @@ class TransactionStepRequest(_message.Message):
     coordinator_partition: int
     partitions: _containers.RepeatedCompositeFieldContainer[TransactionPartition]
     groups: _containers.RepeatedCompositeFieldContainer[TransactionGroup]
-    def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ...) -> None: ...
+    is_decided_there: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ..., is_decided_there: _Optional[bool] = ...) -> None: ...
 
 class TransactionStepResponse(_message.Message):
     __slots__ = ("partitions", "groups")
@@ -2479,20 +2481,22 @@ class TransactionStepResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ...) -> None: ...
 
 class TransactionStepResult(_message.Message):
-    __slots__ = ("error_code", "error_message", "last_sequence", "version", "base_offset", "is_pending")
+    __slots__ = ("error_code", "error_message", "last_sequence", "version", "base_offset", "is_pending", "number")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     IS_PENDING_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     last_sequence: int
     version: int
     base_offset: int
     is_pending: bool
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., version: _Optional[int] = ..., base_offset: _Optional[int] = ..., is_pending: _Optional[bool] = ...) -> None: ...
+    number: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., version: _Optional[int] = ..., base_offset: _Optional[int] = ..., is_pending: _Optional[bool] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Traces(_message.Message):
     __slots__ = ("producer_ids", "producer_epochs", "transactional_ids")

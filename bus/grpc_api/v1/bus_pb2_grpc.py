@@ -2419,6 +2419,11 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
                 _registered_method=True)
+        self.ResolveTransaction = channel.unary_unary(
+                '/bus.v1.Cluster/ResolveTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+                _registered_method=True)
         self.FindNeeded = channel.unary_unary(
                 '/bus.v1.Cluster/FindNeeded',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindNeededRequest.SerializeToString,
@@ -2507,6 +2512,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveTransaction(self, request, context):
+        """From a coordinator that has just loaded an id to the leader of its only partition: is the transaction in the log, or
+        a later one? If not, it is refused there for ever. Safe to repeat, and to come late. At bus.version 4.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindNeeded(self, request, context):
         """From the leader of partitions to the coordinator of the transactions of one partition of __transaction_state, which
         has loaded them: what of that which they left there may still be needed.
@@ -2574,6 +2587,11 @@ def add_ClusterServicer_to_server(servicer, server):
             ),
             'DropTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.DropTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
+            ),
+            'ResolveTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveTransaction,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
             ),
@@ -2835,6 +2853,33 @@ class Cluster:
             request,
             target,
             '/bus.v1.Cluster/DropTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/ResolveTransaction',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
             options,

@@ -13,6 +13,7 @@ from bus.errors import ErrorCode, Refused
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.partitions.partition_host import PartitionHost
+from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.state import TransactionGroup, TransactionPartition
@@ -45,15 +46,20 @@ class TransactionParticipants:
                 voted = await partition.transactions.vote(key, last_sequence)
                 return voted if isinstance(voted, Refused) else Stepped(last_sequence=voted)
             case StepKind.APPLY:
-                applied = AppliedTransaction(
-                    request.transactional_id, request.number, request.producer_id, request.producer_epoch
+                written = await partition.transactions.apply(
+                    key, _transaction_of(request), last_sequence, is_decided_there=request.is_decided_there
                 )
-                written = await partition.transactions.apply(key, applied, last_sequence)
                 if isinstance(written, Refused):
                     return written
                 return Stepped(version=written.version, base_offset=written.base_offset)
             case StepKind.DROP:
                 return await partition.transactions.drop(key) or Stepped()
+            case StepKind.RESOLVE:
+                resolved = await partition.transactions.resolve(_transaction_of(request))
+                if isinstance(resolved, Refused):
+                    return resolved
+                rows = resolved.rows or TransactionWritten(-1, -1)
+                return Stepped(number=resolved.last_number, version=rows.version, base_offset=rows.base_offset)
 
     async def _step_group(self, kind: StepKind, request: StepRequest, group: TransactionGroup) -> Stepped | Refused:
         key = groups.TransactionKey(request.producer_id, request.producer_epoch)
@@ -65,6 +71,8 @@ class TransactionParticipants:
                 command = groups.ApplyOffsets(group.group_id, key)
             case StepKind.DROP:
                 command = groups.DropOffsets(group.group_id, key)
+            case StepKind.RESOLVE:
+                return Refused(ErrorCode.INVALID_REQUEST, f"expected partitions to {kind.value}, found {group}")
         answer = await self._groups.submit(command)
         match answer:
             case groups.OffsetsVoted(has_pending):
@@ -75,3 +83,7 @@ class TransactionParticipants:
                 return answer
             case _:
                 return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"group {group.group_id}: found the answer {answer}")
+
+
+def _transaction_of(request: StepRequest) -> AppliedTransaction:
+    return AppliedTransaction(request.transactional_id, request.number, request.producer_id, request.producer_epoch)

@@ -34,7 +34,7 @@ from bus.partition_log.staging import (
     decide_stage,
 )
 from bus.partition_log.state import check_leader_epoch
-from bus.ports import AppliedTransaction, Clock, PartitionTable, Staged, StagingKey
+from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, Staged, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_writer import PartitionWriter, is_applied
@@ -47,6 +47,14 @@ _ENDED_MAX = 1_000
 
 AddPartition = Callable[[], Awaitable[Refused | None]]
 VoteResult = int | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTransactions:
+    """The last transaction of an id that is in the log, and its rows unless it is the one before that in question."""
+
+    last_number: int
+    rows: TransactionWritten | None
 
 
 @dataclass(slots=True)
@@ -273,12 +281,15 @@ class PartitionTransactions:
             return self._refuse(reason)
         return last
 
-    async def apply(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
+    async def apply(
+        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_decided_there: bool = False
+    ) -> ApplyResult:
         """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is
-        not taken back. Safe to repeat. What is staged of the transaction is deleted behind it."""
+        not taken back, or as the decision itself (`is_decided_there`). Safe to repeat. What is staged of the
+        transaction is deleted behind it."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        written = await self._write(key, applied, last_sequence)
+        written = await self._write(key, applied, last_sequence, is_decided_there=is_decided_there)
         if isinstance(written, Refused):
             return written
         self._drop_later(key)
@@ -297,7 +308,9 @@ class PartitionTransactions:
             return written
         return written if found is None else TransactionWritten(found.version, found.base_offset)
 
-    async def _write(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
+    async def _write(
+        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_decided_there: bool
+    ) -> ApplyResult:
         batches: Sequence[RecordBatch] = ()
         if not is_applied(self._table, applied):
             try:
@@ -306,7 +319,34 @@ class PartitionTransactions:
                 if not is_applied(self._table, applied):  # else the call that it repeats has ended meanwhile
                     _log.error("%s: %s cannot be applied: %s", self._name, applied, fault)
                     return self._refuse(str(fault))
-        return await self._writer.apply_transaction(applied, batches)
+        return await self._writer.apply_transaction(applied, batches, is_decided_there=is_decided_there)
+
+    async def resolve(self, unknown: AppliedTransaction) -> ResolvedTransactions | Refused:
+        """Whether that transaction, or a later one of its id, has its rows in the log: then which is the last one. If
+        none has, an application that an earlier coordinator has sent is refused from here on. What is said once stays
+        true, so a call that comes late changes nothing. The epochs of the rows rise by one with each number."""
+
+        def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
+            if is_applied(self._table, unknown):
+                return Committed(self._writer.state.version, self._writer.state.high_watermark)
+            return functools.partial(self._table.abort_transaction, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
+
+        outcome = await self._writer.commit_between_appends(give_up)
+        if isinstance(outcome, Refused):
+            return outcome
+        if not isinstance(outcome, Committed):
+            return self._refuse("another writer has committed a version meanwhile; retry later")
+        # Behind what was given up come those that are decided by records.
+        last_number = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
+        if last_number < unknown.number:
+            return ResolvedTransactions(unknown.number - 1, None)
+        last = AppliedTransaction(
+            unknown.transactional_id,
+            last_number,
+            unknown.producer_id,
+            unknown.producer_epoch + last_number - unknown.number,
+        )
+        return ResolvedTransactions(last_number, await self._find_rows(last, TransactionWritten(outcome.version, -1)))
 
     async def _read_staged(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
         """As a rule this leader has staged them itself, and a thread would cost more than it does."""

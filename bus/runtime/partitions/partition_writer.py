@@ -179,12 +179,15 @@ class PartitionWriter:
         return waiting.answer
 
     def apply_transaction(
-        self, applied: AppliedTransaction, batches: Sequence[RecordBatch]
+        self, applied: AppliedTransaction, batches: Sequence[RecordBatch], *, is_decided_there: bool = False
     ) -> asyncio.Future[ApplyResult]:
         """Commit all rows of a transaction with one version, which has the mark that it is applied. Of no effect if
-        the log has that mark, or a later one of the same transactional id; without `batches`, only to learn so. The
-        future never fails."""
-        waiting = WaitingTransaction(applied, batches, _new_future(), self._queued_ms())
+        the log has that mark, or a later one of the same transactional id; without `batches`, only to learn so.
+        `is_decided_there`: the version decides, so a later mark says nothing about this transaction, and it is refused.
+        The future never fails."""
+        waiting = WaitingTransaction(
+            applied, batches, _new_future(), self._queued_ms(), is_decided_there=is_decided_there
+        )
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
             waiting.answer.set_result(refusal)
@@ -435,7 +438,11 @@ class PartitionWriter:
 
     def _answer_known(self, waiting: WaitingTransaction) -> bool:
         """A transaction that the log has already, or of which there is nothing to write."""
-        if is_applied(self._table, waiting.applied):
+        ended = self._table.transaction_of(waiting.applied.transactional_id)
+        if is_given_up(waiting.applied, ended, is_decided_there=waiting.is_decided_there):
+            reason = f"{waiting.applied} was given up, or later ones came: the mark is {ended}"
+            _settle(waiting, self._leader.refuse(reason, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
+        elif is_applied(self._table, waiting.applied):
             _settle(waiting, TransactionWritten(self._state.version, -1))
         elif not waiting.batches:
             _settle(waiting, self._leader.refuse("the transaction is not in the log after all; retry later"))
@@ -629,6 +636,14 @@ class PartitionWriter:
 def is_applied(table: PartitionTable, applied: AppliedTransaction) -> bool:
     """The log has the mark that this transaction, or a later one of its transactional id, was applied or given up."""
     return table.transaction_of(applied.transactional_id) >= applied.aborted_version
+
+
+def is_given_up(applied: AppliedTransaction, ended: int, *, is_decided_there: bool) -> bool:
+    """Whether a transaction must not be applied any more, where the log has the mark `ended` of its transactional id.
+    One that no record has decided: unless the mark is its own, a later coordinator has gone on without it."""
+    if is_decided_there:
+        return ended >= applied.aborted_version and ended != applied.applied_version
+    return ended == applied.aborted_version
 
 
 def _names_of(transactions: Sequence[AppliedTransaction]) -> str:

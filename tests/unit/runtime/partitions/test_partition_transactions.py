@@ -11,6 +11,7 @@ from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.partitions import partition_queue
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
+from bus.runtime.partitions.partition_transactions import ResolvedTransactions
 from tests.support.fake_table import Scripted, records, wait_until
 from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run, staged_of
 
@@ -354,6 +355,118 @@ def test_application_has_its_place_among_the_batches_that_wait() -> None:
         bench.table.gate.set()
         assert [base_offset(answer) for answer in await asyncio.gather(first, before, behind)] == [0, 1, 4]
         assert await applying == TransactionWritten(3, 2)
+
+    run(scenario)
+
+
+# ---------------------------------------------------------------------- a version that decides
+
+
+def test_version_that_decides_is_written_once_and_a_repeat_is_told_where_it_is() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await stage(bench, coordinator, 0, 2)
+        written = await transactions.apply(KEY, APPLIED, 1, is_decided_there=True)
+        assert written == TransactionWritten(1, 0)
+        assert await transactions.apply(KEY, APPLIED, 1, is_decided_there=True) == written
+        assert len(bench.table.commits) == 1
+
+    run(scenario)
+
+
+def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_for_ever() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await stage(bench, coordinator, 0, 2)
+        await transactions.apply(KEY, APPLIED, 1, is_decided_there=True)
+        following = replace(APPLIED, number=6, producer_epoch=4)
+        key = StagingKey(4, 7, 4)
+        await stage(bench, coordinator, 0, 1, key=key)
+        assert await transactions.resolve(APPLIED) == ResolvedTransactions(5, TransactionWritten(1, 0))
+        assert bench.partition.state.version == 1, "nothing is to be given up"
+        assert await transactions.resolve(following) == ResolvedTransactions(5, None)
+        version = bench.partition.state.version
+        late = await transactions.apply(key, following, 0, is_decided_there=True)
+        assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert await transactions.resolve(following) == ResolvedTransactions(5, None)
+        assert bench.partition.state.version == version, "it is given up once"
+        assert [row[2] for row in rows(bench)] == [0, 1]
+
+    run(scenario)
+
+
+def test_call_to_resolve_that_comes_late_gives_up_nothing_of_what_has_come_since() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await transactions.resolve(APPLIED)
+        await stage(bench, coordinator, 0)
+        later = replace(APPLIED, number=6)
+        assert isinstance(await transactions.apply(KEY, later, 0), TransactionWritten)
+        version = bench.partition.state.version
+        assert isinstance(await transactions.resolve(APPLIED), ResolvedTransactions)
+        assert bench.partition.state.version == version
+        key, last = StagingKey(4, 7, 4), replace(APPLIED, number=7, producer_epoch=4)
+        await stage(bench, coordinator, 0, key=key)
+        written = await transactions.apply(key, last, 0, is_decided_there=True)
+        assert isinstance(written, TransactionWritten)
+
+    run(scenario)
+
+
+def test_late_application_is_refused_also_when_later_transactions_have_come() -> None:
+    """Else the coordinator that was deposed would tell its client that a number which was given up is committed."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await transactions.resolve(APPLIED)
+        key, later = StagingKey(4, 7, 4), replace(APPLIED, number=6, producer_epoch=4)
+        await stage(bench, coordinator, 0, key=key)
+        assert isinstance(await transactions.apply(key, later, 0), TransactionWritten)
+        late = await transactions.apply(KEY, APPLIED, 0, is_decided_there=True)
+        assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+    run(scenario)
+
+
+def test_application_that_waits_behind_the_one_that_resolves_is_refused() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await stage(bench, coordinator, 0)
+        bench.table.gate.clear()
+        before = bench.append(1)
+        resolving = asyncio.ensure_future(transactions.resolve(APPLIED))
+        await asyncio.sleep(0.01)
+        late = asyncio.ensure_future(transactions.apply(KEY, APPLIED, 0, is_decided_there=True))
+        await asyncio.sleep(0.01)
+        bench.table.gate.set()
+        await before
+        resolved, found = await resolving, await late
+        assert isinstance(resolved, ResolvedTransactions)
+        assert resolved.last_number == 4
+        assert code(found) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+    run(scenario)
+
+
+def test_decision_of_a_record_about_a_number_that_was_given_up_is_refused() -> None:
+    """It cannot be; if it is, the rows are not lost in silence."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await stage(bench, coordinator, 0)
+        await transactions.resolve(APPLIED)
+        found = await transactions.apply(KEY, APPLIED, 0)
+        assert code(found) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("step", [StorageFault("the disk is away"), Scripted.LOST_REPLY])
+def test_partition_that_cannot_give_up_a_number_says_so(step: Scripted | Exception) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.script = [step]
+        assert isinstance(await bench.partition.transactions.resolve(APPLIED), Refused)
+        assert isinstance(await bench.partition.transactions.resolve(APPLIED), ResolvedTransactions)
 
     run(scenario)
 
