@@ -7,7 +7,7 @@ decide many, append once, take the new states, then reply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -90,19 +90,23 @@ class Loaded(Generic[StateT]):
     faults: tuple[str, ...]
 
 
-class Machine(Protocol[StateT, CommandT, RecordT_co, AnswerT, NoticeT_co]):
+class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
     """The rules. State None: nothing is known of the entity."""
 
     def entity_id(self, command: CommandT) -> str: ...
 
     def decide(
         self, state: StateT | None, command: CommandT, *, request_id: int, now_ms: int
-    ) -> Step[StateT, CommandT, RecordT_co, AnswerT, NoticeT_co]:
+    ) -> Step[StateT, CommandT, RecordT, AnswerT, NoticeT_co]:
         """On a request, or on a timer that has expired. A request may be answered by a later step."""
         ...
 
     def resume(self, state: StateT) -> Sequence[SetTimer[CommandT]]:
         """The timers of a state that was just loaded."""
+        ...
+
+    def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:
+        """Of `states` those that memory has otherwise now that `records` are in the log, in their order."""
         ...
 
     def refuse(self, command: CommandT, refused: Refused) -> AnswerT:

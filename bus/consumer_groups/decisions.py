@@ -5,7 +5,7 @@ Guards one promise: the same group, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bus.consumer_groups.administration import decide_delete_group, describe_group, end_group
 from bus.consumer_groups.group import Group, GroupState
@@ -23,6 +23,7 @@ from bus.consumer_groups.offsets import (
 )
 from bus.consumer_groups.pending_offsets import decide_end, decide_txn_commit, vote
 from bus.consumer_groups.rebalances import expire_rebalance
+from bus.consumer_groups.records import LoggedRecord
 from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
@@ -68,6 +69,9 @@ class GroupMachine:
 
     def resume(self, group: Group) -> Sequence[SetTimer[GroupCommand]]:
         return resume_timers(group)
+
+    def logged(self, states: Mapping[str, Group], records: Sequence[LoggedRecord]) -> Mapping[str, Group]:
+        return {}
 
     def refuse(self, command: GroupCommand, refused: Refused) -> GroupAnswer:
         return JoinRefused(refused, command.member_id) if isinstance(command, JoinGroup) else refused

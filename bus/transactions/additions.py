@@ -62,7 +62,7 @@ def _begin(
     partitions: Iterable[TransactionPartition],
     groups: frozenset[TransactionGroup],
 ) -> None:
-    number = step.transaction.number + 1
+    number = step.transaction.last_number + 1
     change(
         state=TransactionState.ONGOING,
         number=number,

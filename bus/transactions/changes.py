@@ -14,10 +14,12 @@ from bus.transactions.records import LoggedRecord, TransactionExpired, Transacti
 from bus.transactions.state import (
     PRODUCER_EPOCH_MAX,
     TRANSITIONS,
+    Anchor,
     AwaitingInit,
     Transaction,
     TransactionState,
     Vote,
+    has_one_phase_behind,
 )
 
 
@@ -43,7 +45,15 @@ class InitsAwaited:
     calls: tuple[AwaitingInit, ...]
 
 
-MemoryRecord = VoteBegun | EndsAwaited | InitsAwaited
+@dataclass(frozen=True, slots=True)
+class PartitionResolved:
+    """What was committed behind the log is known."""
+
+    transactional_id: str
+    skipped_number: int
+
+
+MemoryRecord = VoteBegun | EndsAwaited | InitsAwaited | PartitionResolved
 TransactionRecord = LoggedRecord | MemoryRecord
 
 _DURABLE = tuple(each.name for each in fields(TransactionLogged))
@@ -70,6 +80,17 @@ def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Tr
             return replace(transaction, awaiting_end=request_ids)
         case InitsAwaited(_, calls):
             return replace(transaction, awaiting_init=calls)
+        case PartitionResolved(_, skipped_number):
+            return replace(transaction, is_unresolved=False, skipped_number=skipped_number)
+
+
+def find_anchor(record: TransactionLogged) -> Anchor | None:
+    """What it means for the next commits that this is the last record of the id in the log."""
+    is_commit = record.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+    if not is_commit or record.groups or len(record.partitions) != 1 or not has_one_phase_behind(record.producer_epoch):
+        return None
+    (partition,) = record.partitions
+    return Anchor(partition, record.number)
 
 
 def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
@@ -87,15 +108,27 @@ def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transac
         awaiting_end=before.awaiting_end,
         awaiting_init=before.awaiting_init,
         may_lack_partitions=before.may_lack_partitions and is_same,
+        anchor=before.anchor,
+        is_unresolved=before.is_unresolved,
+        skipped_number=before.skipped_number,
     )
 
 
 def _check_change(before: Transaction, after: Transaction) -> None:
-    """One step of the state, of the number, and of the epoch at most."""
+    """One step of the state, of the number, and of the epoch at most; several transactions at once if their partition
+    has told of them."""
     name = before.transactional_id
     assert before.state in TRANSITIONS[after.state], f"{name}: {after.state.value} after {before.state.value}"
+    if before.is_unresolved and not before.state.is_open:
+        found = (after.number - before.number, after.producer_epoch - before.producer_epoch)
+        assert min(found) > 0, f"{name}: {after} after {before}"
+        assert not after.state.is_open, f"{name}: {after} before its partition was asked"
+        return
+    assert before.state is not after.state or after.state is not TransactionState.COMPLETE_COMMIT, f"{name}: {after}"
     begins = not before.state.is_open and after.state.is_open
-    assert after.number == before.number + begins, f"{name}: number {after.number} after {before.number}"
+    is_new = begins or after.state is TransactionState.EMPTY
+    expected = (before.last_number if is_new else before.number) + begins
+    assert after.number == expected, f"{name}: number {after.number} after {before.number}"
     if after.producer_id == before.producer_id:
         raised = after.producer_epoch - before.producer_epoch
         assert raised in (0, 1), f"{name}: epoch {after.producer_epoch} after {before.producer_epoch}"

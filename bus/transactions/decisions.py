@@ -6,16 +6,19 @@ Guards one promise: the same state, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bus.errors import ErrorCode, Refused
 from bus.machine import SetTimer
 from bus.model import TRANSACTION_STATE_TOPIC
 from bus.transactions.additions import decide_add
 from bus.transactions.administration import describe_transaction, expire
+from bus.transactions.changes import find_anchor
 from bus.transactions.endings import decide_abort, decide_end, decide_finished, decide_voted, finish, time_out
 from bus.transactions.epochs import decide_fence, decide_init, give_epochs, replace_damaged
 from bus.transactions.loading import resume_timers
+from bus.transactions.records import LoggedRecord, TransactionLogged
 from bus.transactions.request_bounds import check_request
 from bus.transactions.requests import (
     AbortTransaction,
@@ -26,14 +29,27 @@ from bus.transactions.requests import (
     FenceProducer,
     Finished,
     InitProducerId,
+    Resolved,
     TimerKind,
     TransactionAnswer,
     TransactionCommand,
     TransactionTimer,
     Voted,
 )
-from bus.transactions.state import Transaction, TransactionState
+from bus.transactions.resolution import ask_partition, decide_resolved, refuse_unresolved
+from bus.transactions.state import Anchor, Transaction, TransactionState
 from bus.transactions.steps import TransactionRules, TransactionStep
+
+# Commands that the coordinator does not give itself.
+_OF_OTHERS = (
+    InitProducerId,
+    AddPartitions,
+    AddOffsets,
+    EndTransaction,
+    FenceProducer,
+    AbortTransaction,
+    DescribeTransaction,
+)
 
 
 class TransactionMachine:
@@ -53,8 +69,23 @@ class TransactionMachine:
     def resume(self, transaction: Transaction) -> Sequence[SetTimer[TransactionCommand]]:
         return resume_timers(transaction)
 
+    def logged(self, states: Mapping[str, Transaction], records: Iterable[LoggedRecord]) -> Mapping[str, Transaction]:
+        last = {record.transactional_id: record for record in records}
+        return {
+            name: replace(states[name], anchor=_anchor_of(states[name], record))
+            for name, record in last.items()
+            if name in states and isinstance(record, TransactionLogged)
+        }
+
     def refuse(self, command: TransactionCommand, refused: Refused) -> TransactionAnswer:
         return refused
+
+
+def _anchor_of(transaction: Transaction, record: TransactionLogged) -> Anchor | None:
+    """None behind a number that is skipped, too: epochs and numbers have to rise in step."""
+    if transaction.is_unresolved or transaction.skipped_number >= record.number:
+        return None
+    return find_anchor(record)
 
 
 def decide(
@@ -81,6 +112,12 @@ def decide(
     if transaction is not None and transaction.damage is not None:
         _decide_on_damaged(step, command, transaction.damage, request_id=request_id)
         return step
+    if isinstance(command, Resolved):
+        decide_resolved(step, command, request_id=request_id)
+        return step
+    if transaction is not None and transaction.is_unresolved and isinstance(command, _OF_OTHERS):
+        _decide_on_unresolved(step, command, request_id=request_id)
+        return step
     match command:
         case InitProducerId():
             decide_init(step, command, request_id=request_id)
@@ -92,7 +129,7 @@ def decide(
             decide_voted(step, command, request_id=request_id)
         case Finished():
             if decide_finished(step, command, request_id=request_id):
-                give_epochs(step)
+                (ask_partition if step.transaction.is_unresolved else give_epochs)(step)
         case FenceProducer():
             decide_fence(step, command, request_id=request_id)
         case AbortTransaction():
@@ -116,6 +153,14 @@ def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damag
                 "up a transaction that it may have had, an operator fences the id",
             ),
         )
+
+
+def _decide_on_unresolved(step: TransactionStep, command: TransactionCommand, *, request_id: int) -> None:
+    """A decision that was loaded is carried out first; it may be told, and nothing else."""
+    if step.transaction.state.is_open and isinstance(command, DescribeTransaction):
+        step.reply(request_id, describe_transaction(step.transaction))
+    else:
+        step.reply(request_id, refuse_unresolved(step))
 
 
 def _check_known(transaction: Transaction | None, command: TransactionCommand) -> Refused | None:

@@ -113,6 +113,7 @@ def _raise_epoch(step: TransactionStep, call: AwaitingInit) -> None:
         producer_id, epoch = call.new_producer_id, 0
     step.change(
         state=TransactionState.EMPTY,
+        number=transaction.last_number,
         producer_id=producer_id,
         producer_epoch=epoch,
         last_producer_epoch=transaction.producer_epoch if is_same else NO_PRODUCER_EPOCH,

@@ -16,10 +16,11 @@ from bus.client_texts import shown
 from bus.errors import ErrorCode, Refused
 from bus.machine import Loaded, SetTimer
 from bus.ports import KeyedRow
-from bus.transactions.changes import apply
+from bus.transactions.changes import apply, find_anchor
 from bus.transactions.records import (
     LoggedRecord,
     TransactionExpired,
+    TransactionLogged,
     approximate_bytes,
     decode_key,
     decode_record,
@@ -60,7 +61,8 @@ class TransactionCodec:
             loaded = apply(None, [record])
             states.pop(record.transactional_id, None)
             if loaded is not None:
-                states[record.transactional_id] = replace(loaded, may_lack_partitions=True)
+                is_unresolved = isinstance(record, TransactionLogged) and find_anchor(record) is not None
+                states[record.transactional_id] = replace(loaded, may_lack_partitions=True, is_unresolved=is_unresolved)
         return Loaded(states, tuple(faults))
 
     def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:

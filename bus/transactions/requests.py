@@ -158,6 +158,7 @@ class Voted:
     last_sequences: Mapping[TransactionPartition, int] = field(default_factory=dict)
     gone: frozenset[TransactionPartition] = frozenset()
     refused: Refused | None = None
+    allows_one_phase: bool = False  # every broker of the cluster knows how to resolve a partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,17 @@ class Finished:
     number: int
     results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)
     new_producer_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The answer to `Resolve`: `last_number` is that of the last transaction that the partition has, at least `number`;
+    with its rows if it is above. The one after it is refused there for ever. None: the topic is deleted."""
+
+    transactional_id: str
+    number: int
+    last_number: int | None
+    rows: AppliedRows | None = None
 
 
 class TimerKind(Enum):
@@ -188,7 +200,7 @@ class TransactionTimer:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The answer to `Voted` and `Finished`, also if they come too late to matter."""
+    """The answer to `Voted`, `Finished` and `Resolved`, also if they come too late to matter."""
 
 
 TransactionCommand = (
@@ -201,6 +213,7 @@ TransactionCommand = (
     | DescribeTransaction
     | Voted
     | Finished
+    | Resolved
     | TransactionTimer
 )
 TransactionAnswer = ProducerInitialized | Added | TransactionEnded | DescribedTransaction | Noted | Refused

@@ -19,6 +19,10 @@ NO_TIME = -1
 # The last epoch that a client is given, Kafka's. The end of its transaction is decided with the one after it, which is
 # the largest that a column of 16 bits holds, and completed with a new producer id.
 PRODUCER_EPOCH_MAX = 2**15 - 2
+# Of a transactional id so many transactions may be decided by the versions of their partition behind the last record in
+# the log. Were the partition gone, the id would go on behind all of them.
+ONE_PHASE_MAX = 1_000
+_ONE_PHASE_EPOCH_MAX = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
 
 class TransactionState(Enum):
@@ -70,6 +74,7 @@ TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
     },
     TransactionState.COMPLETE_COMMIT: {
         TransactionState.PREPARE_COMMIT: "applied everywhere",
+        TransactionState.COMPLETE_COMMIT: "a new coordinator finds later commits in the only partition",
     },
     TransactionState.COMPLETE_ABORT: {
         TransactionState.PREPARE_ABORT: "dropped everywhere",
@@ -171,6 +176,16 @@ class AwaitingInit:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """What the last record in the log says, if it is of a commit of this partition and nothing else: the next commits
+    of the partition need no record before them, because who loads that record asks the partition how far they have
+    come (`Resolve`)."""
+
+    partition: TransactionPartition
+    number: int  # of the transaction in that record
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """`number` is that of the transaction in hand, or of the last one: it grows by one with each, and is never used
     again, also not after the id has expired. 0 <= producer_epoch <= PRODUCER_EPOCH_MAX, and one more in Prepare*."""
@@ -198,6 +213,11 @@ class Transaction:
     awaiting_init: tuple[AwaitingInit, ...] = ()
     # A coordinator before may have let partitions take part under this identity, and not have had it in the log.
     may_lack_partitions: bool = False
+    anchor: Anchor | None = None
+    # The log ends with an anchor, which was loaded: what was committed behind it, its partition has not yet told.
+    is_unresolved: bool = False
+    # No transaction has this number: its partition has refused it for ever, when it told how far the id had come.
+    skipped_number: int = -1
     # Why the last record of the id cannot be read; of the other fields only the name is certain.
     damage: str | None = None
 
@@ -224,8 +244,34 @@ class Transaction:
             return None
         return ProducerIdentity(self.producer_id, self.producer_epoch - self.state.is_decided)
 
+    @property
+    def last_number(self) -> int:
+        """The next transaction has the one above."""
+        return max(self.number, self.skipped_number)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Other rows may be needed than those of `open_identity`."""
+        return self.damage is not None or self.is_unresolved
+
     def may_need(self, rows: ProducerIdentity) -> bool:
         """Whether what is staged with this identity may still be applied, as far as this id is concerned."""
-        if self.damage is not None:
+        if self.is_uncertain:
             return self.producer_id in (NO_PRODUCER_ID, rows.producer_id)
         return self.open_identity == rows
+
+
+def may_be_decided_alone(transaction: Transaction, partition: TransactionPartition) -> bool:
+    """Whether the version of `partition`, which alone takes part, may decide the commit, without a record before it."""
+    anchor = transaction.anchor
+    return (
+        anchor is not None
+        and anchor.partition == partition
+        and transaction.number - anchor.number <= ONE_PHASE_MAX
+        and transaction.producer_epoch <= _ONE_PHASE_EPOCH_MAX
+    )
+
+
+def has_one_phase_behind(producer_epoch: int) -> bool:
+    """Whether transactions may have been decided alone behind a record with this epoch."""
+    return producer_epoch <= _ONE_PHASE_EPOCH_MAX

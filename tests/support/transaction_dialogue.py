@@ -13,6 +13,9 @@ fence; abort; describe
 wait 3000               milliseconds pass; what runs out meanwhile is told with its time
 crash                   another coordinator loads the log; clients repeat their calls
 crash early             the same, and what may be logged later is not in the log yet
+one phase               from here on a version may decide alone
+flush                   what may be logged later is in the log now
+resolve 2; resolve gone the partition has 2 transactions behind the log; its topic is deleted
 
 Every outcome: answers by instance, `|` and the records that were written, `>` and what is asked of others, and
 `[state, number since the beginning, producer id/epoch]`.
@@ -37,6 +40,7 @@ from bus.transactions.requests import (
     InitProducerId,
     Noted,
     ProducerInitialized,
+    Resolved,
     TransactionAnswer,
     TransactionCommand,
     TransactionEnded,
@@ -49,7 +53,7 @@ from bus.transactions.state import (
     TransactionPartition,
     TransactionState,
 )
-from bus.transactions.steps import CollectVotes, Finish, TransactionNotice
+from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 from tests.support.transaction_bench import BEGIN_MS, ID, NO_VOTE, TIMEOUT_MS, TransactionBench
 
 _OTHERS = "-"
@@ -80,6 +84,13 @@ class TransactionDialogue:
             case ["vote", *found]:
                 assert number is not None
                 self._ask(_OTHERS, self._vote(number, found))
+            case ["one", "phase"]:
+                self.bench.allows_one_phase = True
+            case ["flush"]:
+                self.bench.flush()
+            case ["resolve", behind]:
+                assert number is not None
+                self._ask(_OTHERS, self._resolved(number, None if behind == "gone" else int(behind)))
             case ["finish"]:
                 assert number is not None
                 self._ask(_OTHERS, self._finished(number))
@@ -122,7 +133,8 @@ class TransactionDialogue:
             refused = Refused(ErrorCode.INVALID_REQUEST, "group desk: expected pending offsets, found none")
             return Voted(ID, number, vote_id, refused=refused)
         if len(words) == 1 and words[0].isdigit():
-            return Voted(ID, number, vote_id, dict.fromkeys(self.bench.known.partitions, int(words[0])))
+            last_sequences = dict.fromkeys(self.bench.known.partitions, int(words[0]))
+            return Voted(ID, number, vote_id, last_sequences, allows_one_phase=self.bench.allows_one_phase)
         gone = frozenset(_partition(word[5:]) for word in words if word.startswith("gone="))
         found = _sequences(word for word in words if not word.startswith("gone="))
         return Voted(ID, number, vote_id, found, gone)
@@ -132,6 +144,11 @@ class TransactionDialogue:
         rows = {p: AppliedRows(3, 100) for p, last in state.partitions.items() if last >= 0}
         is_needed = state.producer_epoch > 32_766
         return Finished(ID, number, rows, self.bench.new_producer_id() if is_needed else None)
+
+    def _resolved(self, number: int, behind: int | None) -> Resolved:
+        if behind is None:
+            return Resolved(ID, number, None)
+        return Resolved(ID, number, number + behind, AppliedRows(9, 300) if behind else None)
 
     def _begin_at(self, epoch: int) -> None:
         row = encode_record(TransactionLogged(ID, BEGIN_MS, 7, epoch, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS))
@@ -218,6 +235,8 @@ def _written(record: LoggedRecord) -> str:
 
 def _wanted(notice: TransactionNotice) -> str:
     who = f"{notice.producer_id}/{notice.producer_epoch}"
+    if isinstance(notice, Resolve):
+        return f"ask {notice.partition} for {who} and later"
     groups = "".join(f" {group.group_id}" for group in notice.groups)
     match notice:
         case CollectVotes():
@@ -225,4 +244,5 @@ def _wanted(notice: TransactionNotice) -> str:
         case Finish():
             verb = "apply" if notice.is_commit else "drop"
             new = ", with a new producer id" if notice.needs_producer_id else ""
-            return f"{verb} {who}{_shown(dict(notice.partitions))}{groups}{new}"
+            how = " alone" if notice.is_decided_there else ""
+            return f"{verb}{how} {who}{_shown(dict(notice.partitions))}{groups}{new}"

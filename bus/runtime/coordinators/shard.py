@@ -232,6 +232,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 self._fail(refused)
             else:
                 self._carry_out(turn)
+                self._states.update(self._machine.logged(self._states, [*later, *turn.records]))
                 self._turn()
             if self._closed is not None:
                 self._leave_totals()

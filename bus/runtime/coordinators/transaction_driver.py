@@ -14,16 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
-from bus.transactions.requests import Finished, TransactionCommand, Voted
+from bus.transactions.requests import Finished, Resolved, TransactionCommand, Voted
 from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition, VoteId
-from bus.transactions.steps import CollectVotes, Finish, TransactionNotice
+from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _RETRY_S_MAX = 2.0
 # A step that fails for so long is worth a line in the log.
 _LOGGED_AFTER_TRIES = 8
 
-_Key = tuple[str, int, VoteId | None]  # transactional id, number; None: it is decided
+_Key = tuple[str, int, type[TransactionNotice], VoteId | None]  # transactional id, number, step
 AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Awaitable[StepAnswer | Refused]]
 
 
@@ -47,8 +48,8 @@ class _Work:
 
     @property
     def key(self) -> _Key:
-        vote_id = None if isinstance(self.notice, Finish) else self.notice.vote_id
-        return self.notice.transactional_id, self.notice.number, vote_id
+        vote_id = self.notice.vote_id if isinstance(self.notice, CollectVotes) else None
+        return self.notice.transactional_id, self.notice.number, type(self.notice), vote_id
 
     def __str__(self) -> str:
         return f"transaction {self.notice.number} of {self.notice.transactional_id}"
@@ -145,8 +146,10 @@ class TransactionDriver:
                 return await self._collect(work, notice)
             case Finish() as notice:
                 return await self._finish(work, notice)
+            case Resolve() as notice:
+                return await self._resolve(work, notice)
 
-    # ------------------------------------------------------------------ the two steps
+    # ------------------------------------------------------------------ the steps
 
     async def _collect(self, work: _Work, notice: CollectVotes) -> Voted | None:
         named = notice.last_sequences
@@ -162,7 +165,15 @@ class TransactionDriver:
             found = f"group {min(lacking)} has no offsets of it"
             refused = Refused(ErrorCode.TRANSACTION_ABORTABLE, f"{notice.transactional_id}: {found}")
         votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
-        return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, frozenset(left.gone), refused)
+        return Voted(
+            notice.transactional_id,
+            notice.number,
+            notice.vote_id,
+            votes,
+            frozenset(left.gone),
+            refused,
+            allows_one_phase=self._cluster().level >= LEVEL_OF_ONE_PHASE,
+        )
 
     async def _finish(self, work: _Work, notice: Finish) -> Finished | None:
         def kind(last_sequence: int) -> StepKind:
@@ -182,6 +193,26 @@ class TransactionDriver:
         }
         return Finished(notice.transactional_id, notice.number, results, new_producer_id)
 
+    async def _resolve(self, work: _Work, notice: Resolve) -> Resolved | None:
+        if self._cluster().level < LEVEL_OF_ONE_PHASE:  # so there is nothing behind the log
+            return Resolved(notice.transactional_id, notice.number, notice.number)
+        last_number, rows = notice.number, None
+        while True:
+            unknown = replace(
+                notice,
+                number=last_number + 1,
+                producer_epoch=notice.producer_epoch + last_number - notice.number,
+            )
+            left = _Left({notice.partition: (StepKind.RESOLVE, NO_SEQUENCE)}, {})
+            if not await self._ask_all(left, work, about=unknown):
+                return None
+            if left.gone:
+                return Resolved(notice.transactional_id, notice.number, None)
+            stepped = left.done[notice.partition]
+            if stepped.number < unknown.number:
+                return Resolved(notice.transactional_id, notice.number, last_number, rows)
+            last_number, rows = stepped.number, AppliedRows(stepped.version, stepped.base_offset)
+
     async def _new_producer_id(self, is_wanted: Callable[[], bool]) -> int | None:
         delay_s = _RETRY_S_MIN
         while is_wanted():
@@ -194,8 +225,9 @@ class TransactionDriver:
 
     # ------------------------------------------------------------------ asking
 
-    async def _ask_all(self, left: _Left, work: _Work) -> bool:
-        """Until every one has answered; False: the answers are not wanted any more."""
+    async def _ask_all(self, left: _Left, work: _Work, about: TransactionNotice | None = None) -> bool:
+        """Until every one has answered; False: the answers are not wanted any more. `about`: with other numbers than
+        those of the notice."""
         delay_s, tries = _RETRY_S_MIN, 0
         while True:
             self._leave_out_gone(left)
@@ -203,7 +235,7 @@ class TransactionDriver:
                 return True
             if not work.is_wanted():
                 return False
-            await self._ask_once(left, work)
+            await self._ask_once(left, work, work.notice if about is None else about)
             tries += 1
             if not left:
                 return True
@@ -224,8 +256,7 @@ class TransactionDriver:
             del left.partitions[partition]
             left.gone.add(partition)
 
-    async def _ask_once(self, left: _Left, work: _Work) -> None:
-        notice = work.notice
+    async def _ask_once(self, left: _Left, work: _Work, notice: TransactionNotice) -> None:
         requests: list[tuple[BrokerEndpoint, StepKind, StepRequest]] = []
         for (leader, kind), (partitions, groups) in self._by_leader(left).items():
             request = StepRequest(
@@ -236,6 +267,7 @@ class TransactionDriver:
                 work.coordinator_partition,
                 partitions,
                 groups,
+                is_decided_there=isinstance(notice, Finish) and notice.is_decided_there,
             )
             requests.append((leader, kind, request))
         answers = await asyncio.gather(*(self._ask(*each) for each in requests))

@@ -39,13 +39,14 @@ from bus.transactions.records import LoggedRecord
 from bus.transactions.request_bounds import check_transactional_id
 from bus.transactions.requests import (
     AddPartitions,
+    DescribeTransaction,
     FenceProducer,
     InitProducerId,
     TransactionAnswer,
     TransactionCommand,
 )
 from bus.transactions.state import ProducerIdentity, Transaction, TransactionPartition
-from bus.transactions.steps import Finish, TransactionNotice, TransactionRules
+from bus.transactions.steps import Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.totals import TransactionBounds, TransactionTotals
 
 _log = logging.getLogger(__name__)
@@ -211,6 +212,8 @@ class TransactionCoordinator:
             return shard
         if shard.refusal is not None:
             return shard.refusal
+        for transaction in _unresolved_of(shard.states, traces):
+            shard.submit(DescribeTransaction(transaction.transactional_id))  # who asks again, finds it resolved
         return needed_of(shard.states, traces)
 
     # ------------------------------------------------------------------ shards
@@ -245,6 +248,8 @@ class TransactionCoordinator:
             return False
         if isinstance(notice, Finish):
             return transaction.state.is_decided
+        if isinstance(notice, Resolve):
+            return transaction.is_unresolved
         return transaction.vote is not None and transaction.vote.vote_id == notice.vote_id
 
     # ------------------------------------------------------------------ other brokers
@@ -270,13 +275,18 @@ class TransactionCoordinator:
         return taken.producer_id
 
 
+def _unresolved_of(states: Mapping[str, Transaction], traces: Traces) -> list[Transaction]:
+    """Those that keep rows in `traces` because their partition has not been asked yet."""
+    return [each for each in states.values() if each.is_unresolved and any(map(each.may_need, traces.rows))]
+
+
 def needed_of(states: Mapping[str, Transaction], traces: Traces) -> Traces:
     """Of `traces` what the transactional ids in `states`, which are all, may need."""
     open_rows = {transaction.open_identity for transaction in states.values()}
-    damaged = [transaction for transaction in states.values() if transaction.damage is not None]
+    uncertain = [transaction for transaction in states.values() if transaction.is_uncertain]
 
     def is_needed(rows: ProducerIdentity) -> bool:
-        return rows in open_rows or any(transaction.may_need(rows) for transaction in damaged)
+        return rows in open_rows or any(transaction.may_need(rows) for transaction in uncertain)
 
     return Traces(frozenset(filter(is_needed, traces.rows)), traces.transactional_ids & states.keys())
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
+from bus.cluster_metadata.cluster_records import LEVEL_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.storage_delta.stores.memory import MemoryStore
@@ -15,11 +16,11 @@ from tests.support.cancelled_calls import QuietBroker, run_on_broker
 
 
 def on_cluster(do: Callable[[QuietBroker], Awaitable[None]]) -> None:
-    """At level 3: broker 0 serves, brokers 1 and 2 are fenced; the topic t has two partitions."""
+    """At the highest level: broker 0 serves, brokers 1 and 2 are fenced; the topic t has two partitions."""
     store = MemoryStore()
 
     async def upgrade(broker: QuietBroker) -> None:
-        await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=3))
+        await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=LEVEL_MAX))
 
     async def prepare(broker: QuietBroker) -> None:
         for broker_id in (1, 2):
@@ -60,7 +61,7 @@ def test_cluster_is_described_with_and_without_its_fenced_brokers() -> None:
         assert whole.brokers[1].incarnation_id == "life 1"
         assert whole.brokers[2].broker_epoch > whole.brokers[1].broker_epoch > whole.brokers[0].broker_epoch > 0
         assert [(one.leader_count, one.replica_count) for one in whole.brokers] == [(2, 2), (0, 0), (0, 0)]
-        assert (whole.controller_id, whole.feature_level) == (0, 3)
+        assert (whole.controller_id, whole.feature_level) == (0, LEVEL_MAX)
         assert whole.cluster_id
         assert await reassign(broker, to(1, 0, 1)) == ["NONE"]
         part = await broker.call("DescribeCluster", pb.DescribeClusterRequest())
@@ -135,8 +136,8 @@ def test_broker_is_unregistered_when_no_partition_needs_it() -> None:
 @pytest.mark.parametrize(
     ("feature", "level", "said"),
     [
-        ("bus.version", 0, "expected a level of bus.version from 3 to 3, found 0"),
-        ("bus.version", 9, "expected a level of bus.version from 3 to 3, found 9"),
+        ("bus.version", 0, f"expected a level of bus.version from {LEVEL_MAX} to {LEVEL_MAX}, found 0"),
+        ("bus.version", 9, f"expected a level of bus.version from {LEVEL_MAX} to {LEVEL_MAX}, found 9"),
         ("metadata.version", 2, "expected the feature bus.version, found 'metadata.version'"),
     ],
 )
@@ -145,7 +146,7 @@ def test_level_that_cannot_be_is_not_finalized(feature: str, level: int, said: s
         answer = await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature=feature, level=level))
         assert answer.error_code == pb.ERROR_CODE_INVALID_UPDATE_VERSION
         assert said in answer.error_message
-        again = pb.UpdateFeaturesRequest(feature="bus.version", level=3, validate_only=True)
+        again = pb.UpdateFeaturesRequest(feature="bus.version", level=LEVEL_MAX, validate_only=True)
         assert not (await broker.call("UpdateFeatures", again)).error_code
 
     on_cluster(do)

@@ -192,6 +192,7 @@ def test_commit_that_is_repeated_to_another_coordinator_gets_the_same_answer() -
     bench = bench_in(COMPLETE_COMMIT)
     first = bench.commit(of=ProducerIdentity(7, 0))
     bench.crash()
+    bench.resolve_at_once()
     assert bench.commit(of=ProducerIdentity(7, 0)) == first == TransactionEnded(7, 1, bench.known.results)
     assert bench.known.results
 
@@ -424,6 +425,7 @@ def test_the_epoch_after_an_end_that_was_not_logged_may_lack_partitions_too() ->
     bench.crash(before_all_is_logged=True)
     bench.wait(0)
     bench.finish()
+    bench.resolve_at_once()
     bench.add(AUDIT)
     assert outcome(bench.commit()) == ABORTABLE
 
@@ -488,6 +490,7 @@ def test_transaction_of_the_last_epoch_ends_with_a_new_producer_id(is_commit: bo
     for _ in range(2):
         assert bench.end(is_commit, of=ProducerIdentity(7, 32_766)) == ended, "repeated, also after a failover"
         bench.crash()
+        bench.resolve_at_once()
 
 
 def test_end_of_the_last_epoch_is_repeated_only_until_the_epoch_rises_again() -> None:

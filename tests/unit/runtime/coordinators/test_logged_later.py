@@ -25,13 +25,14 @@ from bus.transactions.requests import (
     InitProducerId,
     Noted,
     ProducerInitialized,
+    Resolved,
     TransactionAnswer,
     TransactionCommand,
     TransactionEnded,
     Voted,
 )
 from bus.transactions.state import AppliedRows, TransactionState
-from bus.transactions.steps import CollectVotes, Finish, TransactionNotice, TransactionRules
+from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench
@@ -94,6 +95,8 @@ class ShardBench:
                 command: TransactionCommand = Voted(ID, vote.number, vote.vote_id, {ORDERS: 4})
             case Finish() as finish:
                 command = Finished(ID, finish.number, ROWS if finish.is_commit else {})
+            case Resolve() as resolve:
+                command = Resolved(ID, resolve.number, resolve.number)
         assert await self.ask(command) == Noted()
 
     def commits(self) -> list[int]:
@@ -158,7 +161,8 @@ def test_the_next_coordinator_finds_out_again_what_was_not_logged() -> None:
         assert following.state is TransactionState.PREPARE_COMMIT
         refused = await following.ask(AddPartitions(ID, 7, 1, (ORDERS,)))
         assert isinstance(refused, Refused)
-        assert refused.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await following.carry_out()
         await following.carry_out()
         assert await following.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4})) == ended
         await following.begin(1)
@@ -176,6 +180,7 @@ def test_a_commit_that_fails_takes_the_end_along() -> None:
         assert isinstance(await bench.ask(InitProducerId(ID, TIMEOUT_MS)), Refused)
         await wait_until(lambda: not bench.shard.is_loading)
         assert bench.state is TransactionState.PREPARE_COMMIT
+        await bench.carry_out()
         await bench.carry_out()
         assert await bench.ask(InitProducerId(ID, TIMEOUT_MS)) == ProducerInitialized(7, 2)
         assert bench.commits() == [1, 2, 2]

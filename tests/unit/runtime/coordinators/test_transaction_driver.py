@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.cluster_metadata.cluster_state import Broker, ClusterState, Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.coordinators.transaction_driver import TransactionDriver
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
-from bus.transactions.requests import Finished, Noted, TransactionCommand, Voted
+from bus.transactions.requests import Finished, Noted, Resolved, TransactionCommand, Voted
 from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition, VoteId
-from bus.transactions.steps import CollectVotes, Finish
+from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 from tests.support.virtual_time import run_virtually
 
 BROKERS = {number: BrokerEndpoint(number, "h", number) for number in (0, 1)}
@@ -52,6 +53,7 @@ class Bench:
         self.is_wanted = True
         self.taken: list[int | Refused] = []
         self.submitted: list[TransactionCommand] = []
+        self.last_number = 9  # of the transactions in the partition
         self.failing = 0  # so many calls raise what nothing expects
         self.not_taken: list[Refused] = []  # what the coordinator says to the next answers
         self.driver = TransactionDriver(
@@ -75,6 +77,8 @@ class Bench:
         refusals = self.refusing.get(partition)
         if refusals:
             return refusals.pop(0)
+        if kind is StepKind.RESOLVE:
+            return Stepped(version=5, base_offset=10, number=self.last_number)
         return Stepped(last_sequence=last) if kind is StepKind.VOTE else Stepped(version=5, base_offset=10)
 
     async def take(self) -> int | Refused:
@@ -84,7 +88,7 @@ class Bench:
         self.submitted.append(command)
         return self.not_taken.pop(0) if self.not_taken else Noted()
 
-    def begin(self, notice: CollectVotes | Finish) -> None:
+    def begin(self, notice: TransactionNotice) -> None:
         self.driver.begin(notice, coordinator_partition=4, is_wanted=lambda: self.is_wanted, submit=self.submit)
 
 
@@ -115,6 +119,73 @@ def test_decision_is_sent_to_each_leader_once_and_answered_with_where_the_rows_a
         assert bench.submitted == [Finished("x", 7, {T0: rows, T1: rows}, None)]
         assert [(broker, kind) for broker, kind, _ in bench.asked] == [(0, StepKind.APPLY), (1, StepKind.APPLY)]
         assert bench.asked[0][2] == StepRequest("x", 7, 3, 9, 4, [(T0, 1)], [GROUP])
+
+    run(scenario)
+
+
+def resolve(partition: TransactionPartition = T1) -> Resolve:
+    return Resolve("x", 7, 3, 9, partition)
+
+
+def test_partition_is_asked_what_came_behind_the_log() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE)
+        bench.answers[1] = [AWAY] * 3
+        bench.begin(resolve())
+        await asyncio.sleep(10)
+        assert bench.submitted == [Resolved("x", 7, 9, AppliedRows(5, 10))]
+        assert bench.asked[0] == (1, StepKind.RESOLVE, StepRequest("x", 8, 3, 9, 4, [(T1, -1)], []))
+        assert bench.asked[-1] == (1, StepKind.RESOLVE, StepRequest("x", 10, 3, 11, 4, [(T1, -1)], []))
+        assert len(bench.asked) == 5
+
+    run(scenario)
+
+
+def test_partition_that_has_nothing_behind_the_log_is_asked_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE)
+        bench.last_number = 7
+        bench.begin(resolve())
+        await asyncio.sleep(1)
+        assert bench.submitted == [Resolved("x", 7, 7)]
+        assert len(bench.asked) == 1
+
+    run(scenario)
+
+
+def test_partition_whose_topic_is_deleted_tells_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE)
+        bench.begin(resolve(GONE))
+        await asyncio.sleep(1)
+        assert bench.submitted == [Resolved("x", 7, None)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_earlier_level_asks_no_partition_and_allows_no_version_to_decide(is_known: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE - (not is_known))
+        bench.begin(collect(T0))
+        await asyncio.sleep(1)
+        (voted,) = bench.submitted
+        assert isinstance(voted, Voted)
+        assert voted.allows_one_phase is is_known
+        bench.begin(resolve())
+        await asyncio.sleep(1)
+        asked = [kind for _, kind, _ in bench.asked if kind is StepKind.RESOLVE]
+        assert bool(asked) is is_known
+        assert is_known or bench.submitted[1] == Resolved("x", 7, 7)
+
+    run(scenario)
+
+
+def test_leader_is_told_that_its_version_decides() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.begin(finish(partitions={T0: 1}, groups=(), is_decided_there=True))
+        await asyncio.sleep(1)
+        assert [request.is_decided_there for _, _, request in bench.asked] == [True]
 
     run(scenario)
 

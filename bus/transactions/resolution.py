@@ -1,0 +1,100 @@
+"""What a new coordinator does about transactions that were committed behind the last record in its log.
+
+A commit of one partition may come without a record (`may_be_decided_alone`): its version decides, and is proved there.
+Guards two promises: what was committed stays committed, and no identity and no number is given twice. So where the log
+ends with a commit of one partition, that partition is asked before anything is decided about the id. It tells the last
+transaction that it has, and refuses the next one for ever: an application that the coordinator before has sent either
+came before that, or never does. Until then each call is refused, and made again by its client.
+"""
+
+from __future__ import annotations
+
+from bus.errors import ErrorCode, Refused
+from bus.transactions.changes import PartitionResolved
+from bus.transactions.requests import Noted, Resolved
+from bus.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIME,
+    ONE_PHASE_MAX,
+    TransactionState,
+)
+from bus.transactions.steps import Resolve, TransactionStep
+
+
+def refuse_unresolved(step: TransactionStep) -> Refused:
+    """What a call is answered meanwhile. A decision that was loaded has to be carried out first: what came behind it is
+    not known, so nothing can be said of any identity."""
+    transaction = step.transaction
+    if not transaction.state.is_open:
+        ask_partition(step)
+    (partition,) = transaction.partitions
+    return Refused(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        f"{transaction.transactional_id}: {partition} has yet to tell which of its transactions were committed last; "
+        "retry later",
+    )
+
+
+def ask_partition(step: TransactionStep) -> None:
+    """Safe to repeat."""
+    transaction = step.transaction
+    (partition,) = transaction.partitions
+    step.notify(
+        Resolve(
+            transaction.transactional_id,
+            transaction.number,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            partition,
+        )
+    )
+
+
+def decide_resolved(step: TransactionStep, command: Resolved, *, request_id: int) -> None:
+    step.reply(request_id, Noted())
+    transaction = step.state
+    if transaction is None or not transaction.is_unresolved or transaction.state.is_open:
+        return
+    if transaction.number != command.number:
+        return
+    if command.last_number is None:
+        _go_on_without_partition(step)
+    elif command.last_number > transaction.number:
+        _take_up(step, command, command.last_number)
+    last_number = transaction.number if command.last_number is None else command.last_number
+    step.record(PartitionResolved(step.transactional_id, max(step.transaction.number, last_number + 1)))
+
+
+def _take_up(step: TransactionStep, command: Resolved, last_number: int) -> None:
+    """The log gets the last commit before its epoch, or a later one, is told."""
+    transaction = step.transaction
+    (partition,) = transaction.partitions
+    epoch = transaction.producer_epoch + last_number - transaction.number
+    step.change(
+        number=last_number,
+        producer_epoch=epoch,
+        last_producer_epoch=epoch - 1,
+        previous_producer_id=NO_PRODUCER_ID,
+        partitions={partition: NO_SEQUENCE},  # how many rows it has, the partition does not tell
+        results={} if command.rows is None else {partition: command.rows},
+    )
+
+
+def _go_on_without_partition(step: TransactionStep) -> None:
+    """Nothing tells how many transactions there were, but it were no more than `ONE_PHASE_MAX`. No client knows what
+    comes behind them: the producer has to be initialised again."""
+    transaction = step.transaction
+    step.change(
+        state=TransactionState.EMPTY,
+        number=transaction.number + ONE_PHASE_MAX + 2,
+        producer_epoch=transaction.producer_epoch + ONE_PHASE_MAX + 1,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+        previous_producer_id=NO_PRODUCER_ID,
+        partitions={},
+        groups=(),
+        start_ms=NO_TIME,
+        abort_cause=None,
+        results={},
+    )

@@ -1,0 +1,357 @@
+"""A commit that the version of its only partition decides: when it may, and what a new coordinator does behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.errors import ErrorCode, Refused
+from bus.transactions.records import TransactionLogged, decode_record, encode_record
+from bus.transactions.requests import (
+    AbortTransaction,
+    Added,
+    DescribedTransaction,
+    DescribeTransaction,
+    FenceProducer,
+    ProducerInitialized,
+    Resolved,
+    TimerKind,
+    TransactionEnded,
+)
+from bus.transactions.state import ONE_PHASE_MAX, PRODUCER_EPOCH_MAX, AppliedRows, ProducerIdentity, TransactionState
+from tests.support.transaction_bench import AUDIT, BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench, bench_in
+
+LAST_EPOCH = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
+
+
+def anchored(*, epoch: int = 0) -> TransactionBench:
+    """Of orders-0 one transaction is committed, in two phases, and that is in the log."""
+    bench = TransactionBench()
+    bench.allows_one_phase = True
+    bench.init()
+    for _ in range(epoch):
+        bench.init()
+    bench.commit_one()
+    bench.flush()
+    return bench
+
+
+def is_decided_there(bench: TransactionBench) -> bool:
+    return bench.last_finish.is_decided_there
+
+
+def refused_code(answer: object) -> ErrorCode | None:
+    return answer.code if isinstance(answer, Refused) else None
+
+
+# ---------------------------------------------------------------------- which commits
+
+
+def test_first_commit_is_decided_by_a_record_and_the_next_ones_by_their_versions() -> None:
+    bench = anchored()
+    assert not is_decided_there(bench)
+    logged = len(bench.rows)
+    for _ in range(3):
+        bench.commit_one()
+        assert is_decided_there(bench)
+    assert len(bench.rows) == logged
+    bench.flush()
+    states = [record.state.value for record in bench.records[-9:]]
+    assert states == ["Ongoing", "PrepareCommit", "CompleteCommit"] * 3
+
+
+def test_cluster_at_an_earlier_level_decides_by_records() -> None:
+    bench = anchored()
+    bench.allows_one_phase = False
+    bench.commit_one()
+    assert not is_decided_there(bench)
+
+
+def test_commit_of_another_partition_is_decided_by_a_record() -> None:
+    bench = anchored()
+    bench.add(AUDIT)
+    bench.commit()
+    bench.vote()
+    assert not is_decided_there(bench)
+
+
+def test_commit_of_two_partitions_is_decided_by_a_record_and_so_is_the_next_one() -> None:
+    bench = anchored()
+    bench.add(ORDERS, AUDIT)
+    bench.commit()
+    bench.vote()
+    assert not is_decided_there(bench)
+    bench.finish()
+    bench.commit_one()
+    assert not is_decided_there(bench)
+    bench.commit_one()
+    assert is_decided_there(bench)
+
+
+def test_second_partition_whose_topic_is_deleted_counts() -> None:
+    bench = anchored()
+    bench.add(ORDERS, AUDIT)
+    bench.commit()
+    bench.vote(last_sequences={ORDERS: 4}, gone=frozenset({AUDIT}))
+    assert not is_decided_there(bench)
+
+
+def test_commit_with_offsets_is_decided_by_a_record() -> None:
+    bench = anchored()
+    bench.add(ORDERS)
+    bench.add_offsets(DESK)
+    bench.commit()
+    bench.vote()
+    assert not is_decided_there(bench)
+
+
+def test_commit_without_rows_is_decided_by_a_record() -> None:
+    bench = anchored()
+    bench.add(ORDERS)
+    bench.commit()
+    bench.vote(-1)
+    assert not is_decided_there(bench)
+
+
+def test_commit_of_a_transaction_that_is_in_the_log_is_decided_by_a_record() -> None:
+    """So who loads it knows that it is not committed, and goes on with it."""
+    bench = anchored()
+    bench.add(ORDERS)
+    bench.flush()
+    bench.crash()
+    assert bench.known.state is TransactionState.ONGOING
+    bench.commit(last_sequences={ORDERS.name: 4})
+    bench.vote()
+    assert not is_decided_there(bench)
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_commit_behind_an_abort_or_an_initialisation_is_decided_by_a_record(is_aborted: bool) -> None:
+    bench = anchored()
+    if is_aborted:
+        bench.add(ORDERS)
+        bench.abort()
+        bench.finish()
+    else:
+        bench.init()
+    bench.commit_one()
+    assert not is_decided_there(bench)
+    bench.commit_one()
+    assert is_decided_there(bench)
+
+
+def test_record_comes_after_so_many_commits_without_one() -> None:
+    bench = anchored()
+    for _ in range(ONE_PHASE_MAX):
+        bench.commit_one()
+        assert is_decided_there(bench)
+    bench.commit_one()
+    assert not is_decided_there(bench)
+
+
+@pytest.mark.parametrize(("epoch", "is_alone"), [(LAST_EPOCH - 1, True), (LAST_EPOCH, False)])
+def test_last_epochs_of_a_producer_id_are_decided_by_records(epoch: int, is_alone: bool) -> None:
+    row = encode_record(TransactionLogged(ID, 40, 7, epoch, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS))
+    bench = TransactionBench()
+    bench.allows_one_phase = True
+    bench.rows.append(row)
+    bench.records.append(decode_record(row))
+    bench.crash()
+    bench.know_all()
+    bench.commit_one()
+    bench.commit_one()
+    assert is_decided_there(bench) is is_alone
+
+
+# ---------------------------------------------------------------------- while it is applied
+
+
+def applied_alone() -> tuple[TransactionBench, ProducerIdentity]:
+    bench = anchored()
+    rows = bench.known.identity
+    bench.add(ORDERS)
+    bench.commit()
+    bench.vote()
+    assert is_decided_there(bench)
+    return bench, rows
+
+
+def test_nothing_else_ends_the_transaction_while_it_is_applied() -> None:
+    bench, rows = applied_alone()
+    bench.wait(2 * TIMEOUT_MS)
+    assert refused_code(bench.abort(of=rows)) is ErrorCode.INVALID_TXN_STATE
+    assert refused_code(bench.answer(AbortTransaction(ID))) is ErrorCode.INVALID_TXN_STATE
+    assert bench.init() is None
+    assert bench.known.state is TransactionState.PREPARE_COMMIT
+    bench.finish()
+    answers = [answer for answer in bench.answers.values() if isinstance(answer, TransactionEnded)]
+    assert answers[-1].versions == {ORDERS: AppliedRows(bench.last_finish.number, 10 * bench.last_finish.number)}
+
+
+def test_decision_that_came_to_the_log_meanwhile_is_carried_out() -> None:
+    bench, rows = applied_alone()
+    bench.flush()
+    bench.crash()
+    bench.wait(0)
+    assert bench.last_finish.is_commit
+    assert not bench.last_finish.is_decided_there
+    assert refused_code(bench.commit(of=rows)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    bench.finish()
+    bench.resolve()
+    assert isinstance(bench.commit(of=rows), TransactionEnded)
+
+
+# ---------------------------------------------------------------------- a new coordinator
+
+
+def test_new_coordinator_decides_nothing_before_the_partition_has_told() -> None:
+    bench = anchored()
+    last = bench.known.last_identity
+    bench.crash()
+    calls = (
+        lambda: bench.init(),
+        lambda: bench.add(ORDERS),
+        lambda: bench.add_offsets(DESK),
+        lambda: bench.commit(of=last),
+        lambda: bench.abort(of=last),
+        lambda: bench.answer(FenceProducer(ID)),
+        lambda: bench.answer(AbortTransaction(ID)),
+        lambda: bench.answer(DescribeTransaction(ID)),
+    )
+    for call in calls:
+        assert refused_code(call()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    notice = bench.last_resolve
+    assert (notice.partition, notice.number, notice.producer_epoch) == (ORDERS, bench.known.number, 1)
+    bench.resolve()
+    assert isinstance(bench.commit(of=last), TransactionEnded)
+
+
+def test_what_was_committed_behind_the_log_is_taken_up_with_its_epoch() -> None:
+    bench = anchored()
+    for _ in range(3):
+        rows = bench.commit_one()
+    following, number = bench.known.identity, bench.known.number
+    bench.crash(before_all_is_logged=True)
+    assert refused_code(bench.commit(of=rows)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    bench.resolve(3)
+    assert bench.commit(of=rows) == TransactionEnded(
+        following.producer_id, following.producer_epoch, {ORDERS: AppliedRows(number, 10 * number)}
+    )
+    assert bench.known.number == number
+    assert not bench.later, "the epoch is told before it is in the log"
+
+
+def test_transaction_whose_application_was_on_its_way_is_aborted_and_its_number_skipped() -> None:
+    bench, rows = applied_alone()
+    number = bench.known.number
+    bench.crash(before_all_is_logged=True)
+    bench.commit(of=rows, last_sequences={ORDERS.name: 4})
+    bench.resolve(0)
+    bench.commit(of=rows, last_sequences={ORDERS.name: 4})
+    assert [refused_code(answer) for answer in bench.answers.values()][-1] is ErrorCode.TRANSACTION_ABORTABLE
+    assert (bench.known.state, bench.known.number) == (TransactionState.PREPARE_ABORT, number + 1)
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_number_behind_the_last_one_is_never_used(behind: int) -> None:
+    bench = anchored()
+    for _ in range(behind):
+        bench.commit_one()
+    number = bench.known.number
+    bench.crash(before_all_is_logged=True)
+    bench.add(ORDERS)
+    bench.resolve(behind)
+    assert bench.add(ORDERS) == Added()
+    assert bench.known.number == number + 2
+
+
+@pytest.mark.parametrize("end", ["init", "empty abort"])
+def test_skipped_number_stays_skipped_in_the_log(end: str) -> None:
+    bench = anchored()
+    number = bench.known.number
+    bench.crash()
+    bench.add(ORDERS)
+    bench.resolve()
+    if end == "init":
+        assert isinstance(bench.init(), ProducerInitialized)
+    else:
+        bench.abort()
+        bench.finish()
+    bench.crash()
+    bench.add(ORDERS)
+    assert bench.known.number > number + 1
+
+
+def test_first_commit_behind_a_skipped_number_is_decided_by_a_record() -> None:
+    """Epochs and numbers rise in step only behind it."""
+    bench = anchored()
+    bench.commit_one()
+    bench.crash(before_all_is_logged=True)
+    bench.add(ORDERS)
+    bench.resolve(1)
+    bench.flush()
+    bench.commit_one()
+    assert not is_decided_there(bench)
+    bench.commit_one()
+    assert is_decided_there(bench)
+
+
+def test_partition_of_a_deleted_topic_leaves_an_epoch_behind_all_that_may_have_been_given() -> None:
+    bench = anchored()
+    for _ in range(ONE_PHASE_MAX):
+        given = bench.commit_one()
+    begun = bench.known.identity
+    bench.add(ORDERS)
+    number = bench.known.number
+    bench.crash(before_all_is_logged=True)
+    bench.add(ORDERS)
+    bench.resolve(None)
+    assert bench.known.state is TransactionState.EMPTY
+    assert bench.known.producer_epoch > begun.producer_epoch > given.producer_epoch
+    assert bench.known.number >= number
+    assert refused_code(bench.commit(of=begun)) is ErrorCode.PRODUCER_FENCED
+    assert isinstance(bench.init(), ProducerInitialized)
+
+
+def test_decision_that_was_loaded_is_carried_out_before_the_partition_is_asked() -> None:
+    """Of the identities behind it nothing is known, so no producer is fenced for having one."""
+    bench = anchored()
+    rows = bench.commit_one()
+    following = bench.known.identity
+    bench.rows.pop()  # the log ends with the decision about the transaction before
+    bench.records = bench.records[: len(bench.records) - len(bench.later) - 1]
+    bench.later.clear()
+    bench.crash()
+    bench.wait(0)
+    assert bench.known.state is TransactionState.PREPARE_COMMIT
+    for call in (bench.init, lambda: bench.commit(of=rows), lambda: bench.add(ORDERS, of=following)):
+        assert refused_code(call()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert isinstance(bench.answer(DescribeTransaction(ID)), DescribedTransaction)
+    bench.finish()
+    bench.resolve(1)
+    assert isinstance(bench.commit(of=rows), TransactionEnded)
+    assert bench.add(ORDERS, of=following) == Added()
+
+
+@pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.COMPLETE_ABORT])
+def test_id_whose_log_does_not_end_with_a_commit_of_one_partition_asks_none(state: TransactionState) -> None:
+    bench = bench_in(state)
+    bench.crash()
+    assert not bench.known.is_unresolved
+
+
+def test_answer_of_a_partition_that_comes_late_changes_nothing() -> None:
+    bench = anchored()
+    bench.crash()
+    bench.add(ORDERS)
+    bench.resolve()
+    before = bench.known
+    bench.ask(Resolved(ID, before.number, before.number + 5, AppliedRows(1, 1)))
+    assert bench.known == before
+
+
+def test_id_that_nobody_uses_expires_without_its_partition() -> None:
+    bench = anchored()
+    bench.crash()
+    bench.wait(30 * 24 * 60 * 60 * 1_000)
+    assert bench.state is None
+    assert not [timer for timer in bench.deadlines if timer.kind is not TimerKind.EXPIRE]
