@@ -32,6 +32,11 @@ def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int
     return versions[later - 1]
 
 
+def committed_ms(tables: TopicTables, partition: TopicPartition, version: int) -> int:
+    """Of that version. Raises `StorageFault` if it is not kept."""
+    return _committed_ms(LocalStore(str(tables.root)), partition_folder(partition), version)
+
+
 def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
     key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
     try:

@@ -24,6 +24,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.log.listing import LOG_FOLDER
+from bus.storage_delta.log.txns import transaction_app
 from bus.storage_delta.partition_reader import FollowingReader, TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.stores.store import ObjectStore
@@ -85,12 +86,23 @@ class TopicTables:
 
         Raises `StorageDamaged`, as a broker would that opens it.
         """
+        return self._reader_of(partition).refresh().state
+
+    def proof_of(self, partition: TopicPartition, transactional_id: str) -> int:
+        """The `txn` version of the last transaction of the id that ended in the partition, twice its number, and one
+        more if its rows are there; -1 if there is none. Raises `StorageDamaged`."""
+        reader = self._reader_of(partition)
+        reader.refresh()
+        txn = reader.txns.get(transaction_app(transactional_id))
+        return -1 if txn is None else txn.version
+
+    def _reader_of(self, partition: TopicPartition) -> FollowingReader:
         topic = self._replay().topics.get(partition.topic)
         topic_id = topic.topic_id if topic else None
         known = self._readers.get(partition)
         if known is None or known[0] != topic_id:
             known = self._readers[partition] = topic_id, self._reader.follow_partition(partition, topic_id=topic_id)
-        return known[1].refresh().state
+        return known[1]
 
     def path(self, partition: TopicPartition) -> Path:
         """The folder of the partition's table, which any Delta reader can open."""

@@ -1,9 +1,10 @@
 """The consistent cut that a transaction left: a version of each partition, at which all of its rows are there.
 
 Guards two promises. Of every partition that took part the version is that of the rows themselves, as the coordinator
-has recorded it with the end of the transaction, so no part of it is missing, and of the same partition nothing later is
-there. And the cut of a transaction is the same whenever it is made: a partition that took no part is seen as it was
-when the transaction was complete, by the clock of its coordinator and of the partition's leader.
+has recorded it with the end of the transaction, or as the only partition proves it, so no part of it is missing, and of
+the same partition nothing later is there. And the cut of a transaction is the same whenever it is made: a partition
+that took no part is seen as it was when the transaction was complete, by the clock of its coordinator and of the
+partition's leader.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import pyarrow.compute as pc
 from bus.client_texts import shown
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
-from bus.ports import KeyedRow
-from bus.storage_delta.log.history import read_history
-from bus.tables.commit_times import version_at
+from bus.ports import AppliedTransaction, KeyedRow
+from bus.storage_delta.log.history import find_transaction, read_history
+from bus.storage_delta.log.listing import partition_folder
+from bus.tables.commit_times import committed_ms, version_at
 from bus.tables.keyed_rows import read_rows
 from bus.tables.topics import TopicTables
+from bus.transactions.changes import find_anchor
 from bus.transactions.placement import coordinator_partition
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record
 from bus.transactions.state import TransactionState
@@ -43,14 +46,15 @@ class TransactionCut:
         return version_at(tables, partition, self.completed_ms) if version is None else version
 
 
-# A commit is answered a moment before the log has its record (see docs/design/transactions.md).
+# A commit is answered a moment before the log has its records (see docs/design/transactions.md).
 _COMPLETION_S = 1.0
 _LOOK_AGAIN_S = 0.02
 
 
 def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
-    """That of the last transaction of the id that was committed and is complete. One that is decided is waited for, but
-    not for longer than a second.
+    """That of the last transaction of the id that was committed and is complete. The record of one that is decided is
+    waited for, but not for longer than a second. Where it does not come, because the coordinator has died and nothing
+    has asked for the id since, the proof in the partition counts, and the time of its version.
 
     Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the versions of the log that are kept have no
     such transaction; `StorageFault`.
@@ -58,12 +62,16 @@ def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
     if not isinstance(transactional_id, str):
         raise ValueError(f"expected a transactional id as text, found {transactional_id!r}")
     until_s = time.monotonic() + _COMPLETION_S
-    while _is_being_committed(tables, transactional_id) and time.monotonic() < until_s:
+    number = _proved_number(tables, _last_record(tables, transactional_id))
+    while not _is_recorded(tables, transactional_id, number) and time.monotonic() < until_s:
         time.sleep(_LOOK_AGAIN_S)
     last: TransactionLogged | None = None
     for record in _records_of(tables, transactional_id):
         if isinstance(record, TransactionExpired):
             break
+        proved = _cut_by_proof(tables, record) if last is None else None
+        if proved is not None:
+            return proved
         if record.state is TransactionState.COMPLETE_COMMIT:
             return _cut_of(tables, record)
         last = last or record
@@ -81,9 +89,44 @@ def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
     )
 
 
-def _is_being_committed(tables: TopicTables, transactional_id: str) -> bool:
+def _last_record(tables: TopicTables, transactional_id: str) -> TransactionLogged | None:
     last = next(_records_of(tables, transactional_id), None)
-    return isinstance(last, TransactionLogged) and last.state is TransactionState.PREPARE_COMMIT
+    return last if isinstance(last, TransactionLogged) else None
+
+
+def _is_recorded(tables: TopicTables, transactional_id: str, number: int) -> bool:
+    """The log has the end of the transaction, or of a later one, and of all that are decided."""
+    last = _last_record(tables, transactional_id)
+    return last is None or (last.state is not TransactionState.PREPARE_COMMIT and last.number >= number)
+
+
+def _proved_number(tables: TopicTables, record: TransactionLogged | None) -> int:
+    """Of the last transaction that the only partition of `record` has; -1 if a version decides nothing behind it."""
+    anchor = None if record is None else find_anchor(record)
+    if record is None or anchor is None:
+        return -1
+    topic = tables.cluster().topics.get(anchor.partition.topic)
+    if topic is None or topic.topic_id != anchor.partition.topic_id:
+        return -1
+    proof = tables.proof_of(anchor.partition.name, record.transactional_id)
+    return (proof - 1) // 2  # one that was given up, with an even proof, came behind one that was committed, or is new
+
+
+def _cut_by_proof(tables: TopicTables, record: TransactionLogged) -> TransactionCut | None:
+    """None if the records tell as much."""
+    number = _proved_number(tables, record)
+    is_told = record.state is TransactionState.COMPLETE_COMMIT
+    if number < record.number + is_told:
+        return None
+    (partition,) = record.partitions
+    name = partition.name
+    wanted = AppliedTransaction(record.transactional_id, number, record.producer_id, record.producer_epoch)
+    last_version = tables.log_state(name).version
+    rows = find_transaction(tables.store, partition_folder(name), wanted, last_version=last_version)
+    if rows is None:
+        return None
+    completed_ms = committed_ms(tables, name, rows.version)
+    return TransactionCut(record.transactional_id, number, {name: rows.version}, completed_ms)
 
 
 def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRecord]:

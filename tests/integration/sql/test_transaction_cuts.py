@@ -18,6 +18,7 @@ from bus.errors import StorageFault
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.model import TopicPartition
+from bus.runtime.coordinators import shard
 from bus.sql import SqlError
 from bus.tables import transaction_cuts
 from bus.tables.topics import TopicTables
@@ -94,6 +95,22 @@ def test_the_command_reads_at_a_transaction(broker: Any, tmp_path: Path) -> None
     unknown = CliRunner().invoke(cli, arguments)
     assert unknown.exit_code == 1
     assert "TRANSACTIONAL_ID_NOT_FOUND: expected a transactional id of" in unknown.stderr
+
+
+def test_commits_that_only_their_partition_proves_have_a_cut(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the coordinator had died with their records, and nothing had asked for the id since."""
+    monkeypatch.setattr(shard, "_LOG_LATER_S", 3_600.0)
+    monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.05)
+    payments, others = new_producer(broker), new_producer(broker, "others")
+    for value in (b"first", b"second", b"third"):
+        transact(payments, value, ("t", 0))
+    cut = find_cut(TopicTables(str(tmp_path / "root")), "payments")
+    assert cut.versions == {TopicPartition("t", 0): 3}
+    transact(others, b"later", ("t", 0), ("u", 0))
+    left = [("t", 0, "first"), ("t", 0, "second"), ("t", 0, "third")]
+    assert values(tmp_path / "root", at_transaction="payments") == left
 
 
 # ------------------------------------------------------------ what the log says
