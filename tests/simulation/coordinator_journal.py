@@ -5,8 +5,9 @@ It is read from what comes to be on the disk: the judge's own view, which depend
 from __future__ import annotations
 
 import io
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -32,6 +33,7 @@ _DECODERS = {
 }
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 Identity = tuple[int, int]  # producer id and epoch
+_PROOF = "bus/txn/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ class Entry:
     offset: int
     at: float
     record: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a version of a partition says of a transaction that ended there."""
+
+    transactional_id: str
+    number: int
+    identity: Identity | None  # of its rows; None: it was given up, and has none
 
 
 @dataclass(slots=True)
@@ -79,11 +90,20 @@ class CoordinatorJournal(Invariant):
         self.new: list[Entry] = []  # those of the version that has just come
         self.ids: dict[str, History] = {}
         self.pending: dict[tuple[str, Identity], TxnOffsetsPending] = {}  # by group
+        self.proofs: dict[tuple[str, int], list[Proof]] = {}  # by folder and version
+        self._of_deleted: list[Proof] = []
+        self.new_proofs: list[Proof] = []  # those of the version that has just come
         self._states: dict[str, dict[Any, Any]] = defaultdict(dict)  # by folder: key -> its last record
         self._snapshots: dict[str, list[tuple[int, Mapping[Any, Any]]]] = defaultdict(list)  # with the next offset
 
     def on_version(self, version: Version) -> None:
         self.new = []
+        if version.number == 0:
+            for key in [each for each in self.proofs if each[0] == version.folder]:
+                self._of_deleted += self.proofs.pop(key)  # the topic was made again
+        self.new_proofs = list(_proofs_of(version))
+        if self.new_proofs:
+            self.proofs[version.folder, version.number] = self.new_proofs
         topic = version.folder.split("/")[1]
         if topic not in _DECODERS:
             return
@@ -96,6 +116,8 @@ class CoordinatorJournal(Invariant):
 
     def on_lost(self, key: str) -> None:
         name = version_of(key)
+        if name is not None:
+            self.proofs.pop(name, None)
         if name is None or name[0] not in self.entries:
             return
         for memory in (self.ids, self.pending, self._states, self._snapshots):
@@ -142,12 +164,59 @@ class CoordinatorJournal(Invariant):
             number = history.numbers.get(identity)
             if number is not None:
                 return name, history, number
+        for proof in self._all_proofs():
+            if proof.identity == identity and proof.transactional_id in self.ids:
+                return proof.transactional_id, self.ids[proof.transactional_id], proof.number
         return None
 
     def states_of(self, identity: Identity) -> list[str]:
-        """Of the transaction whose rows carry it; none if it was never open."""
+        """Of the transaction whose rows carry it; none if it was never open. A version with its rows is the decision to
+        commit it, if no record is."""
         found = self.find(identity)
-        return [] if found is None else found[1].states_of(found[2])
+        if found is None:
+            return []
+        name, history, number = found
+        states = history.states_of(number)
+        if any(state.startswith("Prepare") for state in states) or not self.is_proved(name, number):
+            return states
+        at = states.index("CompleteCommit") if "CompleteCommit" in states else len(states)
+        return [*states[:at], "PrepareCommit", *states[at:]]
+
+    def is_proved(self, transactional_id: str, number: int) -> bool:
+        """A partition has rows of it."""
+        return any(
+            proof.identity is not None and (proof.transactional_id, proof.number) == (transactional_id, number)
+            for proof in self._all_proofs()
+        )
+
+    def is_given_up(self, transactional_id: str, number: int) -> bool:
+        """A partition refuses it for ever."""
+        return Proof(transactional_id, number, None) in self._all_proofs()
+
+    def identity_of(self, transactional_id: str, number: int) -> Identity:
+        """What the rows of the transaction carry."""
+        numbers = self.ids[transactional_id].numbers
+        for identity, known in numbers.items():
+            if known == number:
+                return identity
+        return next(
+            proof.identity
+            for proof in self._all_proofs()
+            if proof.identity is not None and (proof.transactional_id, proof.number) == (transactional_id, number)
+        )
+
+    def _all_proofs(self) -> Iterator[Proof]:
+        return itertools.chain(self._of_deleted, *self.proofs.values())
+
+
+def _proofs_of(version: Version) -> Iterator[Proof]:
+    named: dict[str, Any] = {}
+    for action in version.actions:
+        named |= action.get("commitInfo", {}).get("transactions", {})
+    for txn in (action["txn"] for action in version.actions if "txn" in action):
+        if txn["appId"].startswith(_PROOF) and txn["version"] >= 0:
+            name, number = unquote(txn["appId"].removeprefix(_PROOF)), txn["version"] // 2
+            yield Proof(name, number, tuple(named[txn["appId"]]) if txn["version"] % 2 else None)
 
 
 def journal_of(world: BrokerWorld) -> CoordinatorJournal:

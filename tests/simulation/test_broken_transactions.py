@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import transaction_bugs as bugs
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import CoordinatorJournal
-from tests.simulation.test_broker_transactions import new_world, transact
+from tests.simulation.test_broker_transactions import Scenario, commit_alone, new_world, transact
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,22 +39,40 @@ def test_broken_promise_is_seen(
     check_seen(promise)
 
 
-def check_seen(promise: str) -> None:
+@pytest.mark.parametrize(
+    ("break_it", "promises"),
+    [
+        (bugs.broken_resolution, ("RowsFollowDecisions", "DecisionsAreFinal", "EpochsAreGivenOnce")),
+        (bugs.broken_taking_up, ("RowsFollowDecisions", "DecisionsAreFinal", "EpochsAreGivenOnce")),
+        (bugs.broken_time_out, ("RowsFollowDecisions", "DecisionsAreFinal")),
+        (bugs.broken_refusal, ("RowsFollowDecisions", "DecisionsAreFinal")),
+        (bugs.broken_anchor, ("RowsFollowDecisions",)),
+        (bugs.broken_numbers, ("RowsFollowDecisions", "DecisionsAreFinal")),
+    ],
+)
+def test_broken_promise_of_commits_that_versions_decide_is_seen(
+    break_it: Callable[[pytest.MonkeyPatch], None], promises: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    check_seen(*promises, scenario=commit_alone)
+
+
+def check_seen(*promises: str, scenario: Scenario = transact) -> None:
     def judged_by_one(seed: int) -> BrokerWorld:
         world = new_world(seed)
         world.invariants = [
             found
             for found in world.invariants
-            if isinstance(found, CoordinatorJournal) or type(found).__name__ in (promise, "RowsFollowDecisions")
+            if isinstance(found, CoordinatorJournal) or type(found).__name__ in (*promises, "RowsFollowDecisions")
         ]
         return world
 
     seen: list[str] = []
     for seed in _SEEDS:
         try:
-            simulate(seed, judged_by_one, transact)
+            simulate(seed, judged_by_one, scenario)
         except AssertionError as failure:  # what is broken may be met by something else first
             seen.append(str(failure).partition("\n")[0])
-            if promise in seen[-1]:
+            if any(promise in seen[-1] for promise in promises):
                 return
-    pytest.fail(f"expected {promise} to be broken, found {seen}")
+    pytest.fail(f"expected {promises} to be broken, found {seen}")

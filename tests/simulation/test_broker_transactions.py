@@ -155,6 +155,50 @@ async def crash_and_wait(world: BrokerWorld) -> None:
     assert not pending, f"NothingStagedIsLeft: offsets are pending of {pending}"
 
 
+class Alone(Transactor):
+    """Most of its transactions are of one partition and nothing else, so that their versions may decide them."""
+
+    async def _fill(self, attempt: Attempt) -> bool:
+        random = self.world.random
+        if random.randrange(8) == 0:
+            return await super()._fill(attempt)
+        topic = self._topics[0 if self.transactional_id == "a" else 1]
+        return await self._send(attempt, topic, 0, self._new_values())
+
+
+async def commit_alone(world: BrokerWorld) -> None:
+    """Two instances of one id and one of another write to one partition each, and seldom to more. Coordinators die, and
+    move, between the versions that decide and the records of them."""
+    await gather_alone(world)
+    if len(world.brokers) > 1:
+        world.spawn(Mover(world, "m").run())
+    for _ in range(4 if world.faults != NO_FAULTS else 0):
+        await asyncio.sleep(world.random.uniform(0, 4.0))
+        world.any_broker().crash()
+    await disturb_and_judge(world)
+
+
+async def gather_alone(world: BrokerWorld) -> None:
+    world.start()
+    topics = []
+    for name in ("t", "u"):
+        topic = await create_topic(world, name, 2, {})
+        world.live_topics.add(topic.topic_id)
+        topics.append(topic)
+    for number, transactional_id in enumerate(("a", "a", "b")):
+        world.spawn(Alone(world, f"x{number}", transactional_id, list(topics)).run())
+
+
+async def commit_alone_and_delete(world: BrokerWorld) -> None:
+    """The partitions that would tell what was committed are deleted and made again."""
+    await gather_alone(world)
+    world.spawn(TopicChanger(world, "d", "u", 2).run())
+    for _ in range(4 if world.faults != NO_FAULTS else 0):
+        await asyncio.sleep(world.random.uniform(0, 4.0))
+        world.any_broker().crash()
+    await disturb_and_judge(world)
+
+
 class Interrupted(Transactor):
     """Its coordinator dies behind the first batch of each transaction, and its commits seldom name their ends."""
 
@@ -257,7 +301,10 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
     fails_in(new_world, "StagedIsKept|TransactionsAreWhole|EverythingEnds|commits no transaction")
 
 
-@pytest.mark.parametrize("scenario", [transact, crowd, change_topics, use_up_epochs, lose_staged_files])
+@pytest.mark.parametrize(
+    "scenario",
+    [transact, crowd, change_topics, use_up_epochs, lose_staged_files, commit_alone, commit_alone_and_delete],
+)
 def test_transactions_are_whole_whatever_fails(scenario: Scenario) -> None:
     for seed in some_seeds():
         simulate(seed, new_world, scenario)
@@ -267,13 +314,21 @@ def test_transactions_are_whole_where_nothing_fails() -> None:
     simulate(1, new_well_world, transact)
 
 
+def test_commits_of_one_partition_are_decided_by_their_versions() -> None:
+    world = simulate(1, new_well_world, commit_alone)
+    rows = next(invariant for invariant in world.invariants if isinstance(invariant, RowsFollowDecisions))
+    assert len(rows.alone) > 10
+
+
 def test_transactions_that_share_versions_are_whole() -> None:
     world = simulate(1, new_well_world, crowd_for_a_moment)
     rows = next(invariant for invariant in world.invariants if isinstance(invariant, RowsFollowDecisions))
     assert rows.count_in_one_version("topics/t/0") > 1
 
 
-@pytest.mark.parametrize("scenario", [transact, crowd, change_topics, move_leaders])
+@pytest.mark.parametrize(
+    "scenario", [transact, crowd, change_topics, move_leaders, commit_alone, commit_alone_and_delete]
+)
 def test_transactions_are_whole_on_three_brokers(scenario: Scenario) -> None:
     for seed in some_seeds():
         simulate(seed, new_cluster, scenario)

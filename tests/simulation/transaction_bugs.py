@@ -10,13 +10,15 @@ import pytest
 
 from bus.consumer_groups import decisions as group_decisions
 from bus.errors import ErrorCode, Refused
+from bus.ports import AppliedTransaction
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions.partition_queue import TransactionWritten
-from bus.runtime.partitions.partition_transactions import PartitionTransactions
+from bus.runtime.partitions.partition_transactions import PartitionTransactions, ResolvedTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
-from bus.transactions import additions, decisions, endings
-from bus.transactions.requests import EndTransaction
+from bus.transactions import additions, decisions, endings, loading, resolution
+from bus.transactions.changes import PartitionResolved
+from bus.transactions.requests import EndTransaction, TimerKind
 from bus.transactions.state import TransactionState
 from bus.transactions.steps import TransactionStep
 
@@ -105,10 +107,10 @@ def broken_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit leaves a partition out."""
     apply = PartitionTransactions.apply
 
-    async def forget(self: PartitionTransactions, key: Any, *about: Any) -> Any:
+    async def forget(self: PartitionTransactions, key: Any, *about: Any, **how: Any) -> Any:
         if self._name.partition == 1:
             return TransactionWritten(self._writer.state.version, -1)
-        return await apply(self, key, *about)
+        return await apply(self, key, *about, **how)
 
     monkeypatch.setattr(PartitionTransactions, "apply", forget)
 
@@ -129,4 +131,60 @@ def broken_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that was fenced is told something of which no client knows what it means."""
     monkeypatch.setattr(
         endings, "refuse_ended", lambda transaction, found: Refused(ErrorCode.POLICY_VIOLATION, "simulated")
+    )
+
+
+# ---------------------------------------------------------------- of commits that no record decides
+
+
+def broken_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new coordinator believes its log, and asks no partition what came behind."""
+    monkeypatch.setattr(loading, "find_anchor", lambda record: None)
+
+
+def broken_taking_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition has told of later transactions, and their identities are given once more."""
+
+    def forget(step: TransactionStep, command: Any, last_number: int) -> None: ...
+
+    monkeypatch.setattr(resolution, "_take_up", forget)
+
+
+def broken_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time-out of a transaction aborts it while its version is under way."""
+
+    def cancel_nothing(self: TransactionStep, kind: TimerKind, *, number: int = 0) -> None: ...
+
+    def time_out(step: TransactionStep, number: int) -> None:
+        transaction = step.transaction
+        if transaction.number == number and transaction.state is TransactionState.PREPARE_COMMIT:
+            step._state = replace(  # as if it were open still
+                transaction, state=TransactionState.ONGOING, producer_epoch=transaction.producer_epoch - 1
+            )
+        endings.time_out(step, number)
+
+    monkeypatch.setattr(TransactionStep, "cancel_timer", cancel_nothing)
+    monkeypatch.setattr(decisions, "time_out", time_out)
+
+
+def broken_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that comes late is committed although a later coordinator has been told that it never will."""
+
+    async def resolve_only(self: PartitionTransactions, unknown: AppliedTransaction) -> Any:
+        last = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
+        rows = TransactionWritten(self._writer.state.version, -1)
+        return ResolvedTransactions(max(last, unknown.number - 1), rows if last >= unknown.number else None)
+
+    monkeypatch.setattr(PartitionTransactions, "resolve", resolve_only)
+
+
+def broken_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version decides whichever partitions take part, and whatever the log ends with."""
+    monkeypatch.setattr(endings, "_is_decided_by_version", lambda transaction, pinned: True)
+
+
+def broken_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that a partition refuses for ever is used by the next transaction."""
+    monkeypatch.setattr(
+        resolution, "PartitionResolved", lambda transactional_id, skipped: PartitionResolved(transactional_id, -1)
     )

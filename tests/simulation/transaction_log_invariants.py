@@ -13,6 +13,7 @@ from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOff
 from bus.errors import BusError, ErrorCode
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.transactions.records import TransactionLogged
+from bus.transactions.state import ONE_PHASE_MAX
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.coordinator_journal import CoordinatorJournal, Entry, Identity, key_of, rows_identity
 
@@ -26,7 +27,7 @@ _FOLLOWS: Mapping[str, Collection[str]] = {
     "Ongoing": ("Ongoing", "Empty", "CompleteCommit", "CompleteAbort"),
     "PrepareCommit": ("Ongoing",),
     "PrepareAbort": ("Ongoing", "Empty", "CompleteCommit", "CompleteAbort"),
-    "CompleteCommit": ("PrepareCommit",),
+    "CompleteCommit": ("PrepareCommit", "CompleteCommit"),
     "CompleteAbort": ("PrepareAbort",),
 }
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -79,7 +80,17 @@ class DecisionsAreFinal(JournalInvariant):
             was = before.state.value
             assert was in _FOLLOWS[state], f"{name}: {state} follows {was}: {before}, {after}"
             begins = was not in _OPEN and state in _OPEN
-            assert after.number == before.number + begins, f"{name}: {after} follows {before}"
+            if is_taken_up(before, after):
+                is_proved = state == "Empty" or self.journal.is_proved(name, after.number)
+                assert is_proved, f"{name}: {after} follows {before}, and no partition has it"
+            else:
+                is_skipped = self.journal.is_given_up(name, before.number + 1) and (begins or state == "Empty")
+                expected = {before.number + begins, before.number + begins + is_skipped}
+                assert after.number in expected, f"{name}: {after} follows {before}"
+            is_aborted, where = state == "PrepareAbort", f"{after} is aborted"
+            assert not (is_aborted and self.journal.is_proved(name, after.number)), f"{where}, a partition has its rows"
+            is_given_up = self.journal.is_given_up(name, after.number)
+            assert not (is_given_up and state in ("Ongoing", "PrepareCommit")), f"{after}, which was given up"
             decided = {each for each in self.journal.ids[name].states_of(after.number) if each.startswith("Prepare")}
             assert len(decided) <= 1, f"{name}: transaction {after.number} has the decisions {decided}"
 
@@ -113,6 +124,16 @@ class DecisionsAreFinal(JournalInvariant):
             # Where the record of the end was lost, a repeat may know no more than that the rows are there.
             base_offsets = {told[place][1], versions[place][1]} - {-1}
             assert len(base_offsets) <= 1, f"{asked} was answered with {versions}, and now with {told}"
+
+
+def is_taken_up(before: TransactionLogged, after: TransactionLogged) -> bool:
+    """A new coordinator has asked the only partition of the last commit how far the id has come, or has left all
+    behind that may have come."""
+    if before.state.value != "CompleteCommit" or after.number - before.number < 1:
+        return False
+    return after.state.value == "CompleteCommit" or (
+        after.state.value == "Empty" and after.number - before.number > ONE_PHASE_MAX
+    )
 
 
 @dataclass(slots=True)
@@ -161,6 +182,9 @@ class MessagesNameTheirTransaction(JournalInvariant):
         for _, record in self.changes():
             if record.state.value in _OPEN:
                 self._check_open(record, self._asked[rows_identity(record)])
+        for proof in self.journal.new_proofs:
+            if proof.identity is not None:
+                assert self._asked[proof.identity].commits, f"{proof}: no commit was asked for"
         for entry in self.journal.new:
             if isinstance(entry.record, TxnOffsetsPending):
                 self._check_pending(entry.record)
@@ -214,15 +238,25 @@ class EpochsAreGivenOnce(JournalInvariant):
                 is_own = name == after.transactional_id
                 assert is_own or after.producer_id not in producers, f"{after}: {name} has that producer id"
             if after.state.value == "PrepareCommit":
-                ids = [record.producer_id for record in self.journal.ids[after.transactional_id].records]
-                rows = rows_identity(after)
-                for producer_id, epoch in self._told[after.transactional_id]:
-                    is_older = (
-                        ids.index(rows[0]) < ids.index(producer_id) if rows[0] != producer_id else rows[1] < epoch
-                    )
-                    assert not is_older, f"{after} is committed, an instance was told {(producer_id, epoch)} before"
+                self._check_commit(after.transactional_id, rows_identity(after))
+        for proof in self.journal.new_proofs:
+            is_alone = proof.transactional_id in self.journal.ids and proof.identity is not None
+            if is_alone and not self.journal.ids[proof.transactional_id].states_of(proof.number):
+                assert proof.identity is not None
+                self._check_commit(proof.transactional_id, proof.identity)
+
+    def _check_commit(self, name: str, rows: Identity) -> None:
+        ids = [record.producer_id for record in self.journal.ids[name].records]
+        for producer_id, epoch in self._told[name]:
+            is_older = ids.index(rows[0]) < ids.index(producer_id) if rows[0] != producer_id else rows[1] < epoch
+            assert not is_older, f"{rows} of {name} is committed, an instance was told {(producer_id, epoch)} before"
 
     def _check_step(self, before: TransactionLogged, after: TransactionLogged) -> None:
+        if is_taken_up(before, after):
+            count = after.number - before.number - (after.state.value == "Empty")
+            found = after.producer_id - before.producer_id, after.producer_epoch - before.producer_epoch
+            assert found == (0, count), f"the epoch went up by {found[1]}: {before}, {after}"
+            return
         is_decided = before.state.value.startswith("Prepare")
         raises = after.state.value in ("Empty", "PrepareCommit", "PrepareAbort")
         if after.producer_id == before.producer_id:

@@ -17,7 +17,7 @@ from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import find_cut
 from tests.simulation.broker_invariants import read_table
 from tests.simulation.broker_programs import Place, ask, leader_of, records_of
-from tests.simulation.coordinator_journal import History, Identity, journal_of
+from tests.simulation.coordinator_journal import CoordinatorJournal, Identity, journal_of
 from tests.simulation.transaction_invariants import TransactionsAreWhole, WrittenRow
 from tests.simulation.transaction_programs import VALUE_PREFIX, Attempt, Outcome, Transactor, find_group
 
@@ -67,15 +67,23 @@ def check_bank(world: BrokerWorld, folder: Path) -> None:
                     _amount_of(row.value)
                     for place, who, row in rows
                     if who[0] in own
-                    and _is_in(cut.get(TopicPartition(place.topic, place.partition)), row, who, record, history)
+                    and _is_in(
+                        journal_of(world), cut.get(TopicPartition(place.topic, place.partition)), row, who, record
+                    )
                 ]
                 assert sum(seen) == 0, f"BankKeepsItsMoney: {sum(seen)} at the cut {cut} of {record}"
     _check_last_cuts(world, folder)
 
 
-def _is_in(version: int | None, row: WrittenRow, who: Identity, record: TransactionLogged, history: History) -> bool:
+def _is_in(
+    journal: CoordinatorJournal, version: int | None, row: WrittenRow, who: Identity, record: TransactionLogged
+) -> bool:
     """In the cut. Of a partition that took no part that has what was complete by then."""
-    return row.version <= version if version is not None else history.numbers[who] <= record.number
+    if version is not None:
+        return row.version <= version
+    found = journal.find(who)
+    assert found is not None, f"{row} is of {who}, which no transaction ever had"
+    return found[2] <= record.number
 
 
 def _amount_of(value: bytes) -> int:
