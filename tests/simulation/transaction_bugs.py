@@ -151,7 +151,11 @@ def broken_taking_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time-out of a transaction aborts it while its version is under way."""
+    """The time-out of a transaction, which is short, aborts it while its version is under way."""
+    set_timer = TransactionStep.set_timer
+
+    def set_early(self: TransactionStep, kind: TimerKind, after_ms: int, *, number: int = 0) -> None:
+        set_timer(self, kind, min(after_ms, 30) if kind is TimerKind.TIMEOUT else after_ms, number=number)
 
     def cancel_nothing(self: TransactionStep, kind: TimerKind, *, number: int = 0) -> None: ...
 
@@ -163,6 +167,7 @@ def broken_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         endings.time_out(step, number)
 
+    monkeypatch.setattr(TransactionStep, "set_timer", set_early)
     monkeypatch.setattr(TransactionStep, "cancel_timer", cancel_nothing)
     monkeypatch.setattr(decisions, "time_out", time_out)
 
