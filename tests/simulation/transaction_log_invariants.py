@@ -70,6 +70,12 @@ class DecisionsAreFinal(JournalInvariant):
         super().__init__(world, journal)
         # Of ends that were answered without an error: the next identity, and where the rows are.
         self._answers: dict[tuple[Identity, bool], tuple[Identity, dict[Any, tuple[int, int]]]] = {}
+        self._begun: dict[int, int] = {}  # by producer id: the highest epoch that a batch was ever sent with
+
+    def on_asked(self, who: str, method: str, message: Any) -> None:
+        if method in ("ProduceOnce", "Produce") and message.transactional_id:
+            for part in message.partitions:
+                self._begun[part.producer_id] = max(self._begun.get(part.producer_id, -1), part.producer_epoch)
 
     def on_version(self, version: Any) -> None:
         for before, after in self.changes():
@@ -108,6 +114,7 @@ class DecisionsAreFinal(JournalInvariant):
             found = self.journal.ids.get(asked.transactional_id)
             last = None if found is None else found.records[-1]
             has_gone_on = last is None or found is None or found.numbers.get(identity) != last.number
+            has_gone_on |= self._begun.get(identity[0], -1) > identity[1]  # that may be in the log later
             assert has_gone_on or (last is not None and last.state.value == "Empty"), (
                 f"{asked} was done, and is answered with {answered.answer}; the log has {last}"
             )
