@@ -222,14 +222,15 @@ class BrokerHeartbeats:
             await self._change(functools.partial(decide_elect_leaders, partitions=portion))
 
     async def hand_over(self) -> None:
-        """The controller itself is about to stop: others lead what it leads, and all of them know. Raises
-        `NotController`."""
+        """The controller itself is about to stop: others lead what it leads, and all of them know. A fault of the log
+        is waited for. Raises `NotController`."""
         own = self._metadata.cluster.brokers[self._broker_id]
         is_moving = True
         while is_moving:
             is_moving = await self._move_portion(self._broker_id, own.broker_epoch)
             await asyncio.sleep(PORTION_PAUSE_S if is_moving else 0)
-        await self._move_leaders(self._broker_id, own.broker_epoch)
+        while await self._move_leaders(self._broker_id, own.broker_epoch) is ErrorCode.KAFKA_STORAGE_ERROR:
+            await asyncio.sleep(PORTION_PAUSE_S)
         await self.wait_until_followed(self._metadata.applied_offset)
 
     async def _move_portion(self, broker_id: int, broker_epoch: int) -> bool:
@@ -242,12 +243,14 @@ class BrokerHeartbeats:
         decide = functools.partial(decide_hand_over, broker_id=broker_id, broker_epoch=broker_epoch, count_max=portion)
         return await self._change(decide) is None
 
-    async def _move_leaders(self, broker_id: int, broker_epoch: int) -> None:
+    async def _move_leaders(self, broker_id: int, broker_epoch: int) -> ErrorCode:
+        """NONE: other brokers lead now what it led. Else the reason why they do not."""
         broker = self._metadata.cluster.brokers.get(broker_id)
-        if broker is not None and not broker.is_fenced:
-            await self._change(
-                functools.partial(decide_controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
-            )
+        if broker is None or broker.is_fenced:
+            return ErrorCode.NONE
+        decide = functools.partial(decide_controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
+        answer = await self._change(decide)
+        return answer.code if isinstance(answer, Refused) else ErrorCode.NONE
 
     async def wait_until_followed(self, metadata_offset: int) -> None:
         """By every broker that is not fenced. Raises `NotController` if it cannot be told any more: another broker is

@@ -60,6 +60,7 @@ class Metadata:
         )
         self.applied_offset = 5
         self.waits: list[int] = []
+        self.failures = 0  # of the next changes
 
     async def wait_until_applied(self, offset: int) -> None:
         self.waits.append(offset)
@@ -67,6 +68,9 @@ class Metadata:
     async def change(self, decisions: Sequence[Decide[Any]]) -> list[Any]:
         (decide,) = decisions
         step = decide(self.cluster)
+        if self.failures:
+            self.failures -= 1
+            return [Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")]
         self.cluster = apply_all(self.cluster, step.records)
         self.applied_offset += len(step.records)
         return [step.response]
@@ -203,6 +207,24 @@ def test_leaders_of_a_broker_that_wants_to_stop_move_in_portions_and_then_it_is_
             await bench.heartbeats.look([])
             left.append(bench.metadata.cluster.leader_counts.get(1, 0))
         assert left == [34, 18, 2, 0]
+
+    run_virtually(run())
+
+
+def test_controller_that_stops_waits_for_a_log_that_fails_until_others_lead() -> None:
+    async def run() -> None:
+        bench = Bench()
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, [*follower(1, 2), TopicCreated("t", "id-1", 1, 0)])
+        bench.heartbeats.begin([])
+        bench.metadata.failures = 2
+        leaving = asyncio.ensure_future(bench.heartbeats.hand_over())
+        await asyncio.sleep(1.0)
+        assert bench.metadata.failures == 0
+        assert bench.metadata.cluster.unfenced_brokers == [1]
+        assert bench.metadata.cluster.leader_counts == {1: 1}
+        heartbeat = BrokerHeartbeat(1, 2, "life-1", bench.metadata.applied_offset, False, 0)
+        await bench.heartbeats.take(heartbeat)
+        await leaving
 
     run_virtually(run())
 
