@@ -223,14 +223,18 @@ class BrokerHeartbeats:
 
     async def hand_over(self) -> None:
         """The controller itself is about to stop: others lead what it leads, and all of them know. A fault of the log
-        is waited for. Raises `NotController`."""
+        is waited for, and so is its own election, which may make it a leader. Raises `NotController`."""
+        while self._check_sessions() is None:
+            await self._heard.wait()
         own = self._metadata.cluster.brokers[self._broker_id]
         is_moving = True
         while is_moving:
             is_moving = await self._move_portion(self._broker_id, own.broker_epoch)
             await asyncio.sleep(PORTION_PAUSE_S if is_moving else 0)
-        while await self._move_leaders(self._broker_id, own.broker_epoch) is ErrorCode.KAFKA_STORAGE_ERROR:
-            await asyncio.sleep(PORTION_PAUSE_S)
+        has_failed = True
+        while has_failed:
+            has_failed = await self._move_leaders(self._broker_id, own.broker_epoch) is ErrorCode.KAFKA_STORAGE_ERROR
+            await asyncio.sleep(PORTION_PAUSE_S if has_failed else 0)
         await self.wait_until_followed(self._metadata.applied_offset)
 
     async def _move_portion(self, broker_id: int, broker_epoch: int) -> bool:
@@ -259,10 +263,14 @@ class BrokerHeartbeats:
             await self._heard.wait()
 
     def _have_followed(self, metadata_offset: int) -> bool:
+        sessions = self._check_sessions()
+        return sessions is not None and sessions.have_applied(self._metadata.cluster, metadata_offset)
+
+    def _check_sessions(self) -> BrokerSessions | None:
+        """None: this broker was elected a moment ago, and its memory may be that of before. Raises `NotController`."""
         if self._is_stopped or not self._metadata.is_leading:
             raise NotController("this broker does not hear any more how far the others have followed the metadata")
-        # None: it was elected a moment ago.
-        return self._sessions is not None and self._sessions.have_applied(self._metadata.cluster, metadata_offset)
+        return self._sessions
 
     def _may_leave(self, broker_id: int) -> bool:
         """Every broker that is not fenced knows that this one leads nothing; or it is not registered any more."""

@@ -12,10 +12,12 @@ import pytest
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
     ClusterRecord,
     FeatureLevel,
+    LeaderChanged,
     ProducerIdsAllocated,
     ProducerNamed,
     ReplicasAssigned,
@@ -224,6 +226,28 @@ def test_controller_that_stops_waits_for_a_log_that_fails_until_others_lead() ->
         assert bench.metadata.cluster.leader_counts == {1: 1}
         heartbeat = BrokerHeartbeat(1, 2, "life-1", bench.metadata.applied_offset, False, 0)
         await bench.heartbeats.take(heartbeat)
+        await leaving
+
+    run_virtually(run())
+
+
+def test_broker_that_is_elected_while_it_stops_gives_away_what_the_election_has_given_it() -> None:
+    async def run() -> None:
+        bench = Bench()
+        before = [*follower(1, 2), TopicCreated("t", "id-1", 1, 1), BrokerFenced(0, 1)]
+        bench.metadata.is_leading = False
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, before)
+        bench.heartbeats.follow(bench.metadata.cluster)
+        bench.metadata.is_leading = True
+        leaving = asyncio.ensure_future(bench.heartbeats.hand_over())
+        await asyncio.sleep(1.0)
+        elected = [BrokerUnfenced(0, 1), LeaderChanged("t", "id-1", 0, 0, 1)]
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, elected)
+        bench.heartbeats.begin([])
+        await asyncio.sleep(1.0)
+        assert bench.metadata.cluster.unfenced_brokers == [1]
+        assert bench.metadata.cluster.leader_counts == {1: 1}
+        await bench.heartbeats.take(BrokerHeartbeat(1, 2, "life-1", bench.metadata.applied_offset, False, 0))
         await leaving
 
     run_virtually(run())
