@@ -47,6 +47,8 @@ def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: in
         _end_current(step, command, request_id=request_id)
     elif identity == transaction.last_identity:
         _end_again(step, command, request_id=request_id)
+    elif transaction.has_given_up(identity) and not command.is_commit:
+        step.reply(request_id, _ended(transaction))
     elif identity == transaction.identity:
         step.reply(request_id, refuse_while_ending(transaction))
     else:
@@ -80,6 +82,8 @@ def _end_again(step: TransactionStep, command: EndTransaction, *, request_id: in
             step.await_end(request_id)
         case (TransactionState.COMPLETE_COMMIT, True) | (TransactionState.COMPLETE_ABORT, False):
             step.reply(request_id, _ended(transaction))
+        case (TransactionState.EMPTY, True) if transaction.given_up_epochs:  # no other one has come since it was done
+            step.reply(request_id, _ended(transaction))
         case (TransactionState.PREPARE_ABORT | TransactionState.COMPLETE_ABORT, True):
             step.reply(request_id, _refuse_aborted(transaction))
         case (TransactionState.PREPARE_COMMIT | TransactionState.COMPLETE_COMMIT, False):
@@ -98,10 +102,18 @@ def refuse_while_ending(transaction: Transaction) -> Refused:
 
 
 def refuse_ended(transaction: Transaction, found: ProducerIdentity) -> Refused:
-    """Of a call about a transaction that is not the current one. TRANSACTION_ABORTABLE: it was aborted, but not for a
-    newer instance, so that the instance that called may go on with the next one."""
+    """Of a call about a transaction that is not the current one. TRANSACTION_ABORTABLE: it was aborted, or given up
+    because a topic is deleted, but not for a newer instance, so that the instance that called may go on with the next
+    one."""
     if found == transaction.last_identity and transaction.abort_cause not in (None, AbortCause.CLIENT):
         return _refuse_aborted(transaction)
+    if transaction.has_given_up(found):
+        return Refused(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"{transaction.transactional_id}: the topic of its last transactions is deleted, and with it the proof of "
+            f"how the transaction of {found} ended; it has no rows in any other topic: abort it, and send it again if "
+            "that is still wanted",
+        )
     if found.producer_id not in (transaction.producer_id, transaction.previous_producer_id):
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,

@@ -87,7 +87,9 @@ def _begin(step: TransactionStep, timeout_ms: int, new_producer_id: int | None, 
 def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) -> None:
     transaction = step.transaction
     is_decided = transaction.state.is_decided
-    is_repeated = call.expected is not None and call.expected == transaction.last_identity
+    is_repeated = call.expected is not None and (
+        call.expected == transaction.last_identity or transaction.has_given_up(call.expected)
+    )
     is_current = call.expected in (None, transaction.identity)
     if not is_current and not is_repeated:
         step.reply(call.request_id, _fenced(transaction, call.expected))

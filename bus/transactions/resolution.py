@@ -13,7 +13,6 @@ from bus.errors import ErrorCode, Refused
 from bus.transactions.changes import PartitionResolved
 from bus.transactions.requests import Noted, Resolved
 from bus.transactions.state import (
-    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIME,
@@ -83,15 +82,14 @@ def _take_up(step: TransactionStep, command: Resolved, last_number: int) -> None
 
 
 def _go_on_without_partition(step: TransactionStep) -> None:
-    """Nothing tells how many transactions there were, but it were no more than `ONE_PHASE_MAX`. No client knows what
-    comes behind them: the producer has to be initialised again."""
+    """Nothing tells how many transactions there were, but there were no more than `ONE_PHASE_MAX`: the id goes on
+    behind them. Their epochs are all of the instance that has the last one in the log, for an initialisation would be
+    there, too. So that instance may abort what it has, and goes on as well (`Transaction.given_up_epochs`)."""
     transaction = step.transaction
     step.change(
         state=TransactionState.EMPTY,
         number=transaction.number + ONE_PHASE_MAX + 2,
         producer_epoch=transaction.producer_epoch + ONE_PHASE_MAX + 1,
-        last_producer_epoch=NO_PRODUCER_EPOCH,
-        previous_producer_id=NO_PRODUCER_ID,
         partitions={},
         groups=(),
         start_ms=NO_TIME,

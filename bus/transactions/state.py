@@ -197,7 +197,8 @@ class Transaction:
     timeout_ms: int
     state: TransactionState
     update_ms: int
-    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it.
+    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it. It is the
+    # epoch before, unless epochs between were given up.
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID  # that of `last_producer_epoch`, if it is not `producer_id`
     # Those of an open transaction, and of a completed commit. With PrepareCommit the last sequence that is committed is
@@ -235,6 +236,19 @@ class Transaction:
         return ProducerIdentity(
             self.previous_producer_id if has_rotated else self.producer_id, self.last_producer_epoch
         )
+
+    @property
+    def given_up_epochs(self) -> range:
+        """Epochs of `producer_id` that the instance of `last_identity`, and no other one, may have been told since. How
+        their transactions ended only the partition knew, and its topic is deleted. Empty once the next transaction has
+        begun or a producer was initialised: the instance has gone on, or another one has come."""
+        if self.state is not TransactionState.EMPTY or self.last_producer_epoch == NO_PRODUCER_EPOCH:
+            return range(0)
+        has_rotated = self.previous_producer_id != NO_PRODUCER_ID
+        return range(0 if has_rotated else self.last_producer_epoch + 1, self.producer_epoch)
+
+    def has_given_up(self, identity: ProducerIdentity) -> bool:
+        return identity.producer_id == self.producer_id and identity.producer_epoch in self.given_up_epochs
 
     @property
     def open_identity(self) -> ProducerIdentity | None:

@@ -9,7 +9,13 @@ import pytest
 from tests.simulation import transaction_bugs as bugs
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import CoordinatorJournal
-from tests.simulation.test_broker_transactions import Scenario, commit_alone, new_world, transact
+from tests.simulation.test_broker_transactions import (
+    Scenario,
+    commit_alone,
+    commit_alone_and_delete,
+    new_world,
+    transact,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,7 +63,12 @@ def test_broken_promise_of_commits_that_versions_decide_is_seen(
     check_seen(*promises, scenario=commit_alone)
 
 
-def check_seen(*promises: str, scenario: Scenario = transact) -> None:
+def test_producer_that_is_fenced_for_a_topic_that_is_deleted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs.broken_giving_up(monkeypatch)
+    check_seen("DecisionsAreFinal", scenario=commit_alone_and_delete, what="fenced by no other instance")
+
+
+def check_seen(*promises: str, scenario: Scenario = transact, what: str = "") -> None:
     def judged_by_one(seed: int) -> BrokerWorld:
         world = new_world(seed)
         world.invariants = [
@@ -73,6 +84,6 @@ def check_seen(*promises: str, scenario: Scenario = transact) -> None:
             simulate(seed, judged_by_one, scenario)
         except AssertionError as failure:  # what is broken may be met by something else first
             seen.append(str(failure).partition("\n")[0])
-            if any(promise in seen[-1] for promise in promises):
+            if what in seen[-1] and any(promise in seen[-1] for promise in promises):
                 return
     pytest.fail(f"expected {promises} to be broken, found {seen}")

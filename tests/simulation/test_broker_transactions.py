@@ -34,7 +34,7 @@ from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import RowsFollowDecisions, TransactionsAreWhole, judge_transactions
-from tests.simulation.transaction_programs import Attempt, Transactor, fetch_stable_offset, transactors_of
+from tests.simulation.transaction_programs import Attempt, Outcome, Transactor, fetch_stable_offset, transactors_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -164,6 +164,12 @@ class Alone(Transactor):
             return await super()._fill(attempt)
         topic = self._topics[0 if self.transactional_id == "a" else 1]
         return await self._send(attempt, topic, 0, self._new_values())
+
+    async def _end(self, attempt: Attempt, *, is_commit: bool) -> None:
+        """As clients do, it may abort what cannot be committed, and go on without an initialisation."""
+        await super()._end(attempt, is_commit=is_commit)
+        if is_commit and attempt.outcome is Outcome.ABORTED and self.world.random.randrange(4):
+            await super()._end(attempt, is_commit=False)
 
 
 async def commit_alone(world: BrokerWorld) -> None:

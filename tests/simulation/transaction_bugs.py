@@ -19,7 +19,7 @@ from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
 from bus.transactions import additions, decisions, endings, loading, resolution
 from bus.transactions.changes import PartitionResolved
 from bus.transactions.requests import EndTransaction, TimerKind
-from bus.transactions.state import TransactionState
+from bus.transactions.state import Transaction, TransactionState
 from bus.transactions.steps import TransactionStep
 
 
@@ -186,6 +186,11 @@ def broken_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 def broken_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version decides whichever partitions take part, and whatever the log ends with."""
     monkeypatch.setattr(endings, "_is_decided_by_version", lambda transaction, pinned: True)
+
+
+def broken_giving_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer is fenced because the topic of its last transactions is deleted, and its coordinator has died."""
+    monkeypatch.setattr(Transaction, "has_given_up", lambda transaction, identity: False)
 
 
 def broken_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

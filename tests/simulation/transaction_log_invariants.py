@@ -3,6 +3,7 @@ what clients ask for and what brokers answer. The tables are judged in transacti
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +65,9 @@ class JournalInvariant(Invariant):
 class DecisionsAreFinal(JournalInvariant):
     """For each transaction there is one decision at most, states follow each other as the table says, and numbers grow
     by one. What a call of an end was answered fits the decision, and the same call is answered in the same way by every
-    coordinator, until the instance has gone on."""
+    coordinator, until the instance has gone on. Only where a topic is deleted, and with it the proofs of what was
+    committed behind the log, a producer aborts what it has, whether that was committed or not; and it is fenced by
+    nothing but another instance."""
 
     def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
         super().__init__(world, journal)
@@ -87,8 +90,13 @@ class DecisionsAreFinal(JournalInvariant):
             assert was in _FOLLOWS[state], f"{name}: {state} follows {was}: {before}, {after}"
             begins = was not in _OPEN and state in _OPEN
             if is_taken_up(before, after):
-                is_proved = state == "Empty" or self.journal.is_proved(name, after.number)
-                assert is_proved, f"{name}: {after} follows {before}, and no partition has it"
+                if state == "Empty":
+                    topic_ids = {each.topic_id for each in before.partitions}
+                    is_there = topic_ids <= self.world.journal.state.topic_names.keys()
+                    assert not is_there, f"{name}: {after} leaves {before} behind, whose topic is there"
+                else:
+                    is_proved = self.journal.is_proved(name, after.number)
+                    assert is_proved, f"{name}: {after} follows {before}, and no partition has it"
             else:
                 is_skipped = self.journal.is_given_up(name, before.number + 1) and (begins or state == "Empty")
                 expected = {before.number + begins, before.number + begins + is_skipped}
@@ -106,10 +114,16 @@ class DecisionsAreFinal(JournalInvariant):
         asked, code = answered.request, ErrorCode(answered.answer.error_code)
         identity, is_commit = (asked.producer_id, asked.producer_epoch), asked.is_commit
         states = self.journal.states_of(identity)
+        behind = self._left_behind(asked.transactional_id, identity)
         if code is ErrorCode.NONE:
             self._check_done(answered, identity, states)
         elif code is ErrorCode.TRANSACTION_ABORTABLE and is_commit:
-            assert "PrepareAbort" in states, f"{asked} is answered with {answered.answer}, the log has {states}"
+            is_aborted = "PrepareAbort" in states or behind is not None
+            assert is_aborted, f"{asked} is answered with {answered.answer}, the log has {states}"
+        elif code is ErrorCode.PRODUCER_FENCED and behind is not None:
+            is_last = self.journal.ids[asked.transactional_id].records[-1] is behind
+            has_gone_on = self._begun.get(behind.producer_id, -1) >= behind.producer_epoch
+            assert has_gone_on or not is_last, f"{asked} is fenced by no other instance, the log has {behind}"
         elif code not in _RETRIABLE and (identity, is_commit) in self._answers:
             found = self.journal.ids.get(asked.transactional_id)
             last = None if found is None else found.records[-1]
@@ -119,14 +133,25 @@ class DecisionsAreFinal(JournalInvariant):
                 f"{asked} was done, and is answered with {answered.answer}; the log has {last}"
             )
 
+    def _left_behind(self, name: str, identity: Identity) -> TransactionLogged | None:
+        """The record behind the epochs, of which the identity has one, that ended with a topic."""
+        history = self.journal.ids.get(name)
+        for before, after in itertools.pairwise([] if history is None else history.records):
+            is_between = before.producer_epoch <= identity[1] < after.producer_epoch
+            if after.producer_id == identity[0] and is_between and after.state.value == "Empty":
+                return after if is_taken_up(before, after) else None
+        return None
+
     def _check_done(self, answered: Answered, identity: Identity, states: list[str]) -> None:
         asked, answer = answered.request, answered.answer
         decision = "PrepareCommit" if asked.is_commit else "PrepareAbort"
-        assert decision in states, f"{asked} is answered as done, the log has {states}"
+        is_left_behind = not asked.is_commit and self._left_behind(asked.transactional_id, identity) is not None
+        assert decision in states or is_left_behind, f"{asked} is answered as done, the log has {states}"
         told = {(each.topic, each.partition): (each.version, each.base_offset) for each in answer.versions}
         following = answer.producer_id, answer.producer_epoch
         before, versions = self._answers.setdefault((identity, asked.is_commit), (following, told))
-        assert following == before, f"{asked} was answered with {before}, and now with {following}"
+        is_same = following == before or self._left_behind(asked.transactional_id, before) is not None
+        assert is_same, f"{asked} was answered with {before}, and now with {following}"
         for place in told.keys() & versions.keys():
             # Where the record of the end was lost, a repeat may know no more than that the rows are there.
             base_offsets = {told[place][1], versions[place][1]} - {-1}

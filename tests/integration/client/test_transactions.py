@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ from bus.client.values import GroupMetadata
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 
 WAIT_S = 30
@@ -77,6 +79,33 @@ def test_committed_records_are_in_one_version_of_each_partition_and_aborted_ones
         with producer.transaction():
             producer.send(topic, b"10", partition=0)
         assert values_of(address, topic) == [b"0", b"2", b"4", b"6", b"8", b"10"]
+
+
+def test_producer_goes_on_when_the_topic_of_its_last_transactions_is_deleted_and_the_broker_has_restarted(
+    tmp_path: Path,
+) -> None:
+    """As one does that writes to a topic a day."""
+    with BrokerProcess(tmp_path / "data") as process, transactional(process.address, "daily") as producer:
+        with Admin(process.address) as admin:
+            admin.create_topics([NewTopic("monday", 1), NewTopic("tuesday", 1)])
+            producer.init_transactions()
+            for number in range(5):
+                with producer.transaction():
+                    producer.send("monday", b"%d" % number)
+            admin.delete_topics(["monday"])
+        process.kill()
+        process.start()
+        producer.begin_transaction()
+        error = producer.send("tuesday", b"never").exception(WAIT_S)
+        assert error is not None
+        assert error.code is ErrorCode.TRANSACTION_ABORTABLE
+        assert "the topic of its last transactions is deleted" in str(error)
+        assert refusal(producer.commit_transaction) is ErrorCode.TRANSACTION_ABORTABLE
+        producer.abort_transaction()
+        for number in range(3):
+            with producer.transaction():
+                producer.send("tuesday", b"%d" % number)
+        assert values_of(process.address, "tuesday") == [b"0", b"1", b"2"]
 
 
 def test_partitions_of_a_topic_are_told_between_transactions(address: str, topic: str) -> None:

@@ -18,7 +18,17 @@ from bus.transactions.requests import (
     TransactionEnded,
 )
 from bus.transactions.state import ONE_PHASE_MAX, PRODUCER_EPOCH_MAX, AppliedRows, ProducerIdentity, TransactionState
-from tests.support.transaction_bench import AUDIT, BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench, bench_in
+from tests.support.transaction_bench import (
+    AUDIT,
+    BEGIN_MS,
+    DESK,
+    ID,
+    ORDERS,
+    TIMEOUT_MS,
+    TransactionBench,
+    bench_at_the_last_epoch,
+    bench_in,
+)
 
 LAST_EPOCH = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
@@ -308,8 +318,128 @@ def test_partition_of_a_deleted_topic_leaves_an_epoch_behind_all_that_may_have_b
     assert bench.known.state is TransactionState.EMPTY
     assert bench.known.producer_epoch > begun.producer_epoch > given.producer_epoch
     assert bench.known.number >= number
-    assert refused_code(bench.commit(of=begun)) is ErrorCode.PRODUCER_FENCED
     assert isinstance(bench.init(), ProducerInitialized)
+
+
+# ---------------------------------------------------------------------- a topic that is deleted
+
+
+def given_up(*, behind: int = 2) -> tuple[TransactionBench, ProducerIdentity]:
+    """A producer that was told `behind` commits after the last one in the log, and the identity of its next
+    transaction. Then the topic was deleted, and another coordinator has come."""
+    bench = anchored()
+    for _ in range(behind):
+        bench.commit_one()
+    told = bench.known.identity
+    bench.crash(before_all_is_logged=True)
+    bench.add(ORDERS)
+    bench.resolve(None)
+    return bench, told
+
+
+@pytest.mark.parametrize("is_loaded_again", [False, True])
+@pytest.mark.parametrize("behind", [0, 2, ONE_PHASE_MAX])
+def test_producer_whose_topic_is_deleted_aborts_and_goes_on(behind: int, is_loaded_again: bool) -> None:
+    bench, told = given_up(behind=behind)
+    if is_loaded_again:
+        bench.crash()
+    abortable = ErrorCode.TRANSACTION_ABORTABLE
+    assert refused_code(bench.add(AUDIT, of=told)) is abortable
+    assert refused_code(bench.add_offsets(DESK, of=told)) is abortable
+    refused = bench.commit(of=told, last_sequences={AUDIT.name: 4})
+    assert refused_code(refused) is abortable
+    assert "the topic of its last transactions is deleted" in str(refused)
+    for _ in range(2):
+        following = bench.known.identity
+        assert bench.abort(of=told) == TransactionEnded(following.producer_id, following.producer_epoch, {})
+    assert following.producer_epoch > told.producer_epoch
+    assert bench.add(AUDIT, of=following) == Added()
+    bench.commit(of=following, last_sequences={AUDIT.name: 4})
+    bench.vote()
+    bench.finish()
+    assert bench.known.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_producer_whose_topic_is_deleted_may_initialise_itself_again() -> None:
+    bench, told = given_up()
+    current = bench.known.identity
+    for _ in range(2):
+        assert bench.init(told) == ProducerInitialized(current.producer_id, current.producer_epoch)
+
+
+def test_commit_that_is_in_the_log_is_answered_as_done_though_its_topic_is_deleted() -> None:
+    """Its answer was lost, so its producer knows of no later epoch."""
+    bench = anchored()
+    last = bench.known.last_identity
+    bench.crash()
+    bench.commit(of=last)
+    bench.resolve(None)
+    current = bench.known.identity
+    for _ in range(2):
+        assert bench.commit(of=last) == TransactionEnded(current.producer_id, current.producer_epoch, {})
+        bench.crash()
+
+
+@pytest.mark.parametrize("newer", ["init", "fence"])
+def test_newer_instance_fences_a_producer_whose_topic_was_deleted(newer: str) -> None:
+    bench, told = given_up()
+    bench.init() if newer == "init" else bench.answer(FenceProducer(ID))
+    for call in (bench.abort, bench.commit):
+        assert refused_code(call(of=told)) is ErrorCode.PRODUCER_FENCED
+    assert refused_code(bench.add(AUDIT, of=told)) is ErrorCode.PRODUCER_FENCED
+    assert refused_code(bench.init(told)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_late_call_with_an_epoch_that_was_given_up_ends_nothing_of_the_next_transaction() -> None:
+    bench, told = given_up()
+    bench.abort(of=told)
+    bench.add(AUDIT)
+    before = bench.known
+    for call in (bench.abort, bench.commit):
+        assert refused_code(call(of=told)) is ErrorCode.PRODUCER_FENCED
+    assert refused_code(bench.init(told)) is ErrorCode.PRODUCER_FENCED
+    assert bench.known == before
+
+
+def test_epochs_before_the_log_and_behind_all_that_were_told_are_fenced() -> None:
+    bench, _ = given_up()
+    producer_id, current = bench.known.producer_id, bench.known.producer_epoch
+    first = current - ONE_PHASE_MAX - 1
+    for epoch, code in (
+        (first - 2, ErrorCode.PRODUCER_FENCED),
+        (first, ErrorCode.TRANSACTION_ABORTABLE),
+        (current - 1, ErrorCode.TRANSACTION_ABORTABLE),
+        (current + 1, ErrorCode.PRODUCER_FENCED),
+    ):
+        assert refused_code(bench.add(AUDIT, of=ProducerIdentity(producer_id, epoch))) is code
+    other = ProducerIdentity(producer_id + 1, first)
+    assert refused_code(bench.add(AUDIT, of=other)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_epochs_of_a_new_producer_id_are_given_up_from_the_first_one_on() -> None:
+    bench = bench_at_the_last_epoch()
+    bench.allows_one_phase = True
+    last = bench.commit_one()
+    told = bench.known.identity
+    assert (last.producer_epoch, told.producer_epoch) == (PRODUCER_EPOCH_MAX, 0)
+    bench.crash()
+    bench.add(ORDERS)
+    bench.resolve(None)
+    current = bench.known.identity
+    assert bench.commit(of=last) == TransactionEnded(current.producer_id, current.producer_epoch, {})
+    assert refused_code(bench.commit(of=told)) is ErrorCode.TRANSACTION_ABORTABLE
+    assert bench.abort(of=told) == TransactionEnded(current.producer_id, current.producer_epoch, {})
+
+
+@pytest.mark.parametrize("epoch", [0, PRODUCER_EPOCH_MAX])
+def test_instance_that_initialises_itself_again_gives_up_no_epochs(epoch: int) -> None:
+    bench = bench_at_the_last_epoch() if epoch else bench_in(TransactionState.EMPTY)
+    bench.init(bench.known.identity)
+    assert bench.known.last_identity is not None
+    assert not bench.known.given_up_epochs
+
+
+# ---------------------------------------------------------------------- what the partition tells
 
 
 def test_decision_that_was_loaded_is_carried_out_before_the_partition_is_asked() -> None:
