@@ -54,7 +54,7 @@ _INITIALIZED = "a producer is initialised"
 TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
     TransactionState.EMPTY: {
         TransactionState.EMPTY: _INITIALIZED,
-        TransactionState.COMPLETE_COMMIT: _INITIALIZED,
+        TransactionState.COMPLETE_COMMIT: f"{_INITIALIZED}, or the topic of the only partition is deleted",
         TransactionState.COMPLETE_ABORT: _INITIALIZED,
     },
     TransactionState.ONGOING: {
