@@ -34,6 +34,7 @@ from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import RowsFollowDecisions, TransactionsAreWhole, judge_transactions
+from tests.simulation.transaction_log_invariants import DecisionsAreFinal
 from tests.simulation.transaction_programs import Attempt, Outcome, Transactor, fetch_stable_offset, transactors_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -196,10 +197,10 @@ async def gather_alone(world: BrokerWorld) -> None:
 
 
 async def commit_alone_and_delete(world: BrokerWorld) -> None:
-    """The partitions that would tell what was committed are deleted and made again."""
+    """The partitions that would tell what was committed are deleted and made again, and coordinators die."""
     await gather_alone(world)
-    world.spawn(TopicChanger(world, "d", "u", 2).run())
-    for _ in range(4 if world.faults != NO_FAULTS else 0):
+    world.spawn(TopicChanger(world, "d", "u", 2, crashes=True).run())
+    for _ in range(2 if world.faults != NO_FAULTS else 0):
         await asyncio.sleep(world.random.uniform(0, 4.0))
         world.any_broker().crash()
     await disturb_and_judge(world)
@@ -324,6 +325,12 @@ def test_commits_of_one_partition_are_decided_by_their_versions() -> None:
     world = simulate(1, new_well_world, commit_alone)
     rows = next(invariant for invariant in world.invariants if isinstance(invariant, RowsFollowDecisions))
     assert len(rows.alone) > 10
+
+
+def test_producers_whose_last_topic_is_deleted_abort_and_go_on() -> None:
+    world = simulate(1, new_well_world, commit_alone_and_delete)
+    judge = next(invariant for invariant in world.invariants if isinstance(invariant, DecisionsAreFinal))
+    assert judge.left_behind
 
 
 def test_transactions_that_share_versions_are_whole() -> None:

@@ -25,16 +25,20 @@ _FIRST_EPOCH = 32_764  # two before the last one that is given
 
 
 class TopicChanger(Program):
-    """Deletes a topic and creates it again, time after time; each time what it says is repeated until it is done."""
+    """Deletes a topic and creates it again, time after time; each time what it says is repeated until it is done. With
+    `crashes` a broker dies now and then behind a deletion."""
 
-    def __init__(self, world: BrokerWorld, name: str, topic: str, partitions: int) -> None:
+    def __init__(self, world: BrokerWorld, name: str, topic: str, partitions: int, *, crashes: bool = False) -> None:
         super().__init__(world, name)
+        self._crashes = crashes
         self._topic = topic
         self._partitions = partitions
 
     async def do_something(self) -> None:
         await asyncio.sleep(self.world.random.uniform(0.5, 6.0))
         await self._delete()
+        if self._crashes and self.world.random.randrange(2):
+            self.world.any_broker().crash()
         await asyncio.sleep(self.world.random.choice((0.0, self.world.random.uniform(0, 2.0))))
         created = await create_topic(self.world, self._topic, self._partitions, {})
         self.world.live_topics.add(created.topic_id)

@@ -73,6 +73,7 @@ class DecisionsAreFinal(JournalInvariant):
         super().__init__(world, journal)
         # Of ends that were answered without an error: the next identity, and where the rows are.
         self._answers: dict[tuple[Identity, bool], tuple[Identity, dict[Any, tuple[int, int]]]] = {}
+        self.left_behind: set[Identity] = set()  # that were aborted because a topic was deleted
         self._begun: dict[int, int] = {}  # by producer id: the highest epoch that a batch was ever sent with
 
     def on_asked(self, who: str, method: str, message: Any) -> None:
@@ -147,6 +148,8 @@ class DecisionsAreFinal(JournalInvariant):
         decision = "PrepareCommit" if asked.is_commit else "PrepareAbort"
         is_left_behind = not asked.is_commit and self._left_behind(asked.transactional_id, identity) is not None
         assert decision in states or is_left_behind, f"{asked} is answered as done, the log has {states}"
+        if is_left_behind:
+            self.left_behind.add(identity)
         told = {(each.topic, each.partition): (each.version, each.base_offset) for each in answer.versions}
         following = answer.producer_id, answer.producer_epoch
         before, versions = self._answers.setdefault((identity, asked.is_commit), (following, told))
