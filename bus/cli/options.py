@@ -14,6 +14,7 @@ from bus.cli.output import LISTING_FORMATS
 from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
+from bus.config.variables import logical_lines
 from bus.errors import BusError
 
 if TYPE_CHECKING:
@@ -67,28 +68,12 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"expected a file with settings, found: {error}") from None
-    pairs = parse_pairs(_logical_lines(lines), "--command-config")
+    pairs = parse_pairs(logical_lines(lines), "--command-config")
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)
     others = _use_for_connections(ctx, pairs)
     if others:
         raise click.BadParameter(_not_of_connections(others))
-
-
-def _logical_lines(lines: Iterable[str]) -> list[str]:
-    """Of a properties file of Java's: without comments, and with lines joined that end with a backslash."""
-    found: list[str] = []
-    is_continued = False
-    for line in map(str.strip, lines):
-        if is_continued:
-            found[-1] += line
-        elif line and not line.startswith(("#", "!")):
-            found.append(line)
-        else:
-            continue
-        is_continued = found[-1].endswith("\\")
-        found[-1] = found[-1].removesuffix("\\")
-    return found
 
 
 def _take_connection_properties(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> None:

@@ -64,6 +64,7 @@ from bus.config.listeners import (
 from bus.config.principals import PrincipalRules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
+from bus.config.variables import PROVIDERS, Resolved, resolve
 from bus.model import SSL, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url
@@ -149,6 +150,12 @@ class BrokerConfig:
     ssl_principal_mapping_rules: str = string(
         "DEFAULT",
         "How a client's certificate becomes its principal: Kafka's rules for its name, SPIFFE for its SPIFFE id.",
+    )
+    config_providers: tuple[str, ...] = strings(
+        (),
+        "Where variables in other settings may come from: env (${env:NAME}), file (${file:/PATH:KEY}), directory "
+        "(${directory:/PATH:FILE}).",
+        AnyOf(PROVIDERS),
     )
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
         tuple(SCRAM_MECHANISMS),
@@ -560,6 +567,7 @@ class BrokerConfig:
 
 
 BROKER_CONFIGS = keys_of(BrokerConfig)
+_PROVIDERS_KEY = "config.providers"
 # The topic config -> the broker's config that is its default.
 TOPIC_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {one.metadata["stands_for"]: one.name for one in fields(BrokerConfig) if one.metadata.get("stands_for") is not None}
@@ -576,6 +584,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     """
     given = [] if path is None else [(name, value, f"{path}: ") for name, value in _read_settings(Path(path)).items()]
     given += [(name, value, "") for name, value in (overrides or {}).items()]
+    given = _without_variables(given)
     settings: dict[str, Any] = {}
     for name, value, where in given:
         if not name.startswith(PREFIX):
@@ -594,6 +603,21 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
 
 
 _Given = tuple[str, object, str]  # name, value, and the beginning of messages about it: empty, or the file
+
+
+def _without_variables(given: Sequence[_Given]) -> list[_Given]:
+    """With what variables stand for. Raises `ConfigError`."""
+    of_providers: dict[str, Any] = {}
+    for name, value, where in given:
+        if name == _PROVIDERS_KEY:
+            with _told_of(where):
+                of_providers[field_name(name)] = _value(BROKER_CONFIGS[name], value, where)
+    enabled = BrokerConfig(**of_providers).config_providers
+    found: list[_Given] = []
+    for name, value, where in given:
+        with _told_of(f"{where}{name}: "):
+            found.append((name, value if name == _PROVIDERS_KEY else resolve(value, enabled), where))
+    return found
 
 
 def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str, dict[str, ConfigValue]]:
@@ -625,7 +649,9 @@ def _check_overrides(config: BrokerConfig, given: Iterable[_Given]) -> None:
 
 
 def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
-    """Command lines have only texts, files have types."""
+    """Command lines and variables have only texts, files have types."""
+    if isinstance(value, Resolved):
+        return replace(key, is_secret=True).parse(str(value))
     return key.parse(value) if isinstance(value, str) and not where else key.check(value)
 
 

@@ -46,6 +46,7 @@ _REASONS = {
     "unclean.leader.election.enable": _NO_REPLICAS,
 }
 _REASONS_BY_PREFIX = {
+    "config.providers.": "leave it out: config.providers names those that there are, env, file and directory",
     "controller.": "a process is broker and controller: there is no quorum to set up",
     "group.consumer.": "groups speak the classic protocol",
     "group.coordinator.": "groups are served by the event loop",

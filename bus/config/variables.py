@@ -1,0 +1,131 @@
+"""Variables in settings: `${env:NAME}`, `${file:/path:key}`, `${directory:/path:file}`, as Kafka's providers have them.
+
+A file of settings then holds no secret (KIP-297, KIP-421, KIP-632, KIP-887). Guards two promises: a variable that
+cannot be resolved is refused with its place, and no error has a value in it. Values are read once, at the start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from bus.config.keys import ConfigError
+
+PROVIDERS = ("env", "file", "directory")
+_VARIABLE = re.compile(r"\$\{([a-z]+):(?:([^}]*):)?([^}:]*)\}")
+_BYTES_MAX = 1 << 20
+
+
+class Resolved(str):
+    """A text in which a variable was replaced: it is parsed as those of command lines are, and never shown."""
+
+
+def resolve(value: object, enabled: Collection[str], environment: Mapping[str, str] = os.environ) -> object:
+    """The value with what its variables stand for; a list item by item. Raises `ConfigError`."""
+    if isinstance(value, str):
+        return _resolve_text(value, enabled, environment)
+    if isinstance(value, (list, tuple)):
+        return [resolve(one, enabled, environment) for one in value]
+    return value
+
+
+def _resolve_text(text: str, enabled: Collection[str], environment: Mapping[str, str]) -> str:
+    if not any(found[1] in PROVIDERS for found in _VARIABLE.finditer(text)):
+        return text
+
+    def value_of(found: re.Match[str]) -> str:
+        provider, path, key = found[1], found[2] or "", found[3]
+        if provider not in PROVIDERS:
+            return found[0]
+        if provider not in enabled:
+            raise ConfigError(f"{found[0]}: expected {provider} in config.providers, found {_show(enabled)}")
+        try:
+            return _READERS[provider](path, key, environment)
+        except ConfigError as error:
+            raise ConfigError(f"{found[0]}: {error}") from None
+
+    return Resolved(_VARIABLE.sub(value_of, text))
+
+
+def _of_environment(path: str, key: str, environment: Mapping[str, str]) -> str:
+    if path:
+        raise ConfigError("expected ${env:NAME}")
+    if key not in environment:
+        raise ConfigError(f"expected {key} in the environment, found none")
+    return environment[key]
+
+
+def _of_file(path: str, key: str, _: Mapping[str, str]) -> str:
+    if not path or not key:
+        raise ConfigError("expected ${file:/PATH:KEY}")
+    pairs = parse_properties(_read(Path(path)))
+    if key not in pairs:
+        raise ConfigError(f"expected a line {key}=... in the file, found none")
+    return pairs[key]
+
+
+def _of_directory(path: str, key: str, _: Mapping[str, str]) -> str:
+    """The file's whole text, without the end of its last line."""
+    if not path or not key or "/" in key or key in (".", ".."):
+        raise ConfigError("expected ${directory:/PATH:FILE}")
+    return _read(Path(path) / key).removesuffix("\n").removesuffix("\r")
+
+
+_READERS: Mapping[str, Callable[[str, str, Mapping[str, str]], str]] = {
+    "env": _of_environment,
+    "file": _of_file,
+    "directory": _of_directory,
+}
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            found = file.read(_BYTES_MAX + 1)
+        if len(found) > _BYTES_MAX:
+            raise ConfigError(f"expected at most {_BYTES_MAX} bytes, found more")
+        return found.decode()
+    except OSError as error:
+        raise ConfigError(f"expected a readable file, found: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("expected UTF-8 text, found other bytes") from None
+
+
+def _show(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+# ------------------------------------------------------------------ properties of Java
+
+
+def parse_properties(text: str) -> Mapping[str, str]:
+    """`key=value`, or with a colon; the last one of a key counts. Lines that are neither are passed over."""
+    found = {}
+    for line in logical_lines(text.splitlines()):
+        key, separator, value = _split(line)
+        if separator:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    at = min((place for place in (line.find("="), line.find(":")) if place >= 0), default=-1)
+    return (line, "", "") if at < 0 else (line[:at], line[at], line[at + 1 :])
+
+
+def logical_lines(lines: Iterable[str]) -> list[str]:
+    """Without comments, and with lines joined that end with a backslash."""
+    found: list[str] = []
+    is_continued = False
+    for line in map(str.strip, lines):
+        if is_continued:
+            found[-1] += line
+        elif line and not line.startswith(("#", "!")):
+            found.append(line)
+        else:
+            continue
+        is_continued = found[-1].endswith("\\")
+        found[-1] = found[-1].removesuffix("\\")
+    return found
