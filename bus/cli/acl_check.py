@@ -56,6 +56,7 @@ def check_files(
                 topic,
                 [one for one in readers if _is_asked_for(topic, one.name, grants, tables_only)],
                 [one for one in readers if topic in grants.denied.get(one.name, ())],
+                rights_of(folder),
                 _owners(folder, brokers),
                 is_open=_is_open(folder),
             )
@@ -119,15 +120,23 @@ class _Places:
 
 
 class _TopicCheck:
-    """`owners`: users and groups that are not compared. `is_open`: whether others than those
+    """`root`: the rights to it. `owners`: users and groups that are not compared. `is_open`: whether others than those
     who are named reach the topics at all."""
 
     def __init__(
-        self, topic: str, allowed: Sequence[Reader], denied: Sequence[Reader], owners: frozenset[str], *, is_open: bool
+        self,
+        topic: str,
+        allowed: Sequence[Reader],
+        denied: Sequence[Reader],
+        root: Rights,
+        owners: frozenset[str],
+        *,
+        is_open: bool,
     ) -> None:
         self._topic = topic
         self._allowed = allowed
         self._denied = denied
+        self._root = root
         self._owners = owners
         self._is_open = is_open
         self._files = 0
@@ -146,8 +155,10 @@ class _TopicCheck:
             self._files += not is_folder
             self._folders += is_folder
             self._compare(path, rights, READ | SEARCH if is_folder else READ, (_MISSING, _EXCESS))
+            for name in sorted(set(self._who_may(WRITE, rights))):
+                self._add(name, _WRITABLE, path)
             if is_folder:
-                coming = _rights_to_what_comes(rights, default)
+                coming = _rights_to_what_comes(default, self._root)
                 self._compare(path, coming, READ | SEARCH, (_MISSING_LATER, _EXCESS_LATER))
 
     def differences(self) -> Iterator[str]:
@@ -166,8 +177,6 @@ class _TopicCheck:
         found |= {reader.name for reader in self._denied if reader.rights(rights) & READ}
         for name in sorted(found):
             self._add(name, excess, path)
-        for name in sorted(set(self._who_may(WRITE, rights))):
-            self._add(name, _WRITABLE, path)
 
     def _add(self, name: str, text: str, path: Path) -> None:
         self._found.setdefault((name, text), _Places(0, path)).count += 1
@@ -193,11 +202,12 @@ class _TopicCheck:
         return self._verdicts[name]
 
 
-def _rights_to_what_comes(folder: Rights, default: Rights | None) -> Rights:
-    """The broker makes files with the mode 0640 and folders with 0750, whatever the default."""
+def _rights_to_what_comes(default: Rights | None, root: Rights) -> Rights:
+    """The broker, who has the root, makes files with the mode 0640 and folders with 0750, whatever the default."""
     if default is None:
-        return Rights(folder.owner_id, folder.group_id, READ | SEARCH, READ | SEARCH, 0)
-    return replace(default, other=0)
+        return Rights(root.owner_id, root.group_id, READ | SEARCH, READ | SEARCH, 0)
+    mask = default.mask & (READ | SEARCH)
+    return replace(default, owner_id=root.owner_id, group_id=root.group_id, mask=mask, other=0)
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:

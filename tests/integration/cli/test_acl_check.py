@@ -16,7 +16,7 @@ from bus.cli.acl_check import check_files
 from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.main import cli
-from bus.cli.posix_rights import Rights
+from bus.cli.posix_rights import Reader, Rights
 from bus.config.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
@@ -128,6 +128,33 @@ def test_who_is_denied_must_not_read_as_everyone_in_a_group_does(root: Path) -> 
     assert differences(root, grants) == []
 
 
+def test_a_named_user_of_a_group_that_may_read_is_no_stranger(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (root, root / "topics"):
+        set_acl(path, {STAFF: 1})
+    set_acl(root / "bus-root.json", {STAFF: READ})
+    for topic in (METADATA, "orders"):
+        grant(root / "topics" / topic, {STAFF: READ, ALICE: READ})
+    grants = Grants({STAFF: ["orders"]}, {}, [])
+    assert any(line.startswith(ALICE) for line in differences(root, grants))
+    find = acl_check.find_reader
+    member = Reader(ALICE, 45678, frozenset([45680]))
+    monkeypatch.setattr(acl_check, "find_reader", lambda name: member if name == ALICE else find(name))
+    assert differences(root, grants) == []
+
+
+def test_what_comes_is_not_for_others_whatever_the_default(root: Path) -> None:
+    """The broker makes its files with the mode 0640."""
+    for path in (root, root / "topics"):
+        path.chmod(0o755)
+        set_acl(path, {ALICE: 1})
+    folder = root / "topics" / "orders"
+    folder.chmod(0o755)
+    set_acl(folder, {ALICE: SEARCH}, is_default=True)
+    set_acl(folder, {ALICE: SEARCH})
+    found = differences(root, ASKED_FOR)
+    assert [line.partition(", found")[0] for line in found] == ["everyone: expected no right to read topic orders"]
+
+
 def test_others_may_read_only_if_they_reach_the_topics(root: Path) -> None:
     (root / "topics" / "other" / "0" / "part.parquet").chmod(0o644)
     assert differences(root, ASKED_FOR) == []
@@ -145,6 +172,26 @@ def test_who_may_write_is_told_also_if_asked_to_read(root: Path) -> None:
     assert line == (
         f"{ALICE}: expected no right to write to topic orders, found one for 1 of 5 files and folders, as {file}"
     )
+
+
+def test_what_comes_cannot_be_written_to_whatever_the_default(root: Path) -> None:
+    folder = root / "topics" / "orders"
+    set_acl(folder, {ALICE: 7}, is_default=True)
+    assert differences(root, ASKED_FOR) == []
+    set_acl(folder, {ALICE: SEARCH, BOB: 7}, is_default=True)
+    assert differences(root, ASKED_FOR) == [
+        f"{BOB}: expected no default right to read what comes to topic orders, found one at 1 of 3 folders, as {folder}"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_what_comes_into_a_folder_of_another_owner_is_the_brokers(root: Path) -> None:
+    folder = root / "topics" / "other"
+    os.chown(folder, 45679, 0)
+    assert differences(root, ASKED_FOR) == [
+        f"{BOB}: expected no right to read topic other, found one for 1 of 5 files and folders, as {folder}",
+        f"{BOB}: expected no right to write to topic other, found one for 1 of 5 files and folders, as {folder}",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
