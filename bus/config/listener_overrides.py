@@ -110,9 +110,10 @@ def check_use(override: Override, *, enabled: Sequence[str], inter_broker: Liste
     `broker_mechanism`: by which brokers log in at one another."""
     name, key = override.key.name, override.base_name
     if key == JAAS and (override.listener != inter_broker or override.mechanism not in (None, broker_mechanism)):
+        of_brokers = f"{_prefix_of(inter_broker)}{broker_mechanism.lower()}.{JAAS}"
+        hint = f". What this broker logs in with at others is {of_brokers}" if inter_broker.has_logins else ""
         raise ConfigError(
-            f"{name}: expected no line of JAAS: users log in with what `bus users create` gave them. What this broker "
-            f"logs in with at others is {_prefix_of(inter_broker)}{broker_mechanism.lower()}.{JAAS}"
+            f"{name}: expected no line of JAAS: users log in with what `bus users create` gave them{hint}"
         )
     if key in BROKER_LOGIN_KEYS and override.listener != inter_broker:
         raise ConfigError(f"{name}: expected the listener by which brokers reach one another, {inter_broker.name}")

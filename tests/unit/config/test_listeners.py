@@ -525,3 +525,13 @@ def test_line_of_jaas_that_no_listener_uses_is_read_all_the_same(line: str) -> N
     with pytest.raises(ConfigError, match=r"^sasl.jaas.config: expected (no users in it|a line of JAAS)") as refused:
         load_broker_config(None, {"sasl.jaas.config": line})
     assert "hush" not in str(refused.value)
+
+
+def test_line_of_jaas_is_not_asked_for_where_brokers_do_not_log_in() -> None:
+    others = {key: value for key, value in LOGINS.items() if "jaas" not in key}
+    settings = others | {
+        "inter.broker.listener.name": "OPEN",
+        "listener.name.staff.scram-sha-512.sasl.jaas.config": _JAAS,
+    }
+    with pytest.raises(ConfigError, match=r"expected no line of JAAS: .* `bus users create` gave them$"):
+        load_broker_config(None, settings)
