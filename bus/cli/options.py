@@ -68,7 +68,8 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"expected a file with settings, found: {error}") from None
-    pairs = parse_pairs(logical_lines(lines), "--command-config")
+    found = "a line without ="  # it is not repeated: it may hold a secret, or a part of one
+    pairs = parse_pairs(logical_lines(lines), "--command-config", found)
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)
     others = _use_for_connections(ctx, pairs)
@@ -250,13 +251,14 @@ def _typed(text: str) -> Any:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`."""
+def parse_pairs(texts: Iterable[str], option: str, found: str | None = None) -> dict[str, str]:
+    """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`. `found`: what the error says of
+    a text that is none, in place of the text."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.BadParameter(f"expected KEY=VALUE, found {text!r}", param_hint=option)
+            raise click.BadParameter(f"expected KEY=VALUE, found {found or repr(text)}", param_hint=option)
         pairs[name.strip()] = value
     return pairs
 

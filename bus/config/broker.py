@@ -67,7 +67,7 @@ from bus.config.topic import TOPIC_CONFIGS
 from bus.config.variables import PROVIDERS, Resolved, resolve
 from bus.model import SSL, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url
+from bus.oauth.urls import DocumentUrl, parse_url, shown_url
 from bus.sasl import MECHANISMS, OAUTHBEARER
 from bus.scram import SCRAM_MECHANISMS
 
@@ -505,7 +505,7 @@ class BrokerConfig:
                 text, ca_location=self.https_ca_location, allows_insecure=self.sasl_oauthbearer_allow_insecure_urls
             )
         except ValueError as expected:
-            raise ConfigError(f"{key}: expected {expected}, found {text.partition('?')[0]!r}") from None
+            raise ConfigError(f"{key}: expected {expected}, found {shown_url(text)!r}") from None
 
     def _jaas_options(self) -> Mapping[str, str]:
         return check_jaas(JAAS, self.sasl_jaas_config)

@@ -23,8 +23,7 @@ class DocumentUrl:
         return self.path is not None or _is_loopback(urlsplit(self.url).hostname or "")
 
     def __str__(self) -> str:
-        """Without the query, which may be secret."""
-        return self.url.partition("?")[0]
+        return shown_url(self.url)
 
 
 def parse_url(text: str, *, ca_location: str = "", allows_insecure: bool = False) -> DocumentUrl:
@@ -45,6 +44,15 @@ def parse_url(text: str, *, ca_location: str = "", allows_insecure: bool = False
     if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not allows_insecure:
         raise ValueError("https://, or sasl.oauthbearer.allow.insecure.urls=true if the network can be trusted")
     return DocumentUrl(text, None, Path(ca_location).expanduser() if ca_location else None)
+
+
+def shown_url(text: str) -> str:
+    """As far as an error may repeat it: without a query and a fragment, which may be secret; with an @, before which
+    there may be a password, no more than the scheme."""
+    if "@" in text:
+        scheme, separator, _ = text.partition("://")
+        return f"{scheme}://..." if separator else "..."
+    return text.partition("?")[0].partition("#")[0]
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from bus.client.config.assertions import ASSERTION_SOURCES, AssertionConfig, assertion_of, has_assertion
 from bus.client.config.values import conflict
 from bus.oauth.token_settings import TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url
+from bus.oauth.urls import DocumentUrl, parse_url, shown_url
 
 SECRET_VARIABLE = "BUS_SASL_OAUTHBEARER_CLIENT_SECRET"
 PLACE_SETTINGS = ("sasl_oauthbearer_token_endpoint_url", "sasl_oauth_token_provider")
@@ -105,8 +105,7 @@ def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
             url, ca_location=config.https_ca_location, allows_insecure=config.sasl_oauthbearer_allow_insecure_urls
         )
     except ValueError as expected:
-        shown = url.partition("?")[0]
-        raise conflict(f"sasl_oauthbearer_token_endpoint_url: expected {expected}, found {shown!r}") from None
+        raise conflict(f"sasl_oauthbearer_token_endpoint_url: expected {expected}, found {shown_url(url)!r}") from None
 
 
 def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[str, str]) -> TokenSettings:

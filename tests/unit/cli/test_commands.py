@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import click
 import pytest
@@ -237,3 +238,13 @@ def test_a_group_is_a_text_that_is_not_blank() -> None:
     result = run("consume", "t", "--group", " ")
     assert result.exit_code == 2
     assert "--group: expected a text that is not blank, found ' '" in result.stderr
+
+
+def test_a_file_with_settings_that_cannot_be_read_is_refused_and_nothing_of_it_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# a key without backslashes\nssl.keystore.key=-----BEGIN PRIVATE KEY-----\nhush\n")
+    file.chmod(0o600)
+    refused = run("topics", "list", "--command-config", str(file))
+    assert refused.exit_code == 2
+    assert "expected KEY=VALUE, found a line without =" in refused.output
+    assert "hush" not in refused.output

@@ -84,6 +84,10 @@ BETWEEN = TOKENS | {
         (TOKENS | {"sasl.oauthbearer.expected.audience": ""}, "expected.audience: expected one beside OAUTHBEARER"),
         (TOKENS | {"sasl.oauthbearer.jwks.endpoint.url": ""}, "jwks.endpoint.url: expected a URL, .* found ''"),
         (
+            TOKENS | {"sasl.oauthbearer.jwks.endpoint.url": "https://me:hush@issuer.example/keys"},
+            r"jwks.endpoint.url: expected a URL without a name and a password in it, found 'https://\.\.\.'",
+        ),
+        (
             TOKENS | {"sasl.oauthbearer.jwks.endpoint.url": "http://issuer.example/keys?k=hush"},
             "expected https://, or sasl.oauthbearer.allow.insecure.urls=true .*found 'http://issuer.example/keys'",
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.oauth.urls import parse_url
+from bus.oauth.urls import parse_url, shown_url
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,19 @@ def test_other_places_are_refused(text: str) -> None:
 
 def test_what_is_shown_of_a_place_has_no_query() -> None:
     assert str(parse_url("https://issuer.example/keys?api_key=hush")) == "https://issuer.example/keys"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://issuer.example/keys", "https://issuer.example/keys"),
+        ("https://issuer.example/keys?key=hush#hush", "https://issuer.example/keys"),
+        ("https://name:hush@issuer.example/keys?key=hush@hush", "https://..."),
+        ("https://name:hu/s?h@issuer.example/keys", "https://..."),
+        ("https://issuer.example/#hush", "https://issuer.example/"),
+        ("name:hush@issuer.example", "..."),
+        ("", ""),
+    ],
+)
+def test_an_error_repeats_no_secret_of_a_url(text: str, shown: str) -> None:
+    assert shown_url(text) == shown

@@ -135,6 +135,10 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
             "insecure.urls=true .*found 'http://h/t'",
         ),
         (
+            {**OAUTH, "sasl_oauthbearer_token_endpoint_url": "https://me:hush@h/t"},
+            r"a URL without a name and a password in it, found 'https://\.\.\.'",
+        ),
+        (
             {**OAUTH, "sasl_oauthbearer_header_urlencode": "yes"},
             "header_urlencode: expected True or False, found 'yes'",
         ),
