@@ -39,6 +39,8 @@ def test_debt_of_one_stream_holds_all_of_the_same_user_and_no_other() -> None:
         bench = Bench(producer_byte_rate=100)
         began_s = now_s()
         assert bench.pace(1).note_produced(3_000) == 20_000
+        (used,) = bench.quotas.usage()
+        assert (used.entity, used.wait_ms) == (ALICE, 20_000)
         await bench.pace(2, user="bob").wait()
         assert now_s() == began_s
         await bench.pace(3).wait()

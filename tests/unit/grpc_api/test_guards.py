@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
-from bus.grpc_api.server.guards import guard_answers, guard_stream, stream_login
+from bus.broker_api.request_memory import RequestMemory
+from bus.grpc_api.server.guards import guard_answers, guard_stream, hold_requests, stream_login
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 
@@ -117,3 +119,50 @@ def test_a_call_of_many_answers_ends_with_the_login_that_it_was_begun_by(is_answ
     assert context.aborted == [(grpc.StatusCode.UNAUTHENTICATED, "the session has expired; log in again")]
     assert left == (["left"] if is_answering else ["answered", "left"])
     assert not login.watchers
+
+
+class Pace:
+    """Of a caller that is held each time until `let_go`."""
+
+    def __init__(self) -> None:
+        self.caller = SimpleNamespace(connection=1)
+        self.steps: list[str] = []
+        self.let_go = asyncio.Semaphore(0)
+
+    async def wait(self) -> None:
+        self.steps.append("wait")
+        await self.let_go.acquire()
+
+    def note_request(self) -> None:
+        self.steps.append("charge")
+
+
+def test_a_stream_of_a_caller_that_is_held_is_not_read_and_what_was_read_is_not_handed_on() -> None:
+    async def requests(pace: Pace) -> AsyncIterator[Any]:
+        for number in (1, 2):
+            pace.steps.append(f"read {number}")
+            yield pb.HeartbeatRequest(group_id="g")
+
+    async def do() -> None:
+        pace, memory = Pace(), RequestMemory(1_000)
+        held_requests: Any = hold_requests(memory, requests(pace), pace)  # type: ignore[arg-type]
+        first = asyncio.ensure_future(anext(held_requests))
+        for expected in (["wait"], ["wait", "read 1", "wait"]):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert pace.steps == expected
+            assert (memory.bytes_left(1) < 1_000) is ("read 1" in expected)  # what waits counts
+            pace.let_go.release()
+        _, held = await first
+        assert pace.steps[-1] == "charge"
+        held.drop()
+        second = asyncio.ensure_future(anext(held_requests))
+        pace.let_go.release()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert pace.steps[-2:] == ["read 2", "wait"]
+        second.cancel()  # its client goes away while it waits
+        await asyncio.wait([second])
+        assert memory.bytes_left(1) == 1_000
+
+    asyncio.run(do())
