@@ -106,7 +106,8 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
         ...
 
     def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:
-        """Of `states` those that memory has otherwise now that `records` are in the log, in their order."""
+        """Called once `records` are committed, in the order of the log. Returns those of `states` that change by that,
+        by entity id; empty if the machine does not look at what is logged."""
         ...
 
     def refuse(self, command: CommandT, refused: Refused) -> AnswerT:

@@ -21,7 +21,7 @@ class StepKind(Enum):
     VOTE = "vote"  # what is there of the transaction?
     APPLY = "apply"  # it is committed
     DROP = "drop"  # it is aborted, or nothing of it counts here
-    RESOLVE = "resolve"  # is it, or a later one, in the log? If not, it must never be
+    RESOLVE = "resolve"  # is it, or a later one, in the log? If not, refuse it for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StepRequest:
     coordinator_partition: int
     partitions: Sequence[tuple[TransactionPartition, int]]
     groups: Sequence[TransactionGroup]
-    is_decided_there: bool = False  # of APPLY: see `Finish`
+    is_one_phase: bool = False  # of APPLY: see `Finish`
 
 
 @dataclass(frozen=True, slots=True)

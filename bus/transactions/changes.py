@@ -47,7 +47,7 @@ class InitsAwaited:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResolved:
-    """What was committed behind the log is known."""
+    """The partition has answered which transactions were committed after the last record in the log."""
 
     transactional_id: str
     skipped_number: int
@@ -85,7 +85,7 @@ def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Tr
 
 
 def find_anchor(record: TransactionLogged) -> Anchor | None:
-    """What it means for the next commits that this is the last record of the id in the log."""
+    """The anchor that the last record of an id in the log gives; None if the next commit needs a record."""
     is_commit = record.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     if not is_commit or record.groups or len(record.partitions) != 1 or not has_one_phase_behind(record.producer_epoch):
         return None
@@ -115,8 +115,8 @@ def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transac
 
 
 def _check_change(before: Transaction, after: Transaction) -> None:
-    """One step of the state, of the number, and of the epoch at most; several transactions at once if their partition
-    has told of them."""
+    """One step of the state, of the number, and of the epoch at most; more if the partition has answered that several
+    transactions were committed after the last record."""
     name = before.transactional_id
     assert before.state in TRANSITIONS[after.state], f"{name}: {after.state.value} after {before.state.value}"
     if before.is_unresolved and not before.state.is_open:

@@ -40,8 +40,8 @@ from bus.transactions.resolution import ask_partition, decide_resolved, refuse_u
 from bus.transactions.state import Anchor, Transaction, TransactionState
 from bus.transactions.steps import TransactionRules, TransactionStep
 
-# Commands that the coordinator does not give itself.
-_OF_OTHERS = (
+# Commands of clients and operators; the others are the coordinator's own.
+_REQUESTS = (
     InitProducerId,
     AddPartitions,
     AddOffsets,
@@ -82,7 +82,7 @@ class TransactionMachine:
 
 
 def _anchor_of(transaction: Transaction, record: TransactionLogged) -> Anchor | None:
-    """None behind a number that is skipped, too: epochs and numbers have to rise in step."""
+    """None up to a number that is skipped, too: after an anchor, epochs and numbers rise in step."""
     if transaction.is_unresolved or transaction.skipped_number >= record.number:
         return None
     return find_anchor(record)
@@ -115,7 +115,7 @@ def decide(
     if isinstance(command, Resolved):
         decide_resolved(step, command, request_id=request_id)
         return step
-    if transaction is not None and transaction.is_unresolved and isinstance(command, _OF_OTHERS):
+    if transaction is not None and transaction.is_unresolved and isinstance(command, _REQUESTS):
         _decide_on_unresolved(step, command, request_id=request_id)
         return step
     match command:
@@ -129,7 +129,10 @@ def decide(
             decide_voted(step, command, request_id=request_id)
         case Finished():
             if decide_finished(step, command, request_id=request_id):
-                (ask_partition if step.transaction.is_unresolved else give_epochs)(step)
+                if step.transaction.is_unresolved:
+                    ask_partition(step)
+                else:
+                    give_epochs(step)
         case FenceProducer():
             decide_fence(step, command, request_id=request_id)
         case AbortTransaction():
@@ -156,7 +159,7 @@ def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damag
 
 
 def _decide_on_unresolved(step: TransactionStep, command: TransactionCommand, *, request_id: int) -> None:
-    """A decision that was loaded is carried out first; it may be told, and nothing else."""
+    """A decision that was loaded is carried out first. Until then the id can be described, and nothing else."""
     if step.transaction.state.is_open and isinstance(command, DescribeTransaction):
         step.reply(request_id, describe_transaction(step.transaction))
     else:

@@ -33,7 +33,7 @@ from bus.transactions.state import (
     Transaction,
     TransactionPartition,
     TransactionState,
-    may_be_decided_alone,
+    may_commit_in_one_phase,
 )
 from bus.transactions.steps import CollectVotes, Finish, TransactionStep
 
@@ -211,8 +211,8 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> N
         _abort_after_vote(step, pinned)
         return
     step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
-    is_decided_there = command.allows_one_phase and _is_decided_by_version(transaction, pinned)
-    change = step.change_ahead_of_log if is_decided_there else step.change
+    is_one_phase = command.allows_one_phase and _may_be_one_phase(transaction, pinned)
+    change = step.change_ahead_of_log if is_one_phase else step.change
     change(
         state=TransactionState.PREPARE_COMMIT,
         producer_epoch=transaction.producer_epoch + 1,
@@ -220,16 +220,15 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> N
         previous_producer_id=NO_PRODUCER_ID,
         partitions=pinned,
     )
-    finish(step, is_decided_there=is_decided_there)
+    finish(step, is_one_phase=is_one_phase)
 
 
-def _is_decided_by_version(transaction: Transaction, pinned: Mapping[TransactionPartition, int]) -> bool:
-    """One phase: rows of one partition and nothing else, so one version has the whole transaction, and its log tells
-    whether it is committed."""
+def _may_be_one_phase(transaction: Transaction, pinned: Mapping[TransactionPartition, int]) -> bool:
+    """Rows of one partition and nothing else: one version has the whole transaction, so that version can decide it."""
     if transaction.groups or len(pinned) != 1 or len(transaction.partitions) != 1:
         return False
     ((partition, last_sequence),) = pinned.items()
-    return last_sequence != NO_SEQUENCE and may_be_decided_alone(transaction, partition)
+    return last_sequence != NO_SEQUENCE and may_commit_in_one_phase(transaction, partition)
 
 
 def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, int] | Refused:
@@ -351,7 +350,7 @@ def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id
 # ---------------------------------------------------------------- what follows the decision
 
 
-def finish(step: TransactionStep, *, is_decided_there: bool = False) -> None:
+def finish(step: TransactionStep, *, is_one_phase: bool = False) -> None:
     """Ask for what the decision wants done everywhere."""
     transaction = step.transaction
     rows = transaction.open_identity
@@ -366,7 +365,7 @@ def finish(step: TransactionStep, *, is_decided_there: bool = False) -> None:
             transaction.partitions,
             transaction.groups,
             needs_producer_id=transaction.producer_epoch > PRODUCER_EPOCH_MAX,
-            is_decided_there=is_decided_there,
+            is_one_phase=is_one_phase,
         )
     )
 
@@ -390,8 +389,8 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
         return False
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
     is_same = transaction.last_producer_epoch != NO_PRODUCER_EPOCH
-    # The decision is in the log, or in the partition's, and carrying it out once more is safe. A new producer id is in
-    # this record alone; so is a commit of which no version is left, because its topic was deleted.
+    # The decision is in this log or in the partition's, and carrying it out once more is safe. Only this record has a
+    # new producer id, or a commit whose version is gone because its topic was deleted.
     has_rows = is_commit and any(last_sequence != NO_SEQUENCE for last_sequence in transaction.partitions.values())
     is_told_elsewhere = not is_exhausted and (bool(command.results) or not has_rows)
     change = step.change_ahead_of_log if is_told_elsewhere else step.change

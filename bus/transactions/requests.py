@@ -174,8 +174,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The answer to `Resolve`: `last_number` is that of the last transaction that the partition has, at least `number`;
-    with its rows if it is above. The one after it is refused there for ever. None: the topic is deleted."""
+    """The answer to `Resolve`. `last_number`: of the last transaction that the partition has, `number` or a later one;
+    the partition refuses the next one for ever. None: the topic is deleted. `rows`: of `last_number`, if later."""
 
     transactional_id: str
     number: int

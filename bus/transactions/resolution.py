@@ -1,10 +1,11 @@
-"""What a new coordinator does about transactions that were committed behind the last record in its log.
+"""What a new coordinator does about transactions that were committed after the last record in its log.
 
-A commit of one partition may come without a record (`may_be_decided_alone`): its version decides, and is proved there.
-Guards two promises: what was committed stays committed, and no identity and no number is given twice. So where the log
-ends with a commit of one partition, that partition is asked before anything is decided about the id. It tells the last
-transaction that it has, and refuses the next one for ever: an application that the coordinator before has sent either
-came before that, or never does. Until then each call is refused, and made again by its client.
+A commit of one partition may have no record yet (`may_commit_in_one_phase`): its version decides, and its `txn` action
+proves it. Guards two promises: what was committed stays committed, and no identity and no number is given twice. So
+where the last record of an id is a commit of one partition, that partition is asked before anything is decided about
+the id. It answers with the last transaction that it has, and refuses the next one for ever: an application that the
+earlier coordinator sent is either in the log by then, or never will be. Until the answer each call is refused with a
+retriable error.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from bus.transactions.steps import Resolve, TransactionStep
 
 
 def refuse_unresolved(step: TransactionStep) -> Refused:
-    """What a call is answered meanwhile. A decision that was loaded has to be carried out first: what came behind it is
-    not known, so nothing can be said of any identity."""
+    """The answer to a call meanwhile. A decision that was loaded has to be carried out first: what was committed after
+    it is not known, so no identity can be judged."""
     transaction = step.transaction
     if not transaction.state.is_open:
         ask_partition(step)
@@ -67,7 +68,7 @@ def decide_resolved(step: TransactionStep, command: Resolved, *, request_id: int
 
 
 def _take_up(step: TransactionStep, command: Resolved, last_number: int) -> None:
-    """The log gets the last commit before its epoch, or a later one, is told."""
+    """The log gets the last commit before any client is given its epoch or a later one."""
     transaction = step.transaction
     (partition,) = transaction.partitions
     epoch = transaction.producer_epoch + last_number - transaction.number
@@ -76,15 +77,15 @@ def _take_up(step: TransactionStep, command: Resolved, last_number: int) -> None
         producer_epoch=epoch,
         last_producer_epoch=epoch - 1,
         previous_producer_id=NO_PRODUCER_ID,
-        partitions={partition: NO_SEQUENCE},  # how many rows it has, the partition does not tell
+        partitions={partition: NO_SEQUENCE},  # the partition does not say how many rows it has
         results={} if command.rows is None else {partition: command.rows},
     )
 
 
 def _go_on_without_partition(step: TransactionStep) -> None:
-    """Nothing tells how many transactions there were, but there were no more than `ONE_PHASE_MAX`: the id goes on
-    behind them. Their epochs are all of the instance that has the last one in the log, for an initialisation would be
-    there, too. So that instance may abort what it has, and goes on as well (`Transaction.given_up_epochs`)."""
+    """How many transactions there were is lost, but there were at most `ONE_PHASE_MAX`: the id skips the numbers and
+    epochs of so many. All these epochs belong to the instance of the last record, for an initialisation would be in the
+    log. So that instance may abort what it has, and goes on as well (`Transaction.given_up_epochs`)."""
     transaction = step.transaction
     step.change(
         state=TransactionState.EMPTY,

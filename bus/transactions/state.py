@@ -19,8 +19,8 @@ NO_TIME = -1
 # The last epoch that a client is given, Kafka's. The end of its transaction is decided with the one after it, which is
 # the largest that a column of 16 bits holds, and completed with a new producer id.
 PRODUCER_EPOCH_MAX = 2**15 - 2
-# Of a transactional id so many transactions may be decided by the versions of their partition behind the last record in
-# the log. Were the partition gone, the id would go on behind all of them.
+# How many transactions of an id may be decided in one phase after its last record in the log. If their partition is
+# gone, the id skips the epochs of so many.
 ONE_PHASE_MAX = 1_000
 _ONE_PHASE_EPOCH_MAX = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
@@ -177,9 +177,8 @@ class AwaitingInit:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What the last record in the log says, if it is of a commit of this partition and nothing else: the next commits
-    of the partition need no record before them, because who loads that record asks the partition how far they have
-    come (`Resolve`)."""
+    """The last record in the log is a commit of this partition and nothing else. The next commits of the partition need
+    no record before them: a coordinator that loads this record asks the partition which is the last one (`Resolve`)."""
 
     partition: TransactionPartition
     number: int  # of the transaction in that record
@@ -197,8 +196,8 @@ class Transaction:
     timeout_ms: int
     state: TransactionState
     update_ms: int
-    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it. It is the
-    # epoch before, unless epochs between were given up.
+    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it. It is
+    # `producer_epoch` - 1, unless epochs in between were given up.
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID  # that of `last_producer_epoch`, if it is not `producer_id`
     # Those of an open transaction, and of a completed commit. With PrepareCommit the last sequence that is committed is
@@ -215,9 +214,9 @@ class Transaction:
     # A coordinator before may have let partitions take part under this identity, and not have had it in the log.
     may_lack_partitions: bool = False
     anchor: Anchor | None = None
-    # The log ends with an anchor, which was loaded: what was committed behind it, its partition has not yet told.
+    # The record that was loaded is an anchor, and its partition has not yet answered what was committed after it.
     is_unresolved: bool = False
-    # No transaction has this number: its partition has refused it for ever, when it told how far the id had come.
+    # No transaction has this number: its partition refuses it for ever, since it answered `Resolve`.
     skipped_number: int = -1
     # Why the last record of the id cannot be read; of the other fields only the name is certain.
     damage: str | None = None
@@ -239,9 +238,9 @@ class Transaction:
 
     @property
     def given_up_epochs(self) -> range:
-        """Epochs of `producer_id` that the instance of `last_identity`, and no other one, may have been told since. How
-        their transactions ended only the partition knew, and its topic is deleted. Empty once the next transaction has
-        begun or a producer was initialised: the instance has gone on, or another one has come."""
+        """Epochs of `producer_id` that the instance of `last_identity`, and no other, may have been given since. Only
+        the partition knew how their transactions ended, and its topic is deleted. Empty once the next transaction has
+        begun or a producer is initialised: this instance has gone on, or another one has taken the id."""
         if self.state is not TransactionState.EMPTY or self.last_producer_epoch == NO_PRODUCER_EPOCH:
             return range(0)
         has_rotated = self.previous_producer_id != NO_PRODUCER_ID
@@ -260,7 +259,7 @@ class Transaction:
 
     @property
     def last_number(self) -> int:
-        """The next transaction has the one above."""
+        """The next transaction has `last_number` + 1."""
         return max(self.number, self.skipped_number)
 
     @property
@@ -275,8 +274,8 @@ class Transaction:
         return self.open_identity == rows
 
 
-def may_be_decided_alone(transaction: Transaction, partition: TransactionPartition) -> bool:
-    """Whether the version of `partition`, which alone takes part, may decide the commit, without a record before it."""
+def may_commit_in_one_phase(transaction: Transaction, partition: TransactionPartition) -> bool:
+    """Whether the version with the rows of `partition`, the only one that takes part, may decide the commit."""
     anchor = transaction.anchor
     return (
         anchor is not None
@@ -287,5 +286,5 @@ def may_be_decided_alone(transaction: Transaction, partition: TransactionPartiti
 
 
 def has_one_phase_behind(producer_epoch: int) -> bool:
-    """Whether transactions may have been decided alone behind a record with this epoch."""
+    """Whether transactions may have been decided in one phase after a record with this epoch."""
     return producer_epoch <= _ONE_PHASE_EPOCH_MAX

@@ -67,16 +67,16 @@ class Finish:
     partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
     groups: tuple[TransactionGroup, ...]
     needs_producer_id: bool  # `Finished` has to bring a new one: the epochs of this one are used up
-    # There is no record of the decision yet: the version with the rows is the decision, and only if it comes before
-    # another coordinator has resolved the partition.
-    is_decided_there: bool = False
+    # No record has decided the commit: the version with the rows does, if it is committed before another coordinator
+    # has resolved the partition.
+    is_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask the partition which transactions of the id it has behind `number`, and have it refuse the one after them for
-    ever, which a coordinator before may have sent; answer with `Resolved`. `producer_epoch`: of the rows of
-    `number` + 1; it rises by one with each."""
+    """Ask the partition which transactions of the id it has after `number`, and have it refuse the next one for ever,
+    since an earlier coordinator may have sent that one. The answer is `Resolved`. `producer_epoch`: of the rows of
+    `number` + 1; it rises by one with each number."""
 
     transactional_id: str
     number: int

@@ -185,7 +185,7 @@ def broken_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version decides whichever partitions take part, and whatever the log ends with."""
-    monkeypatch.setattr(endings, "_is_decided_by_version", lambda transaction, pinned: True)
+    monkeypatch.setattr(endings, "_may_be_one_phase", lambda transaction, pinned: True)
 
 
 def broken_giving_up(monkeypatch: pytest.MonkeyPatch) -> None:

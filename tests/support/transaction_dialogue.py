@@ -244,5 +244,5 @@ def _wanted(notice: TransactionNotice) -> str:
         case Finish():
             verb = "apply" if notice.is_commit else "drop"
             new = ", with a new producer id" if notice.needs_producer_id else ""
-            how = " alone" if notice.is_decided_there else ""
+            how = " alone" if notice.is_one_phase else ""
             return f"{verb}{how} {who}{_shown(dict(notice.partitions))}{groups}{new}"

@@ -50,7 +50,7 @@ def encode_step(request: StepRequest) -> pb.TransactionStepRequest:
         coordinator_partition=request.coordinator_partition,
         partitions=[_encode_partition(partition, last) for partition, last in request.partitions],
         groups=map(_encode_group, request.groups),
-        is_decided_there=request.is_decided_there,
+        is_one_phase=request.is_one_phase,
     )
 
 
@@ -63,7 +63,7 @@ def step_of(message: pb.TransactionStepRequest) -> StepRequest:
         message.coordinator_partition,
         [(_partition_of(each), each.last_sequence) for each in message.partitions],
         [_group_of(group) for group in message.groups],
-        message.is_decided_there,
+        message.is_one_phase,
     )
 
 

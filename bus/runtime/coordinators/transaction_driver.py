@@ -267,7 +267,7 @@ class TransactionDriver:
                 work.coordinator_partition,
                 partitions,
                 groups,
-                is_decided_there=isinstance(notice, Finish) and notice.is_decided_there,
+                is_one_phase=isinstance(notice, Finish) and notice.is_one_phase,
             )
             requests.append((leader, kind, request))
         answers = await asyncio.gather(*(self._ask(*each) for each in requests))

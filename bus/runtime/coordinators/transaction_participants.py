@@ -47,7 +47,7 @@ class TransactionParticipants:
                 return voted if isinstance(voted, Refused) else Stepped(last_sequence=voted)
             case StepKind.APPLY:
                 written = await partition.transactions.apply(
-                    key, _transaction_of(request), last_sequence, is_decided_there=request.is_decided_there
+                    key, _transaction_of(request), last_sequence, is_one_phase=request.is_one_phase
                 )
                 if isinstance(written, Refused):
                     return written

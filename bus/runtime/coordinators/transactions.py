@@ -213,7 +213,8 @@ class TransactionCoordinator:
         if shard.refusal is not None:
             return shard.refusal
         for transaction in _unresolved_of(shard.states, traces):
-            shard.submit(DescribeTransaction(transaction.transactional_id))  # who asks again, finds it resolved
+            # Any call has the partition asked; the next look of the leader finds the id resolved.
+            shard.submit(DescribeTransaction(transaction.transactional_id))
         return needed_of(shard.states, traces)
 
     # ------------------------------------------------------------------ shards

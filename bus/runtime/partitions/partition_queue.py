@@ -103,7 +103,7 @@ class WaitingTransaction:
     batches: Sequence[RecordBatch]
     answer: asyncio.Future[ApplyResult]
     queued_ms: float | None = None  # as that of a batch
-    is_decided_there: bool = False  # its version is the decision
+    is_one_phase: bool = False  # its version is the decision
 
     @property
     def size_bytes(self) -> int:

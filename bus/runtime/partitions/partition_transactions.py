@@ -51,7 +51,7 @@ VoteResult = int | Refused
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTransactions:
-    """The last transaction of an id that is in the log, and its rows unless it is the one before that in question."""
+    """The last transaction of an id that is in the log. `rows`: None if it is before the one that was asked for."""
 
     last_number: int
     rows: TransactionWritten | None
@@ -282,14 +282,14 @@ class PartitionTransactions:
         return last
 
     async def apply(
-        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_decided_there: bool = False
+        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_one_phase: bool = False
     ) -> ApplyResult:
         """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is
-        not taken back, or as the decision itself (`is_decided_there`). Safe to repeat. What is staged of the
+        not taken back, or as the decision itself (`is_one_phase`). Safe to repeat. What is staged of the
         transaction is deleted behind it."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        written = await self._write(key, applied, last_sequence, is_decided_there=is_decided_there)
+        written = await self._write(key, applied, last_sequence, is_one_phase=is_one_phase)
         if isinstance(written, Refused):
             return written
         self._drop_later(key)
@@ -309,7 +309,7 @@ class PartitionTransactions:
         return written if found is None else TransactionWritten(found.version, found.base_offset)
 
     async def _write(
-        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_decided_there: bool
+        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_one_phase: bool
     ) -> ApplyResult:
         batches: Sequence[RecordBatch] = ()
         if not is_applied(self._table, applied):
@@ -319,12 +319,12 @@ class PartitionTransactions:
                 if not is_applied(self._table, applied):  # else the call that it repeats has ended meanwhile
                     _log.error("%s: %s cannot be applied: %s", self._name, applied, fault)
                     return self._refuse(str(fault))
-        return await self._writer.apply_transaction(applied, batches, is_decided_there=is_decided_there)
+        return await self._writer.apply_transaction(applied, batches, is_one_phase=is_one_phase)
 
     async def resolve(self, unknown: AppliedTransaction) -> ResolvedTransactions | Refused:
-        """Whether that transaction, or a later one of its id, has its rows in the log: then which is the last one. If
-        none has, an application that an earlier coordinator has sent is refused from here on. What is said once stays
-        true, so a call that comes late changes nothing. The epochs of the rows rise by one with each number."""
+        """The last transaction of the id whose rows are in the log, if that is `unknown` or a later one. Otherwise
+        `unknown` is given up by a version without rows, and an application of it is refused from then on. Safe to
+        repeat, also late: an answer stays true. The epochs of the rows rise by one with each number."""
 
         def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
             if is_applied(self._table, unknown):

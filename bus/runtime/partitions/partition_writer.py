@@ -179,15 +179,13 @@ class PartitionWriter:
         return waiting.answer
 
     def apply_transaction(
-        self, applied: AppliedTransaction, batches: Sequence[RecordBatch], *, is_decided_there: bool = False
+        self, applied: AppliedTransaction, batches: Sequence[RecordBatch], *, is_one_phase: bool = False
     ) -> asyncio.Future[ApplyResult]:
         """Commit all rows of a transaction with one version, which has the mark that it is applied. Of no effect if
         the log has that mark, or a later one of the same transactional id; without `batches`, only to learn so.
-        `is_decided_there`: the version decides, so a later mark says nothing about this transaction, and it is refused.
+        `is_one_phase`: the version decides, so a later mark says nothing about this transaction, and it is refused.
         The future never fails."""
-        waiting = WaitingTransaction(
-            applied, batches, _new_future(), self._queued_ms(), is_decided_there=is_decided_there
-        )
+        waiting = WaitingTransaction(applied, batches, _new_future(), self._queued_ms(), is_one_phase=is_one_phase)
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
             waiting.answer.set_result(refusal)
@@ -439,7 +437,7 @@ class PartitionWriter:
     def _answer_known(self, waiting: WaitingTransaction) -> bool:
         """A transaction that the log has already, or of which there is nothing to write."""
         ended = self._table.transaction_of(waiting.applied.transactional_id)
-        if is_given_up(waiting.applied, ended, is_decided_there=waiting.is_decided_there):
+        if is_given_up(waiting.applied, ended, is_one_phase=waiting.is_one_phase):
             reason = f"{waiting.applied} was given up, or later ones came: the mark is {ended}"
             _settle(waiting, self._leader.refuse(reason, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
         elif is_applied(self._table, waiting.applied):
@@ -638,10 +636,10 @@ def is_applied(table: PartitionTable, applied: AppliedTransaction) -> bool:
     return table.transaction_of(applied.transactional_id) >= applied.aborted_version
 
 
-def is_given_up(applied: AppliedTransaction, ended: int, *, is_decided_there: bool) -> bool:
-    """Whether a transaction must not be applied any more, where the log has the mark `ended` of its transactional id.
-    One that no record has decided: unless the mark is its own, a later coordinator has gone on without it."""
-    if is_decided_there:
+def is_given_up(applied: AppliedTransaction, ended: int, *, is_one_phase: bool) -> bool:
+    """Whether a transaction must not be applied any more. `ended`: the last mark of its transactional id in the log. In
+    one phase a mark that is not its own is that of a later coordinator, which has gone on without it."""
+    if is_one_phase:
         return ended >= applied.aborted_version and ended != applied.applied_version
     return ended == applied.aborted_version
 

@@ -45,8 +45,8 @@ def anchored(*, epoch: int = 0) -> TransactionBench:
     return bench
 
 
-def is_decided_there(bench: TransactionBench) -> bool:
-    return bench.last_finish.is_decided_there
+def is_one_phase(bench: TransactionBench) -> bool:
+    return bench.last_finish.is_one_phase
 
 
 def refused_code(answer: object) -> ErrorCode | None:
@@ -58,11 +58,11 @@ def refused_code(answer: object) -> ErrorCode | None:
 
 def test_first_commit_is_decided_by_a_record_and_the_next_ones_by_their_versions() -> None:
     bench = anchored()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
     logged = len(bench.rows)
     for _ in range(3):
         bench.commit_one()
-        assert is_decided_there(bench)
+        assert is_one_phase(bench)
     assert len(bench.rows) == logged
     bench.flush()
     states = [record.state.value for record in bench.records[-9:]]
@@ -73,7 +73,7 @@ def test_cluster_at_an_earlier_level_decides_by_records() -> None:
     bench = anchored()
     bench.allows_one_phase = False
     bench.commit_one()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 def test_commit_of_another_partition_is_decided_by_a_record() -> None:
@@ -81,7 +81,7 @@ def test_commit_of_another_partition_is_decided_by_a_record() -> None:
     bench.add(AUDIT)
     bench.commit()
     bench.vote()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 def test_commit_of_two_partitions_is_decided_by_a_record_and_so_is_the_next_one() -> None:
@@ -89,12 +89,12 @@ def test_commit_of_two_partitions_is_decided_by_a_record_and_so_is_the_next_one(
     bench.add(ORDERS, AUDIT)
     bench.commit()
     bench.vote()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
     bench.finish()
     bench.commit_one()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
     bench.commit_one()
-    assert is_decided_there(bench)
+    assert is_one_phase(bench)
 
 
 def test_second_partition_whose_topic_is_deleted_counts() -> None:
@@ -102,7 +102,7 @@ def test_second_partition_whose_topic_is_deleted_counts() -> None:
     bench.add(ORDERS, AUDIT)
     bench.commit()
     bench.vote(last_sequences={ORDERS: 4}, gone=frozenset({AUDIT}))
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 def test_commit_with_offsets_is_decided_by_a_record() -> None:
@@ -111,7 +111,7 @@ def test_commit_with_offsets_is_decided_by_a_record() -> None:
     bench.add_offsets(DESK)
     bench.commit()
     bench.vote()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 def test_commit_without_rows_is_decided_by_a_record() -> None:
@@ -119,7 +119,7 @@ def test_commit_without_rows_is_decided_by_a_record() -> None:
     bench.add(ORDERS)
     bench.commit()
     bench.vote(-1)
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 def test_commit_of_a_transaction_that_is_in_the_log_is_decided_by_a_record() -> None:
@@ -131,7 +131,7 @@ def test_commit_of_a_transaction_that_is_in_the_log_is_decided_by_a_record() -> 
     assert bench.known.state is TransactionState.ONGOING
     bench.commit(last_sequences={ORDERS.name: 4})
     bench.vote()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 @pytest.mark.parametrize("is_aborted", [True, False])
@@ -144,18 +144,18 @@ def test_commit_behind_an_abort_or_an_initialisation_is_decided_by_a_record(is_a
     else:
         bench.init()
     bench.commit_one()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
     bench.commit_one()
-    assert is_decided_there(bench)
+    assert is_one_phase(bench)
 
 
 def test_record_comes_after_so_many_commits_without_one() -> None:
     bench = anchored()
     for _ in range(ONE_PHASE_MAX):
         bench.commit_one()
-        assert is_decided_there(bench)
+        assert is_one_phase(bench)
     bench.commit_one()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
 
 
 @pytest.mark.parametrize(("epoch", "is_alone"), [(LAST_EPOCH - 1, True), (LAST_EPOCH, False)])
@@ -169,7 +169,7 @@ def test_last_epochs_of_a_producer_id_are_decided_by_records(epoch: int, is_alon
     bench.know_all()
     bench.commit_one()
     bench.commit_one()
-    assert is_decided_there(bench) is is_alone
+    assert is_one_phase(bench) is is_alone
 
 
 # ---------------------------------------------------------------------- while it is applied
@@ -181,7 +181,7 @@ def applied_alone() -> tuple[TransactionBench, ProducerIdentity]:
     bench.add(ORDERS)
     bench.commit()
     bench.vote()
-    assert is_decided_there(bench)
+    assert is_one_phase(bench)
     return bench, rows
 
 
@@ -203,7 +203,7 @@ def test_decision_that_came_to_the_log_meanwhile_is_carried_out() -> None:
     bench.crash()
     bench.wait(0)
     assert bench.last_finish.is_commit
-    assert not bench.last_finish.is_decided_there
+    assert not bench.last_finish.is_one_phase
     assert refused_code(bench.commit(of=rows)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     bench.finish()
     bench.resolve()
@@ -300,9 +300,9 @@ def test_first_commit_behind_a_skipped_number_is_decided_by_a_record() -> None:
     bench.resolve(1)
     bench.flush()
     bench.commit_one()
-    assert not is_decided_there(bench)
+    assert not is_one_phase(bench)
     bench.commit_one()
-    assert is_decided_there(bench)
+    assert is_one_phase(bench)
 
 
 def test_partition_of_a_deleted_topic_leaves_an_epoch_behind_all_that_may_have_been_given() -> None:

@@ -183,9 +183,9 @@ def test_earlier_level_asks_no_partition_and_allows_no_version_to_decide(is_know
 
 def test_leader_is_told_that_its_version_decides() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.begin(finish(partitions={T0: 1}, groups=(), is_decided_there=True))
+        bench.begin(finish(partitions={T0: 1}, groups=(), is_one_phase=True))
         await asyncio.sleep(1)
-        assert [request.is_decided_there for _, _, request in bench.asked] == [True]
+        assert [request.is_one_phase for _, _, request in bench.asked] == [True]
 
     run(scenario)
 

@@ -366,9 +366,9 @@ def test_version_that_decides_is_written_once_and_a_repeat_is_told_where_it_is()
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = Coordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
-        written = await transactions.apply(KEY, APPLIED, 1, is_decided_there=True)
+        written = await transactions.apply(KEY, APPLIED, 1, is_one_phase=True)
         assert written == TransactionWritten(1, 0)
-        assert await transactions.apply(KEY, APPLIED, 1, is_decided_there=True) == written
+        assert await transactions.apply(KEY, APPLIED, 1, is_one_phase=True) == written
         assert len(bench.table.commits) == 1
 
     run(scenario)
@@ -378,7 +378,7 @@ def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_f
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = Coordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
-        await transactions.apply(KEY, APPLIED, 1, is_decided_there=True)
+        await transactions.apply(KEY, APPLIED, 1, is_one_phase=True)
         following = replace(APPLIED, number=6, producer_epoch=4)
         key = StagingKey(4, 7, 4)
         await stage(bench, coordinator, 0, 1, key=key)
@@ -386,7 +386,7 @@ def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_f
         assert bench.partition.state.version == 1, "nothing is to be given up"
         assert await transactions.resolve(following) == ResolvedTransactions(5, None)
         version = bench.partition.state.version
-        late = await transactions.apply(key, following, 0, is_decided_there=True)
+        late = await transactions.apply(key, following, 0, is_one_phase=True)
         assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
         assert await transactions.resolve(following) == ResolvedTransactions(5, None)
         assert bench.partition.state.version == version, "it is given up once"
@@ -407,7 +407,7 @@ def test_call_to_resolve_that_comes_late_gives_up_nothing_of_what_has_come_since
         assert bench.partition.state.version == version
         key, last = StagingKey(4, 7, 4), replace(APPLIED, number=7, producer_epoch=4)
         await stage(bench, coordinator, 0, key=key)
-        written = await transactions.apply(key, last, 0, is_decided_there=True)
+        written = await transactions.apply(key, last, 0, is_one_phase=True)
         assert isinstance(written, TransactionWritten)
 
     run(scenario)
@@ -422,7 +422,7 @@ def test_late_application_is_refused_also_when_later_transactions_have_come() ->
         key, later = StagingKey(4, 7, 4), replace(APPLIED, number=6, producer_epoch=4)
         await stage(bench, coordinator, 0, key=key)
         assert isinstance(await transactions.apply(key, later, 0), TransactionWritten)
-        late = await transactions.apply(KEY, APPLIED, 0, is_decided_there=True)
+        late = await transactions.apply(KEY, APPLIED, 0, is_one_phase=True)
         assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
     run(scenario)
@@ -436,7 +436,7 @@ def test_application_that_waits_behind_the_one_that_resolves_is_refused() -> Non
         before = bench.append(1)
         resolving = asyncio.ensure_future(transactions.resolve(APPLIED))
         await asyncio.sleep(0.01)
-        late = asyncio.ensure_future(transactions.apply(KEY, APPLIED, 0, is_decided_there=True))
+        late = asyncio.ensure_future(transactions.apply(KEY, APPLIED, 0, is_one_phase=True))
         await asyncio.sleep(0.01)
         bench.table.gate.set()
         await before
