@@ -101,17 +101,24 @@ def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transac
         return after
     _check_change(before, after)
     is_undecided = after.state is TransactionState.ONGOING
-    is_same = after.identity == before.identity
+    may_be_told = after.identity == before.identity or _is_taken_up(before, after)
     return replace(
         after,
         vote=before.vote if is_undecided else None,
         awaiting_end=before.awaiting_end,
         awaiting_init=before.awaiting_init,
-        may_lack_partitions=before.may_lack_partitions and is_same,
+        may_lack_partitions=before.may_lack_partitions and may_be_told,
         anchor=before.anchor,
         is_unresolved=before.is_unresolved,
         skipped_number=before.skipped_number,
     )
+
+
+def _is_taken_up(before: Transaction, after: Transaction) -> bool:
+    """The partition has told of a later commit. A coordinator before has told its client the epoch that follows it, and
+    may have let partitions take part under that."""
+    is_unknown_behind = before.is_unresolved and not before.state.is_open
+    return is_unknown_behind and after.state is TransactionState.COMPLETE_COMMIT
 
 
 def _check_change(before: Transaction, after: Transaction) -> None:

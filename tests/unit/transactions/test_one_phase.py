@@ -250,6 +250,21 @@ def test_what_was_committed_behind_the_log_is_taken_up_with_its_epoch() -> None:
     assert not bench.later, "the epoch is told before it is in the log"
 
 
+@pytest.mark.parametrize("is_begun_again", [False, True])
+def test_epoch_behind_what_is_taken_up_may_lack_partitions(is_begun_again: bool) -> None:
+    """The coordinator before may have let orders-0 take part in the next transaction, which it took along."""
+    bench = anchored()
+    bench.commit_one()
+    bench.add(ORDERS)
+    bench.crash(before_all_is_logged=True)
+    bench.add(AUDIT)
+    bench.resolve(1)
+    if is_begun_again:
+        bench.add(AUDIT)
+    assert refused_code(bench.commit()) is ErrorCode.TRANSACTION_ABORTABLE
+    assert bench.known.state is TransactionState.PREPARE_ABORT
+
+
 def test_transaction_whose_application_was_on_its_way_is_aborted_and_its_number_skipped() -> None:
     bench, rows = applied_alone()
     number = bench.known.number
@@ -298,6 +313,7 @@ def test_first_commit_behind_a_skipped_number_is_decided_by_a_record() -> None:
     bench.crash(before_all_is_logged=True)
     bench.add(ORDERS)
     bench.resolve(1)
+    bench.know_all()
     bench.flush()
     bench.commit_one()
     assert not is_one_phase(bench)
