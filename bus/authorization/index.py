@@ -116,33 +116,36 @@ def index_of(acls: Iterable[AclBinding]) -> AclIndex:
 
 
 class _Copied:
+    """`_alike`: the bindings of each pattern and principal that is changed, in order. As tuples, many of them, one
+    for each host, would all be copied at each change."""
+
     def __init__(self, base: AclIndex) -> None:
         self.bindings = dict(base.bindings)
         self._by_principal = dict(base.by_principal)
+        self._alike: dict[tuple[_Pattern, str], dict[AclBinding, None]] = {}
         self._by_kind = dict(base.by_kind)
         self._own_kinds: dict[_Kind, dict[AclBinding, None]] = {}  # of `_by_kind`, those that are not the base's
         self._pattern_counts = dict(base.pattern_counts)
         self._prefix_counts = dict(base.prefix_counts)
 
     def add(self, acl: AclBinding) -> None:
-        pattern = _pattern_of(acl)
-        key = pattern, acl.principal
         self.bindings[acl] = None
-        self._by_principal[key] = (*self._by_principal.get(key, ()), acl)
+        self._those_alike(acl)[acl] = None
         self._kind(acl)[acl] = None
-        self._count(pattern, 1)
+        self._count(_pattern_of(acl), 1)
 
     def remove(self, acl: AclBinding) -> None:
-        pattern = _pattern_of(acl)
-        key = pattern, acl.principal
         del self.bindings[acl]
-        left = tuple(one for one in self._by_principal[key] if one != acl)
-        if left:
-            self._by_principal[key] = left
-        else:
-            del self._by_principal[key]
+        del self._those_alike(acl)[acl]
         self._remove_of_kind(acl)
-        self._count(pattern, -1)
+        self._count(_pattern_of(acl), -1)
+
+    def _those_alike(self, acl: AclBinding) -> dict[AclBinding, None]:
+        key = _pattern_of(acl), acl.principal
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = dict.fromkeys(self._by_principal.get(key, ()))
+        return found
 
     def _kind(self, acl: AclBinding) -> dict[AclBinding, None]:
         """The bindings of its kind, to be changed."""
@@ -165,6 +168,11 @@ class _Copied:
             _add_to(self._prefix_counts, (kind, len(name)), change)
 
     def index(self) -> AclIndex:
+        for key, acls in self._alike.items():
+            if acls:
+                self._by_principal[key] = tuple(acls)
+            else:
+                self._by_principal.pop(key, None)
         return AclIndex(self.bindings, self._by_principal, self._by_kind, self._pattern_counts, self._prefix_counts)
 
 
