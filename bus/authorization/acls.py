@@ -20,6 +20,7 @@ ANY_NAME = "*"  # as a literal name: every resource of the type
 ANY_HOST = "*"
 PRINCIPAL_TYPE = "User"
 ANY_PRINCIPAL = f"{PRINCIPAL_TYPE}:*"
+RESERVED_NAMES = ("ANONYMOUS", "*")  # of principals that mean no single user: none proves to be one of them
 NAME_BYTES_MAX = 1_024
 PRINCIPAL_BYTES_MAX = 1_024
 

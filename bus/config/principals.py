@@ -4,8 +4,9 @@ Rules are separated by commas; the first one that is about a certificate decides
 distinguished name: `RULE:pattern/replacement/` with `L` or `U` behind it for small letters or capitals, if the pattern
 matches the whole name, and `DEFAULT`, the name as it is. A slash in a pattern is written `\\/`; `$1` in a replacement
 is the first group of the pattern. `SPIFFE` is about certificates with a SPIFFE id, which is then the name, and
-`SPIFFE:domain` about those of one trust domain. Guards one promise: where a rule asks for SPIFFE ids, a certificate
-with several URIs, one of them a SPIFFE id, has no principal (X.509-SVID, section 2), even if another rule matches it.
+`SPIFFE:domain` about those of one trust domain. Guards two promises: where a rule asks for SPIFFE ids, a certificate
+with several URIs, one of them a SPIFFE id, has no principal (X.509-SVID, section 2), even if another rule matches it;
+and no certificate makes its owner `User:ANONYMOUS`, `User:*` or a user without a name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bus.authorization.acls import PRINCIPAL_TYPE, RESERVED_NAMES
 from bus.config.keys import ConfigError
 
 _TEXT = r"((?:\\.|[^\\/])*)"
@@ -92,9 +94,18 @@ class PrincipalRules:
         for rule in self._rules:
             mapped = rule.apply(shown)
             if mapped is not None:
-                return f"User:{mapped}"
+                return _principal(mapped, shown)
         uris = f" and the URI {', '.join(map(repr, shown.uris))}" if shown.uris else ""
         return NoPrincipal(f"no rule of ssl.principal.mapping.rules is about a certificate of {shown.name!r}{uris}")
+
+
+def _principal(mapped: str, shown: Certificate) -> str | NoPrincipal:
+    if mapped in RESERVED_NAMES or not mapped.strip():
+        return NoPrincipal(
+            f"ssl.principal.mapping.rules make the name {mapped!r} of a certificate of {shown.name!r}, which no single "
+            "user may have"
+        )
+    return f"{PRINCIPAL_TYPE}:{mapped}"
 
 
 def _trust_domain(uri: str) -> str | None:

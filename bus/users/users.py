@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from bus.authorization.acls import RESERVED_NAMES
 from bus.errors import ErrorCode, Refused, show_names
 from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of
 
 USERS_MAX = 100_000
 NAME_BYTES_MAX = 256
 SALT_BYTES_MIN, SALT_BYTES_MAX = 8, 128
-_RESERVED_NAMES = ("ANONYMOUS", "*")  # principals that mean something else
 
 Credentials = Mapping[str, ScramCredential]  # of one user, by mechanism; never empty
 
@@ -221,8 +221,8 @@ def fault_of_name(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
         return f"{expected}, found {_show(name)}"
     if not name.isprintable():
         return f"{expected}, found {_show(name)}"
-    if name in _RESERVED_NAMES:
-        return f"expected another name than {' and '.join(_RESERVED_NAMES)}, which mean no single user"
+    if name in RESERVED_NAMES:
+        return f"expected another name than {' and '.join(RESERVED_NAMES)}, which mean no single user"
     return None
 
 

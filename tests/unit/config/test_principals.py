@@ -35,6 +35,10 @@ def test_certificate_that_no_rule_is_about_is_nobody() -> None:
         ("RULE:.*/x/", Certificate(""), "no rule"),
         ("SPIFFE", Certificate(NAME), "no rule"),
         ("SPIFFE:bus.example", Certificate(NAME, ("spiffe://other/a",)), "and the URI 'spiffe://other/a'"),
+        ("RULE:^CN=(.*?),.*$/$1/", Certificate("CN=ANONYMOUS,O=Example"), "make the name 'ANONYMOUS' of a certificate"),
+        ("RULE:^CN=(.*?),.*$/$1/,DEFAULT", Certificate("CN=*,O=Example"), "make the name '[*]'"),
+        ("RULE:^CN=(.*?),.*$/$1/", Certificate("CN=,O=Example"), "make the name ''"),
+        ("RULE:^CN=(x)?.*$/$1/", Certificate(NAME), "make the name ''"),
     ):
         found = PrincipalRules(rules).principal_of(shown)
         assert isinstance(found, NoPrincipal)
