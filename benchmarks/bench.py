@@ -70,11 +70,10 @@ class Sizes:
     spark_triggers: int = 10
     cluster_partitions: int = 10_000
     transaction_pipeline_records: int = 20_000
-    # What is compared is a few per cent: many rounds of little time, in turns.
     acls: int = 10_000
-    acl_rounds: int = 11
-    acl_seconds: float = 2.0
-    acl_latency_records: int = 300
+    acl_rounds: int = 7
+    acl_turns: int = 20  # in each round; what is compared is a few per cent
+    acl_latency_records: int = 500
     tls_rounds: int = 5
     tls_seconds: float = 3.0
     tls_stored_records: int = 2_000_000
@@ -126,7 +125,7 @@ QUICK = Sizes(
     transaction_pipeline_records=2_000,
     acls=500,
     acl_rounds=2,
-    acl_seconds=0.5,
+    acl_turns=4,
     acl_latency_records=50,
     tls_rounds=1,
     tls_seconds=1.0,
