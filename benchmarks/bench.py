@@ -78,7 +78,7 @@ class Sizes:
     tls_seconds: float = 3.0
     tls_stored_records: int = 2_000_000
     logins: int = 1_000
-    login_rounds: int = 5
+    login_rounds: int = 4
     login_seconds: float = 15.0
     failover_partitions: int = 1_000
     failover_repeats: int = 20
