@@ -102,6 +102,8 @@ def _describe_bus_error(error: BusError) -> str:
     message = f"{error.name}: {error.message}"
     if type(error).__name__ == "UnusableConnection":
         return message  # a broker is there
+    if "no token could be obtained" in message:
+        return message  # the identity provider is not there
     if error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE) and "bus serve" not in message:
         return f"{message}; is a broker running? start one with: bus serve, or a cluster with: bus cluster up"
     if "expected an existing topic" in message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.output import LISTING_FORMATS
+from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
@@ -28,6 +30,7 @@ _Decorator = Callable[[CommandT], CommandT]
 
 # A shell waits for the answer while the user looks at the cursor.
 _COMPLETION_TIMEOUT_MS = 500
+_PROPERTY = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
 
 
 def open_admin(address: str, **configs: Any) -> Admin:
@@ -68,13 +71,26 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"expected a file with settings, found: {error}") from None
-    found = "a line without ="  # it is not repeated: it may hold a secret, or a part of one
-    pairs = parse_pairs(logical_lines(lines), "--command-config", found)
+    pairs = _parse_properties(path, lines)
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)
     others = _use_for_connections(ctx, pairs)
     if others:
         raise click.BadParameter(_not_of_connections(others))
+
+
+def _parse_properties(path: Path, lines: Iterable[str]) -> dict[str, str]:
+    """A properties file as Java reads it, but for its escapes: a name ends at the first `=`, `:` or blank. Raises
+    `click.BadParameter`, with nothing of the file in it, as that may be a password."""
+    pairs: dict[str, str] = {}
+    for number, line in logical_lines(lines):
+        found = _PROPERTY.fullmatch(line)
+        if found is None:
+            raise click.BadParameter(
+                f"{path}, line {number}: expected KEY=VALUE, found a line without =", param_hint="--command-config"
+            )
+        pairs[found[1]] = found[2]
+    return pairs
 
 
 def _take_connection_properties(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> None:
@@ -109,8 +125,14 @@ def _setting_name(name: str) -> str:
 
 
 def _not_of_connections(names: Iterable[str]) -> str:
-    known = ", ".join(name.replace("_", ".") for name in SECURITY_SETTINGS)
-    return f"expected settings of the connection, {known}, found {', '.join(names)}"
+    reasons = {name: _reason(name) for name in names}
+    found = (f"{name} ({reason})" if reason else name for name, reason in reasons.items())
+    return f"expected settings of the connection, security.protocol, ssl.* and sasl.*, found {', '.join(found)}"
+
+
+def _reason(name: str) -> str | None:
+    setting = _setting_name(name)
+    return "give --address" if setting == "bootstrap_servers" else reason_of_absence(setting)
 
 
 # Both are eager: they are looked at first, so that --address and -X win over them wherever they stand.
@@ -251,14 +273,13 @@ def _typed(text: str) -> Any:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def parse_pairs(texts: Iterable[str], option: str, found: str | None = None) -> dict[str, str]:
-    """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`. `found`: what the error says of
-    a text that is none, in place of the text."""
+def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.BadParameter(f"expected KEY=VALUE, found {found or repr(text)}", param_hint=option)
+            raise click.BadParameter(f"expected KEY=VALUE, found {text!r}", param_hint=option)
         pairs[name.strip()] = value
     return pairs
 

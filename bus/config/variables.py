@@ -103,7 +103,7 @@ def _show(names: Iterable[str]) -> str:
 def parse_properties(text: str) -> Mapping[str, str]:
     """`key=value`, or with a colon; the last one of a key counts. Lines that are neither are passed over."""
     found = {}
-    for line in logical_lines(text.splitlines()):
+    for _, line in logical_lines(text.splitlines()):
         key, separator, value = _split(line)
         if separator:
             found[key.strip()] = value.strip()
@@ -115,17 +115,19 @@ def _split(line: str) -> tuple[str, str, str]:
     return (line, "", "") if at < 0 else (line[:at], line[at], line[at + 1 :])
 
 
-def logical_lines(lines: Iterable[str]) -> list[str]:
-    """Without comments, and with lines joined that end with a backslash."""
-    found: list[str] = []
+def logical_lines(lines: Iterable[str]) -> list[tuple[int, str]]:
+    """Of a properties file of Java's, each with the number of its first line: without comments, and joined where a line
+    ends with a backslash."""
+    found: list[tuple[int, str]] = []
     is_continued = False
-    for line in map(str.strip, lines):
+    for number, line in enumerate(map(str.strip, lines), start=1):
         if is_continued:
-            found[-1] += line
+            first, before = found.pop()
+            text = before + line
         elif line and not line.startswith(("#", "!")):
-            found.append(line)
+            first, text = number, line
         else:
             continue
-        is_continued = found[-1].endswith("\\")
-        found[-1] = found[-1].removesuffix("\\")
+        is_continued = text.endswith("\\")
+        found.append((first, text.removesuffix("\\")))
     return found

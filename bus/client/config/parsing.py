@@ -17,6 +17,7 @@ from bus.client.arguments import WrongType
 from bus.client.config import consumer as consumer_config
 from bus.client.config import producer as producer_config
 from bus.client.config import values
+from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
@@ -52,12 +53,6 @@ ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
-_SASL = (
-    "a client logs in by sasl_mechanism, and sasl_username and sasl_password, or sasl_jaas_config, or what begins with "
-    "sasl_oauthbearer_"
-)
-_PEM = "keys and certificates are PEM, in files or inline: ssl_ca_location, ssl_certificate_pem, ssl_keystore_key ..."
-
 _FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
 
 # Given in place of an address that is missing.
@@ -87,24 +82,8 @@ _NOT_SUPPORTED = {
     "connections_max_idle_ms": _GRPC_SOCKETS,
     "socket_connection_setup_timeout_ms": f"{_GRPC_SOCKETS}; bound a call with request_timeout_ms",
     "socket_connection_setup_timeout_max_ms": f"{_GRPC_SOCKETS}; bound a call with request_timeout_ms",
-    "security_providers": "TLS is gRPC's own",
-    "ssl_endpoint_identification_algorithm": "the host in a certificate is always checked",
-    "enable_ssl_certificate_verification": "certificates are always verified",
-    "ssl_cipher_suites": "set the environment's GRPC_SSL_CIPHER_SUITES",
     "config_providers": "give the values themselves",
-    "oauth_cb": "give a function as sasl_oauth_token_provider",
-    "sasl_login_callback_handler_class": (
-        "leave it out: tokens come from sasl_oauthbearer_token_endpoint_url, or from sasl_oauth_token_provider"
-    ),
-    "https_ca_pem": "give a file as https_ca_location",
-    "enable_sasl_oauthbearer_unsecure_jwt": "an unsigned token proves nothing",
-    "sasl_oauthbearer_grant_type": "the grant is client_credentials, by a secret or by sasl_oauthbearer_assertion_...",
-    "sasl_oauthbearer_jwt_retriever_class": (
-        "leave it out: with sasl_oauthbearer_assertion_... a client asks by client_credentials and an assertion"
-    ),
-    "sasl_oauthbearer_extensions": "a broker ignores extensions",
 }
-_NOT_SUPPORTED_PREFIXES = {"sasl_": _SASL, "ssl_": _PEM}
 
 
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
@@ -135,9 +114,9 @@ def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
 def _unknown_config(kind: type[ClientConfig], name: str, known: list[str]) -> str:
     if name in _NOT_SUPPORTED:
         return f"{name}: {_NOT_SUPPORTED[name]}"
-    for prefix, reason in _NOT_SUPPORTED_PREFIXES.items():
-        if name.startswith(prefix):
-            return f"{name}: {reason}"
+    reason = reason_of_absence(name)
+    if reason is not None:
+        return f"{name}: {reason}"
     for other, other_name in _KINDS.items():
         if other is not kind and name in {setting.name for setting in fields(other)}:
             return f"expected a config of {_KINDS[kind]}, found {name!r}, which is one of {other_name}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bus.client.config.absent_settings import is_known_absence, reason_of_absence
 from bus.client.config.security import FILE_SETTINGS, SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.values import conflict
 from bus.config.keys import ConfigError
@@ -102,6 +103,8 @@ def _flat(where: str, table: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def _check(where: str, setting: str, key: str, value: object) -> None:
+    if is_known_absence(setting):
+        raise conflict(f"{where}: {key}: {reason_of_absence(setting)}")
     if setting not in _KNOWN:
         nearest = difflib.get_close_matches(setting, _KNOWN, n=1, cutoff=0.0)[0].replace("_", ".")
         raise conflict(

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from bus.cli.failures import describe_failure
 from bus.cli.main import cli
-from bus.cli.options import parse_properties
+from bus.cli.options import _parse_properties, parse_properties
 from bus.cli.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
@@ -162,6 +162,10 @@ def test_debug_shows_where_a_failure_comes_from() -> None:
             "NETWORK_EXCEPTION: gone; is a broker running? "
             "start one with: bus serve, or a cluster with: bus cluster up",
         ),
+        (
+            BusError(ErrorCode.NETWORK_EXCEPTION, "no token could be obtained: https://idp: refused"),
+            "NETWORK_EXCEPTION: no token could be obtained: https://idp: refused",
+        ),
         (RootInUse("in use by broker 0"), "in use by broker 0"),
         (OSError(errno.EACCES, "Permission denied", "/x"), "/x: permission denied"),
         (KeyError("a fault of the program"), None),
@@ -232,6 +236,32 @@ def test_properties_are_settings_of_the_producer_by_kafkas_names() -> None:
     unknown = run("produce", "t", "-X", "lingerms=5")
     assert unknown.exit_code == 1
     assert "the nearest one is 'linger_ms'" in unknown.output
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("bootstrap.servers=b:9094", "found bootstrap.servers (give --address)"),
+        ("ssl.ca.locaton=a.pem", "found ssl.ca.locaton (did you mean ssl_ca_location?)"),
+        ("ssl.truststore.password=hush", "found ssl.truststore.password (leave it out: a PEM file"),
+        ("sasl.kerberos.service.name=kafka", "(there is no Kerberos: take SCRAM-SHA-512"),
+        ("ssl.enabled.protocols=TLSv1.3", "(gRPC chooses among TLS 1.2 and 1.3"),
+        ("acks=all\nclient.id=x", "found acks, client.id"),
+        ("# one\nacks=\\\nall\nhush", "client.properties, line 4: expected KEY=VALUE, found a line without ="),
+    ],
+)
+def test_file_of_kafkas_clients_is_refused_with_what_to_do(lines: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(lines)
+    refused = run("topics", "list", "--command-config", str(file))
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert "hush" not in refused.stderr
+
+
+def test_property_ends_its_name_where_java_has_it() -> None:
+    lines = ["a.b = 1=2", "c: 3", "! no", "d 4", "e=", "f=g \\", " h"]
+    assert _parse_properties(Path("x"), lines) == {"a.b": "1=2", "c": "3", "d": "4", "e": "", "f": "g h"}
 
 
 def test_a_group_is_a_text_that_is_not_blank() -> None:
