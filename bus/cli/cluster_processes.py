@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,8 +16,9 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import open_admin, root_option
-from bus.config.listeners import Address
+from bus.config.listeners import PROTOCOLS, Address
 from bus.errors import BusError, RootNotUsable, count_of
+from bus.model import PLAINTEXT
 
 _PORT = 9094
 _BROKERS = 3
@@ -53,6 +55,7 @@ def broker_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
     examples="""
     bus cluster up --brokers 3
     bus cluster up --brokers 3 --root /srv/bus --port 9094 --rack a,b,c
+    bus cluster up --brokers 3 --security-protocol SSL --config tls.toml
     bus cluster up --brokers 2 --set offsets.topic.num.partitions=4
     bus cluster up
     """,
@@ -71,6 +74,14 @@ def broker_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
     help=f"Of broker 0, and one more for each next; 0: free ones.  [default: as before, else {_PORT}]",
 )
 @click.option("--rack", "racks", metavar="RACK[,RACK...]", help="Racks of the brokers, in turns.  [default: as before]")
+@click.option(
+    "--security-protocol",
+    "protocol",
+    type=click.Choice(PROTOCOLS, case_sensitive=False),
+    show_default=False,
+    help="Of the listener of each broker; its settings come by --config and --set.  "
+    f"[default: as before, else {PLAINTEXT}]",
+)
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="As of bus serve.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of bus serve; repeatable.")
 @timeout_option()
@@ -79,6 +90,7 @@ def up(
     count: int | None,
     port: int | None,
     racks: str | None,
+    protocol: str | None,
     config_file: str | None,
     settings: tuple[str, ...],
     timeout_s: float,
@@ -96,7 +108,7 @@ def up(
     absent = [broker_id for broker_id in wanted if broker_id not in running]
     options = _serve_options(config_file, settings)
     launches = {
-        broker_id: _launch_options(cluster, broker_id, port, racks.split(",") if racks else [], options)
+        broker_id: _launch_options(cluster, broker_id, port, racks.split(",") if racks else [], protocol, options)
         for broker_id in absent
     }
     if port == 0:
@@ -157,7 +169,8 @@ def kill(broker_ids: tuple[int, ...], root: str) -> None:
     for broker_id in broker_ids:
         killed = cluster.send(broker_id, signal.SIGKILL)
         cluster.wait_until_gone(broker_id, timeout_s=60)
-        click.echo(f"broker {broker_id}: killed (pid {killed.pid}); start it again with: bus cluster up", err=True)
+        how = "with: bus cluster up" if cluster.launch_options(broker_id) is not None else "as it was started before"
+        click.echo(f"broker {broker_id}: killed (pid {killed.pid}); start it again {how}", err=True)
 
 
 @click.command(
@@ -256,7 +269,12 @@ def _serve_options(config_file: str | None, settings: Sequence[str]) -> tuple[st
 
 
 def _launch_options(
-    cluster: LocalCluster, broker_id: int, port: int | None, racks: Sequence[str], options: tuple[str, ...]
+    cluster: LocalCluster,
+    broker_id: int,
+    port: int | None,
+    racks: Sequence[str],
+    protocol: str | None,
+    options: tuple[str, ...],
 ) -> LaunchOptions:
     """What was not said now is as it was when the broker was started before, or the one with the lowest id."""
     before = cluster.launch_options(broker_id)
@@ -267,6 +285,7 @@ def _launch_options(
         before.port if port is None and before is not None else (port or 0) + broker_id,
         racks[broker_id % len(racks)] if racks else before.rack if before is not None else None,
         options if options or before is None else before.options,
+        protocol or (before.protocol if before is not None else PLAINTEXT),
     )
 
 
@@ -276,7 +295,7 @@ def _with_free_ports(launches: dict[int, LaunchOptions]) -> dict[int, LaunchOpti
         for probe in probes:
             probe.bind((HOST, 0))
         return {
-            broker_id: LaunchOptions(probe.getsockname()[1], launch.rack, launch.options)
+            broker_id: replace(launch, port=probe.getsockname()[1])
             for probe, (broker_id, launch) in zip(probes, launches.items(), strict=True)
         }
     finally:

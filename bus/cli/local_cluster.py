@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bus.cli.failures import Failure
-from bus.model import RunningBroker
+from bus.model import PLAINTEXT, RunningBroker
 
 HOST = "127.0.0.1"
 _POLL_S = 0.05
@@ -35,6 +35,14 @@ class LaunchOptions:
     port: int
     rack: str | None
     options: tuple[str, ...]  # of `bus serve`, beside those that follow from the rest
+    protocol: str = PLAINTEXT  # of its one listener
+
+    @property
+    def listen_options(self) -> tuple[str, str]:
+        address = f"{HOST}:{self.port}"
+        return (
+            ("--listen", address) if self.protocol == PLAINTEXT else ("--set", f"listeners={self.protocol}://{address}")
+        )
 
 
 class LocalCluster:
@@ -119,7 +127,8 @@ class LocalCluster:
         """Of its last start by this program; None if there was none."""
         try:
             saved = json.loads(self._options_path(broker_id).read_text("utf-8"))
-            return LaunchOptions(int(saved["port"]), saved["rack"], tuple(map(str, saved["options"])))
+            protocol = str(saved.get("protocol", PLAINTEXT))  # there is none of an earlier version
+            return LaunchOptions(int(saved["port"]), saved["rack"], tuple(map(str, saved["options"])), protocol)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -139,7 +148,7 @@ class LocalCluster:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "bus", "serve", "--root", str(self.root), "--broker-id", str(broker_id)),
-                    *("--listen", f"{HOST}:{launch.port}", *rack, *launch.options),
+                    *(*launch.listen_options, *rack, *launch.options),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

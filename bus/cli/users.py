@@ -46,7 +46,7 @@ def _root_option(command: CommandT) -> CommandT:
     return click.option(
         "--root",
         metavar="FOLDER",
-        help="Change the root itself in place of asking a broker, whether one runs or not; needs the broker's rights "
+        help="Use the root itself in place of asking a broker, whether one runs or not; needs the broker's rights "
         "to its files.",
     )(command)
 
