@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bus.authorization.acls import check_principal
+from bus.authorization.acls import PRINCIPAL_TYPE, check_principal
 from bus.authorization.decisions import AclPolicy
 from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import (
@@ -51,6 +51,7 @@ from bus.config.listener_overrides import (
     settings_of_listener,
 )
 from bus.config.listeners import (
+    SSL_KEY_SETTINGS,
     HostPort,
     Listener,
     check_guarded,
@@ -65,7 +66,7 @@ from bus.config.principals import PrincipalRules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
 from bus.config.variables import PROVIDERS, Resolved, resolve
-from bus.model import SSL, KeyFiles, NameChanges
+from bus.model import SSL, TLS_PROTOCOLS, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url, shown_url
 from bus.sasl import MECHANISMS, OAUTHBEARER
@@ -436,6 +437,12 @@ class BrokerConfig:
     @property
     def broker_login(self) -> tuple[str, str]:
         """Name and password by which this broker logs in at others. Raises `ConfigError`, without anything secret."""
+        if not self._between_brokers.sasl_jaas_config:
+            raise ConfigError(
+                f"{JAAS}: expected a line of JAAS with the name and password by which brokers log in at one another at "
+                f"the listener {self.inter_broker_listener.name}: ScramLoginModule required "
+                'username="u" password="p"; found none'
+            )
         options = self._between_brokers._jaas_options()
         if not options.get("username") or not options.get("password"):
             raise ConfigError(f"{JAAS}: expected a username and a password")
@@ -710,9 +717,25 @@ def _check_listeners(config: BrokerConfig) -> None:
         is_insecure_allowed=config.allow_insecure_listeners,
     )
     config.key_files  # noqa: B018  raises
+    _check_tls_use(config)
     _check_logins(config)
     for listener in serving:
         PrincipalRules(config.of_listener(listener).ssl_principal_mapping_rules)
+
+
+def _check_tls_use(config: BrokerConfig) -> None:
+    """Certificates that no listener shows, or asks clients for, would leave an operator believing that there is TLS."""
+    given = [name for name in SSL_KEY_SETTINGS if getattr(config, field_name(name))]
+    protocols = {one.protocol for one in config.serving_listeners}
+    if config.ssl_client_auth == "required" and SSL not in protocols:
+        raise ConfigError(f"ssl.client.auth: expected a listener of the protocol {SSL} beside it, {_found(protocols)}")
+    if given and not protocols & set(TLS_PROTOCOLS):
+        expected = " or ".join(TLS_PROTOCOLS)
+        raise ConfigError(f"{given[0]}: expected a listener of the protocol {expected} beside it, {_found(protocols)}")
+
+
+def _found(protocols: Iterable[str]) -> str:
+    return f"as listeners=SSL://HOST:PORT; found {', '.join(sorted(protocols))}"
 
 
 def _check_authorizer(config: BrokerConfig) -> None:
@@ -729,6 +752,8 @@ def _parse_principals(text: str) -> frozenset[str]:
         refused = check_principal(principal)
         if refused is not None:
             raise ConfigError(f"super.users: {refused.message}")
+        if f",{PRINCIPAL_TYPE}:" in principal.replace(" ", ""):
+            raise ConfigError(f"super.users: expected semicolons between principals, found {principal!r}")
     return frozenset(principals)
 
 

@@ -67,7 +67,7 @@ class OneOf:
         return value in self.choices
 
     def __str__(self) -> str:
-        return f"one of {', '.join(self.choices)}"
+        return f"one of {', '.join(choice or 'nothing' for choice in self.choices)}"
 
 
 @dataclass(frozen=True, slots=True)

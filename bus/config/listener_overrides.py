@@ -95,7 +95,10 @@ def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, C
     mechanism, key = _split_mechanism(name.removeprefix(_prefix_of(listener)))
     protocols = LISTENER_KEYS.get(key)
     if protocols is None:
-        raise ConfigError(f"{name}: {_why_not(key, keys)}; a listener has {', '.join(LISTENER_KEYS)}")
+        raise ConfigError(
+            f"{name}: {_why_not(key, keys)}; a listener has keys that begin with ssl. or sasl., {SESSION_LIFE} and "
+            "https.ca.location"
+        )
     if listener.protocol not in protocols:
         raise ConfigError(
             f"{name}: expected a listener of the protocol {' or '.join(protocols)}, found {listener.protocol}"

@@ -256,7 +256,8 @@ def _protocol(name: str, protocol_of: Mapping[str, str]) -> str:
     if name in protocol_of:
         raise ConfigError(f"listener {name}: expected a protocol of {_show(PROTOCOLS)}, found {protocol!r}")
     raise ConfigError(
-        f"listener {name}: expected its protocol in listener.security.protocol.map, as {name}:{PROTOCOLS[0]}"
+        f"listener {name}: expected its protocol in listener.security.protocol.map, one of "
+        f"{_show(f'{name}:{one}' for one in PROTOCOLS)}"
     )
 
 

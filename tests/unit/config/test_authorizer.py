@@ -36,6 +36,10 @@ def test_what_no_acl_names_may_be_left_open() -> None:
         ({"super.users": "User:root"}, "super.users: expected authorizer.class.name=acl beside it, found none"),
         ({"allow.everyone.if.no.acl.found": "true"}, "expected authorizer.class.name=acl beside it, found none"),
         (
+            {"authorizer.class.name": "acl", "super.users": "User:CN=a,O=x, User:CN=b"},
+            "super.users: expected semicolons between principals, found 'User:CN=a,O=x, User:CN=b'",
+        ),
+        (
             {"authorizer.class.name": "acl", "super.users": "root"},
             "super.users: expected a principal User:<name>, found 'root'",
         ),

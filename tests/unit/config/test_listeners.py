@@ -146,6 +146,11 @@ BOTH = TLS | {"ssl.keystore.location": "both.pem"}
         (BOTH, r"ssl.truststore.location or ssl.truststore.certificates: expected the authorities .*; found none"),
         (BOTH | {"ssl.client.auth": "requested"}, r"ssl.client.auth: expected string \(one of none, required\)"),
         (BOTH | {"ssl.keystore.type": "JKS"}, r"ssl.keystore.type: expected string \(one of PEM\), found 'JKS'"),
+        (
+            {"ssl.certificate.location": "c", "ssl.key.location": "k"},
+            "^ssl.certificate.location: expected a listener of the protocol SSL or SASL_SSL .*found PLAINTEXT$",
+        ),
+        ({"ssl.client.auth": "required"}, "^ssl.client.auth: expected a listener of the protocol SSL beside it"),
         ({"ssl.principal.mapping.rules": "x"}, r"ssl.principal.mapping.rules: expected DEFAULT, .* or RULE"),
     ],
 )
@@ -279,7 +284,7 @@ def test_settings_of_listeners_are_read_from_a_file_and_overridden(tmp_path: Pat
         (
             "listener.name.clients.num.partitions",
             "1",
-            "num.partitions is a setting of the whole broker; a listener has ssl.keystore.location, ",
+            "num.partitions is a setting of the whole broker; a listener has keys that begin with ssl. or sasl., ",
         ),
         (
             "listener.name.clients.ssl.client.auht",
