@@ -249,7 +249,9 @@ def check(
     decides it. Ends with 1 if not."""
     kind = _RESOURCE_TYPES[resource_type]
     if (name is None) is not (kind is _Type.CLUSTER):
-        raise click.UsageError(f"expected {'no name' if name else 'a name'} with {resource_type}, found {name!r}")
+        raise click.UsageError(
+            f"expected {'no name' if name else 'a name'} with {resource_type}, found {repr(name) if name else 'none'}"
+        )
     who = principal if ":" in principal else f"User:{principal}"
     resource = AclResource(kind, name or CLUSTER_NAME)
     with open_admin(address) as admin:

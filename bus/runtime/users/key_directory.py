@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bus.errors import count_of
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.tasks import TaskScope
 from bus.users.signing_keys import NO_KEYS, KeySetError, SigningKeys, parse_key_set
@@ -119,5 +120,5 @@ class KeyDirectory:
     def _note_success(self, keys: SigningKeys) -> None:
         if self._shown_failure or keys.by_id.keys() != self.keys.by_id.keys():
             ignored = f", {keys.ignored} others are for other purposes" if keys.ignored else ""
-            _log.info("read %d signing keys at %s%s", len(keys), self._where, ignored)
+            _log.info("read %s at %s%s", count_of(len(keys), "signing key"), self._where, ignored)
         self._shown_failure = ""

@@ -101,8 +101,8 @@ def test_a_provider_that_is_away_is_asked_with_growing_pauses_and_its_keys_stay(
     ]
     assert "the 1 read before stay" in warnings[0]
     assert [record.message for record in caplog.records if record.levelno == logging.INFO] == [
-        "read 1 signing keys at the provider",
-        "read 1 signing keys at the provider",
+        "read 1 signing key at the provider",
+        "read 1 signing key at the provider",
     ]
 
 
