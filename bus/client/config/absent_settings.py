@@ -31,8 +31,8 @@ _REASONS = {
     ),
     "security_providers": "TLS is gRPC's own",
     "ssl_endpoint_identification_algorithm": "the host in a certificate is always checked",
-    "ssl_keystore_password": "leave it out: a PEM file has none; the password of the key is ssl_key_password",
-    "ssl_truststore_password": "leave it out: a PEM file of certificates has none",
+    "ssl_keystore_password": "keys and certificates are PEM: the password of a key is ssl_key_password",
+    "ssl_truststore_password": "keys and certificates are PEM, and a file of certificates has no password",
 }
 _REASONS_BY_PREFIX = {
     "sasl_kerberos_": ABSENT_MECHANISMS["GSSAPI"],

@@ -243,7 +243,7 @@ def test_properties_are_settings_of_the_producer_by_kafkas_names() -> None:
     [
         ("bootstrap.servers=b:9094", "found bootstrap.servers (give --address)"),
         ("ssl.ca.locaton=a.pem", "found ssl.ca.locaton (did you mean ssl_ca_location?)"),
-        ("ssl.truststore.password=hush", "found ssl.truststore.password (leave it out: a PEM file"),
+        ("ssl.truststore.password=hush", "found ssl.truststore.password (keys and certificates are PEM"),
         ("sasl.kerberos.service.name=kafka", "(there is no Kerberos: take SCRAM-SHA-512"),
         ("ssl.enabled.protocols=TLSv1.3", "(gRPC chooses among TLS 1.2 and 1.3"),
         ("acks=all\nclient.id=x", "found acks, client.id"),

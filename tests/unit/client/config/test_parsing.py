@@ -119,7 +119,7 @@ def test_transactions_need_an_identity_of_their_own_and_idempotence(configs: dic
         ("interceptor_classes", "as interceptors"),
         ("metric_reporters", "metrics()"),
         ("sasl_kerberos_service_name", "there is no Kerberos"),
-        ("ssl_keystore_password", "leave it out: a PEM file has none"),
+        ("ssl_keystore_password", "keys and certificates are PEM"),
     ],
 )
 def test_config_of_kafka_without_a_meaning_here_is_refused_with_the_reason(name: str, reason: str) -> None:

@@ -146,7 +146,7 @@ def test_both_spellings_mean_the_same(kind: Any, given: dict[str, str], files: K
         ({**OAUTH, "sasl_oauth_token_provider": "f"}, "expected a function, .*found another value"),
         ({**OAUTH, "oauth_cb": print}, "give a function as sasl_oauth_token_provider"),
         ({"https_ca_location": "ca.pem"}, "https_ca_location: expected sasl_mechanism=OAUTHBEARER beside it"),
-        ({"ssl_truststore_password": "x"}, "ssl_truststore_password: leave it out: a PEM file"),
+        ({"ssl_truststore_password": "x"}, "ssl_truststore_password: keys and certificates are PEM"),
         ({"ssl_endpoint_identification_algorithm": ""}, "the host in a certificate is always checked"),
     ],
 )
