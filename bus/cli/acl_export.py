@@ -166,26 +166,26 @@ def s3_policy(grants: Grants, location: str, *, tables_only: bool) -> str:
     bucket, prefix = parse_s3_location(location)
     statements: list[Any] = []
     for target, topics in grants.readers.items():
-        keys = [key_of(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else with_metadata(topics))]
-        marker = [] if tables_only else [key_of(prefix, MARKER)]
+        keys = [s3_key(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else with_metadata(topics))]
+        marker = [] if tables_only else [s3_key(prefix, MARKER)]
         statements.append(_statement("Allow", target, "s3:GetObject", [f"{bucket}/{key}" for key in (*keys, *marker)]))
         listing = _statement("Allow", target, "s3:ListBucket", [bucket])
         statements.append({**listing, "Condition": {"StringLike": {"s3:prefix": keys}}})
     for target, topics in grants.denied.items():
-        keys = [key_of(prefix, f"topics/{topic}/*") for topic in topics]
+        keys = [s3_key(prefix, f"topics/{topic}/*") for topic in topics]
         statements.append(_statement("Deny", target, "s3:GetObject", [f"{bucket}/{key}" for key in keys]))
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
 
 
 def parse_s3_location(location: str) -> tuple[str, str]:
-    """The ARN of the bucket, and what the keys of the root begin with. Raises `Failure`."""
+    """The ARN of the bucket, and the prefix of the keys of the root, without slashes at its ends. Raises `Failure`."""
     parsed = _S3_LOCATION.fullmatch(location)
     if parsed is None:
         raise Failure(f"expected --root s3://<bucket>/<prefix>, found {location!r}")
     return f"arn:aws:s3:::{parsed[1]}", parsed[2].removeprefix("/")
 
 
-def key_of(prefix: str, name: str) -> str:
+def s3_key(prefix: str, name: str) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 

@@ -25,7 +25,6 @@ from bus.authorization.acls import (
 from bus.authorization.decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
 from bus.authorization.file_readers import plan_file_readers
 from bus.authorization.index import index_of
-from bus.cli.acl_check import check_files, open_topic
 from bus.cli.acl_export import (
     GrantPlan,
     Grants,
@@ -41,6 +40,7 @@ from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
 from bus.cli.policy_check import PolicyCheck
+from bus.cli.posix_check import check_files, find_open_topic
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -154,7 +154,7 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
             first = of_resource[0]
             match = PatternMatch(first.pattern_type.value)
             _write_current(admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match)))
-        topic = open_topic(admin.describe_cluster().root_url)
+        topic = find_open_topic(admin.describe_cluster().root_url)
     if topic is not None:
         click.echo(
             f"note: every user of this machine may read the files of topic {topic}, whatever ACLs say; "

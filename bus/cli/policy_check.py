@@ -1,9 +1,9 @@
-"""Whether the policy of a bucket lets read the files of topics those to whom ACLs allow it, and no one else.
+"""Whether the policy of a bucket allows the readers that ACLs allow to read the files of topics, and no others.
 
-Compares the document alone: what roles have by policies of their own, access points or block public access is not in
-it. Guards one promise: a right that the policy gives under a condition counts as given where it is too much, and as
-missing where it is needed; a denial under a condition (unless by TLS, for example) counts as none; and a statement that
-is not understood is told.
+Compares the document alone: policies of roles, access points and block public access are not in it. Guards one promise,
+that no difference is missed for want of knowledge: a right under a condition counts as given where it would be too
+much, and as missing where it is needed; a denial under a condition (unless by TLS, for example) counts as none; and a
+statement that is not understood is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.cli.acl_export import MARKER, Grants, key_of, parse_s3_location, with_metadata
+from bus.cli.acl_export import MARKER, Grants, parse_s3_location, s3_key, with_metadata
 from bus.cli.failures import Failure
 
 _GET, _LIST = "s3:GetObject", "s3:ListBucket"
@@ -57,14 +57,14 @@ class PolicyCheck:
         self._statements, self._not_compared = _parse(document)
 
     def differences(self, grants: Grants, topics: Iterable[str], *, tables_only: bool) -> Iterator[str]:
-        """A line for each."""
+        """A line for each difference, by topic and principal, and for each statement that is not understood."""
         yield from self._not_compared
         asked_for = {name: set(of if tables_only else with_metadata(of)) for name, of in grants.readers.items()}
         for name in asked_for:
-            if not tables_only and not self._is_given(name, _GET, f"{self._bucket}/{key_of(self._prefix, MARKER)}"):
-                yield f"{name}: expected {_GET} on {key_of(self._prefix, MARKER)}, found none"
+            if not tables_only and not self._is_given(name, _GET, f"{self._bucket}/{s3_key(self._prefix, MARKER)}"):
+                yield f"{name}: expected {_GET} on {s3_key(self._prefix, MARKER)}, found none"
         for topic in sorted(topics):
-            key = f"{self._bucket}/{key_of(self._prefix, f'topics/{topic}/')}"
+            key = f"{self._bucket}/{s3_key(self._prefix, f'topics/{topic}/')}"
             for name, wanted in asked_for.items():
                 yield from self._missing(name, key) if topic in wanted else ()
             for name in self._principals(grants):

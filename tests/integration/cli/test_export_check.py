@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
-from bus.cli import acl_check
-from bus.cli.acl_check import check_files
+from bus.cli import posix_check
 from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.main import cli
+from bus.cli.posix_check import check_files
 from bus.cli.posix_rights import Reader, Rights
 from bus.config.broker import BrokerConfig
 from tests.support.acls import allow
@@ -136,9 +136,9 @@ def test_a_named_user_of_a_group_that_may_read_is_no_stranger(root: Path, monkey
         grant(root / "topics" / topic, {STAFF: READ, ALICE: READ})
     grants = Grants({STAFF: ["orders"]}, {}, [])
     assert any(line.startswith(ALICE) for line in differences(root, grants))
-    find = acl_check.find_reader
+    find = posix_check.find_reader
     member = Reader(ALICE, 45678, frozenset([45680]))
-    monkeypatch.setattr(acl_check, "find_reader", lambda name: member if name == ALICE else find(name))
+    monkeypatch.setattr(posix_check, "find_reader", lambda name: member if name == ALICE else find(name))
     assert differences(root, grants) == []
 
 
@@ -210,14 +210,14 @@ def test_a_file_of_another_owner_is_told_unless_that_is_a_broker(root: Path) -> 
 def test_what_goes_meanwhile_and_links_are_no_difference(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "topics" / "orders" / "0"
     (folder / "link").symlink_to("part.parquet")
-    look = acl_check.rights_of
+    look = posix_check.rights_of
 
     def rights_of(path: Path) -> Rights:
         if path.name == "part.parquet":
             path.unlink(missing_ok=True)
         return look(path)
 
-    monkeypatch.setattr(acl_check, "rights_of", rights_of)
+    monkeypatch.setattr(posix_check, "rights_of", rights_of)
     assert differences(root, ASKED_FOR) == []
     assert not (folder / "part.parquet").exists()
 

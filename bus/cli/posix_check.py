@@ -1,9 +1,9 @@
 """Whether the files of topics may be read by those to whom ACLs allow it, and by no one else: the rights in force on a
 local root, compared with what `bus acls export` grants.
 
-Guards two promises: a reader that ACLs ask for and that cannot read, or will not read what comes, is told; and so is
-anyone who may read a topic although no ACL allows it, or who may write to its files. The owner and the group of the
-root are the broker's: they may read all of it, and are not compared.
+Guards two promises. Every reader that ACLs allow and that cannot read the files of a topic, or those that come later,
+is reported. So is every user and group that may read them although no ACL allows it, or that may write to them. The
+owner and the group of the root are the broker's: they may read all of it, and are not compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_files(
         raise Failure(f"{error.filename}: {error.strerror}; run this as the owner of the root") from None
 
 
-def open_topic(root: str) -> str | None:
+def find_open_topic(root: str) -> str | None:
     """A topic that every user of this machine may read, whatever ACLs say. None: there is none, or the root is not on
     this machine, or cannot be looked at."""
     folder = Path(root)
@@ -102,7 +102,7 @@ def _is_asked_for(topic: str, name: str, grants: Grants, tables_only: bool) -> b
 
 
 def _check_way(folder: Path, readers: Sequence[Reader], tables_only: bool) -> Iterator[str]:
-    """To the topics, from the root on."""
+    """Whether the readers get from the root to the topics."""
     needed = [(folder, SEARCH, "search"), (folder / "topics", SEARCH, "search")]
     if not tables_only:
         needed.append((folder / MARKER, READ, "read"))
@@ -203,7 +203,7 @@ class _TopicCheck:
 
 
 def _rights_to_what_comes(default: Rights | None, root: Rights) -> Rights:
-    """The broker, who has the root, makes files with the mode 0640 and folders with 0750, whatever the default."""
+    """The broker, which owns the root, makes files with the mode 0640 and folders with 0750, whatever the default."""
     if default is None:
         return Rights(root.owner_id, root.group_id, READ | SEARCH, READ | SEARCH, 0)
     mask = default.mask & (READ | SEARCH)
