@@ -18,14 +18,14 @@ _PREFIX = "sasl_oauthbearer_assertion_"
 _FILE = f"{_PREFIX}file"
 _KEY_FILE = f"{_PREFIX}private_key_file"
 _KEY_PEM = f"{_PREFIX}private_key_pem"
-_TEMPLATES = (f"{_PREFIX}template_file", f"{_PREFIX}jwt_template_file")
+TEMPLATE_SETTINGS = (f"{_PREFIX}template_file", f"{_PREFIX}jwt_template_file")
 # Each of them is what an assertion is or is made from.
 ASSERTION_SOURCES = (_FILE, _KEY_FILE, _KEY_PEM)
 _MADE_WITH = (
     f"{_PREFIX}private_key_passphrase",
     f"{_PREFIX}algorithm",
     *(f"{_PREFIX}claim_{claim}" for claim in ("aud", "iss", "sub", "exp_seconds", "nbf_seconds", "jti_include")),
-    *_TEMPLATES,
+    *TEMPLATE_SETTINGS,
 )
 ASSERTION_SETTINGS = (*ASSERTION_SOURCES, *_MADE_WITH)
 
@@ -76,7 +76,7 @@ def check_assertion(config: AssertionConfig, used: Collection[str]) -> None:
     if useless and sources != [_KEY_FILE] and sources != [_KEY_PEM]:
         found = f"found {sources[0]}" if sources else "found none"
         raise conflict(f"{useless[0]}: expected {_KEY_FILE} or {_KEY_PEM} beside it, {found}")
-    templates = [name for name in _TEMPLATES if getattr(config, name)]
+    templates = [name for name in TEMPLATE_SETTINGS if getattr(config, name)]
     if len({getattr(config, name) for name in templates}) > 1:
         raise conflict(f"expected {templates[0]} or {templates[1]}, which mean the same, found two files")
 
@@ -98,7 +98,7 @@ def assertion_of(config: AssertionConfig, client_id: str, endpoint: str) -> Asse
         key_file=_path(config.sasl_oauthbearer_assertion_private_key_file),
         key_pem=config.sasl_oauthbearer_assertion_private_key_pem,
         passphrase=config.sasl_oauthbearer_assertion_private_key_passphrase,
-        template_file=_path(next(filter(None, (getattr(config, name) for name in _TEMPLATES)), "")),
+        template_file=_path(next(filter(None, (getattr(config, name) for name in TEMPLATE_SETTINGS)), "")),
         algorithm=config.sasl_oauthbearer_assertion_algorithm,
         issuer=issuer,
         subject=subject,

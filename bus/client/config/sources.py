@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bus.client.config.assertions import ASSERTION_SETTINGS, ASSERTION_SOURCES
+from bus.client.config.assertions import ASSERTION_SETTINGS, ASSERTION_SOURCES, TEMPLATE_SETTINGS
 from bus.client.config.profiles import Profile, default_path, load_profile, warn_of_readers
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
@@ -57,7 +57,7 @@ _HIDES: Mapping[str, frozenset[str]] = {
 }
 
 # Each names a file that holds nothing but a secret.
-_SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_file") and "template" not in name)
+_SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_file")) - {*TEMPLATE_SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
