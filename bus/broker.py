@@ -46,7 +46,7 @@ from bus.runtime.coordinators.transaction_link import Transactions, new_transact
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.pauses import tell_pauses
+from bus.runtime.pauses import warn_of_pauses
 from bus.runtime.tasks import TaskScope
 from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.users.user_directory import UserDirectory
@@ -359,7 +359,7 @@ class Broker:
 
 
 def warnings_of_access(config: BrokerConfig, *, has_acls: bool) -> list[str]:
-    """Of an authorizer that hardly is what was meant; none without one."""
+    """About an authorizer whose settings are probably a mistake; empty without an authorizer."""
     policy = config.acl_policy
     if policy is None:
         return []
@@ -462,7 +462,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
     gc.freeze()
-    pauses = loop.create_task(tell_pauses())
+    pauses = loop.create_task(warn_of_pauses())
     try:
         unfenced = loop.create_task(broker.wait_until_unfenced())
         signalled, lost = loop.create_task(stopping.wait()), loop.create_task(broker.wait_root_lost())

@@ -1,8 +1,8 @@
 """A private key, its certificates and those that are trusted, as PEM in files or settings: read, checked, read again.
 
 Guards two promises: what is given out belongs together and is valid at that time, and files that were changed to
-something else (half written, another key, expired) leave what was read before in use; a change of files gives nobody
-another name, unless that is allowed. Nothing of a key is in an error, a `repr` or the log.
+something else (half written, another key, expired) leave what was read before in use; and a certificate with other
+names than the one in use is refused, unless they may change. Nothing of a key is in an error, a `repr` or the log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_key_material(files: KeyFiles, now: datetime) -> KeyMaterial:
 
 class WatchedKeyMaterial:
     """`current` is always material that was valid when it was read; `look` reads the files again if they were changed.
-    `may_change`: what the names may become by that. Safe to use from several threads."""
+    `may_change`: which names a certificate in changed files may give up. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class WatchedKeyMaterial:
                 _log.info("certificates were changed: new connections use %s", self._files.certificate)
 
     def _check_names(self, found: CertificateNames | None) -> None:
-        """Raises `KeyMaterialFault` for names that a reload may not give."""
+        """Raises `KeyMaterialFault` if names are lost that may not change."""
         held = self.current.names
         if held is None or found is None:
             return

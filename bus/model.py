@@ -168,8 +168,8 @@ class KeyFiles:
 
 @dataclass(frozen=True, slots=True)
 class NameChanges:
-    """Which names a certificate may lose while it is in use, by another one in its file: its subject, its alternative
-    names (KIP-978). Alternative names may always be added."""
+    """Which names may change when another certificate takes the place of the one in use: the subject, alternative names
+    (KIP-978). Alternative names may always be added."""
 
     of_subject: bool = False
     of_alternatives: bool = False

@@ -1,7 +1,7 @@
-"""Denials that repeat, so that who may do nothing floods neither the log nor the audit.
+"""Counts denials that repeat, so that a principal without permissions floods neither the log nor the audit.
 
-Guards two promises: the first denial of a principal, operation and resource type in an interval is told at once, and
-so are those of some other names of resources; and all that are not told are counted. Memory is bounded: names are kept
+Guards two promises: of each principal, operation and resource type the first denial of each of the first
+`NAMES_TOLD_MAX` names in an interval is reported at once; and all others are counted. Memory is bounded: names are kept
 as hashes. Knows no time: an interval ends with `take`.
 """
 
@@ -27,7 +27,7 @@ class DenialCounts(Generic[ValueT]):
         self._lost = 0
 
     def add(self, kind: DenialKind, name: str, value: ValueT) -> bool:
-        """Whether it is to be told at once; it is counted otherwise. `name`: of the resource."""
+        """True: report it at once. False: it was counted. `name`: of the resource."""
         told = self._told.get(kind)
         if told is None:
             if len(self._told) >= DENIAL_KINDS_MAX:
@@ -46,7 +46,8 @@ class DenialCounts(Generic[ValueT]):
         return not self._told
 
     def take(self) -> tuple[list[ValueT], int]:
-        """What was counted, one value for each kind, and the number of denials of too many kinds. Then it is empty."""
+        """End the interval. Returns what was counted, one value for each kind, and the number of denials that found no
+        room because there were too many kinds."""
         counted, lost = list(self._counted.values()), self._lost
         self._told.clear()
         self._counted.clear()

@@ -32,7 +32,7 @@ class AuditTrail:
         self._lost = 0
 
     def add_denial(self, event: AuditEvent) -> None:
-        """A row of its own, or one of many, which is counted."""
+        """A row of its own, or counted with others if it repeats (denials.py)."""
         event = cut(event)
         if self._denials_since_ms is None:
             self._denials_since_ms = event.time_ms
@@ -40,8 +40,7 @@ class AuditTrail:
             self.add(event)
 
     def add(self, event: AuditEvent) -> None:
-        """A row of its own. As many logins may fail as callers like, and denials are many if principals are: they crowd
-        out no change."""
+        """A row of its own. Failed logins and denials may be any number; they take no room that is kept for changes."""
         is_change = event.kind is AuditKind.CHANGE
         if len(self._rows) >= (ROWS_MAX + GRANTS_MAX + CHANGES_MAX if is_change else ROWS_MAX):
             self._lost += 1
@@ -94,7 +93,7 @@ class AuditTrail:
 
 
 def _merge(known: AuditEvent, event: AuditEvent) -> AuditEvent:
-    """Names and calls that differ are left out."""
+    """One row for both: resource, call and rule are empty where they differ."""
     return replace(
         known,
         time_ms=event.time_ms,

@@ -261,8 +261,8 @@ class LoginApi:
     def finish(
         self, proof: Proof, authorization: str | None, caller: Caller, lifetime_ms: int
     ) -> LoginAnswer | Refused:
-        """After a successful proof: a new session, or the session of `authorization`, extended. A token there is no
-        session, and is not accepted for longer because of a later one."""
+        """After a successful proof: a new session, or the session of `authorization`, extended. If `authorization` is a
+        token, a new session: a later token does not make an earlier one valid for longer."""
         session = _session_of(authorization)
         held = None if session is None else self._table.find(_session_key(session, caller))
         if session is not None and held is not None:

@@ -12,8 +12,8 @@ from bus.oauth.urls import DocumentUrl
 
 @dataclass(frozen=True, slots=True)
 class AssertionSettings:
-    """What a client shows in place of a secret. Either `file`, which has it ready made, or `key_file` or `key_pem`, by
-    which one is made for each token. `life_s`, `not_before_s`: from when it is made."""
+    """What a client shows in place of a secret. Either `file`, with a ready-made assertion, or `key_file` or `key_pem`,
+    which signs one for each token; it is valid from `not_before_s` before it is made until `life_s` after that."""
 
     file: Path | None = None
     key_file: Path | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bus.runtime.pauses import tell_pauses
+from bus.runtime.pauses import warn_of_pauses
 
 
 @dataclass
@@ -57,5 +57,5 @@ def test_a_pause_is_told_with_its_cause(
     world = World(late_s, used_s)
     monkeypatch.setattr(asyncio, "sleep", world.sleep)
     with caplog.at_level(logging.WARNING, "bus.runtime.pauses"), contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(tell_pauses(lambda: world.now_s, lambda: world.processor_s))
+        asyncio.run(warn_of_pauses(lambda: world.now_s, lambda: world.processor_s))
     assert caplog.messages == said
