@@ -16,7 +16,7 @@ from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
-from bus.config.variables import logical_lines
+from bus.config.properties_files import logical_lines
 from bus.errors import BusError
 
 if TYPE_CHECKING:

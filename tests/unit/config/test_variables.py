@@ -8,7 +8,7 @@ import pytest
 
 from bus.config.broker import describe_broker_config, load_broker_config
 from bus.config.keys import ConfigError
-from bus.config.variables import parse_properties
+from bus.config.properties_files import parse_properties
 
 BOTH = {"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "config.providers": "env,file,directory"}
 
