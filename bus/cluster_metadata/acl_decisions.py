@@ -22,6 +22,8 @@ from bus.errors import ErrorCode, Refused
 from bus.model import Step
 
 ACLS_MAX = 100_000
+# Of ACLs with filters, in one call: half a second of the event loop.
+_COMPARISONS_MAX = 1_000_000
 
 
 def decide_create_acls(
@@ -46,8 +48,9 @@ def decide_create_acls(
 def decide_delete_acls(
     state: ClusterState, filters: Sequence[AclBindingFilter]
 ) -> Step[ClusterRecord, list[list[AclBinding]] | Refused]:
-    """For each filter the bindings that it found, which are removed. Refused as a whole: UNSUPPORTED_VERSION."""
-    refused = _check_level(state)
+    """For each filter the bindings that it found, which are removed. Refused as a whole: UNSUPPORTED_VERSION,
+    INVALID_REQUEST (filters that would take too long to look through so many ACLs)."""
+    refused = _check_level(state) or _check_filters(filters, len(state.acls))
     if refused is not None:
         return Step(refused)
     found = [_find(state.acls, wanted) for wanted in filters]
@@ -60,6 +63,17 @@ def _find(acls: AclIndex, wanted: AclBindingFilter) -> list[AclBinding]:
     if exact is not None:
         return [exact] if exact in acls else []
     return [acl for acl in acls if wanted.matches(acl)]
+
+
+def _check_filters(filters: Sequence[AclBindingFilter], known: int) -> Refused | None:
+    count, count_max = sum(wanted.exact is None for wanted in filters), _COMPARISONS_MAX // max(1, known)
+    if count <= count_max:
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"expected at most {count_max} filters in a call while there are {known:,} ACLs, beside those that name a "
+        f"single ACL, found {count}",
+    )
 
 
 def _check_level(state: ClusterState) -> Refused | None:

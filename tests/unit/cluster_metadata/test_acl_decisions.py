@@ -74,6 +74,29 @@ def test_each_filter_is_told_what_it_found_and_each_binding_is_removed_once() ->
     assert len(apply_all(state, step.records).acls) == 0
 
 
+def test_filters_that_would_hold_the_loop_for_long_are_refused_together() -> None:
+    state = state_with(*(replace(READ, resource_name=f"topic-{number}") for number in range(20_001)))
+    exact = AclBindingFilter(
+        READ.resource_type,
+        "topic-1",
+        PatternMatch.LITERAL,
+        READ.principal,
+        READ.host,
+        READ.operation,
+        READ.permission,
+    )
+    wide = AclBindingFilter(AclResourceType.GROUP)
+    assert (
+        decide_delete_acls(state, [wide] * 49 + [exact] * 51).response
+        == [[]] * 49 + [[replace(READ, resource_name="topic-1")]] * 51
+    )
+    assert decide_delete_acls(state, [wide] * 50).response == Refused(
+        ErrorCode.INVALID_REQUEST,
+        "expected at most 49 filters in a call while there are 20,001 ACLs, beside those that name a single ACL, "
+        "found 50",
+    )
+
+
 def test_below_their_level_there_are_no_lists() -> None:
     below = apply_all(EMPTY_CLUSTER, [FeatureLevel("bus.version", LEVEL_OF_SECURITY - 1)])
     for response in (decide_create_acls(below, [READ]).response, decide_delete_acls(below, []).response):
