@@ -126,7 +126,15 @@ def usage(form: str | None, address: str) -> None:
     with open_admin(address) as admin:
         found = admin.describe_quota_usage()
     rows = [
-        (one.broker_id, one.entity.user, one.entity.client_id, one.quota, one.limit, one.rate, one.throttle_time_ms)
+        (
+            one.broker_id,
+            one.entity.user,
+            one.entity.client_id,
+            one.quota,
+            one.limit,
+            round(one.rate, 1),
+            one.throttle_time_ms,
+        )
         for one in found
     ]
     write_listing(_USAGE_COLUMNS, rows, form)
@@ -139,6 +147,8 @@ def _entity(
     for name, is_default, what in ((user, is_default_user, "user"), (client, is_default_client, "client")):
         if name is not None and is_default:
             raise click.UsageError(f"expected --{what} or --default-{what}, found both")
+    if user is not None and user.startswith("User:"):
+        raise click.UsageError(f"--user: expected the name alone, {user.removeprefix('User:')!r}, found {user!r}")
     entity = QuotaEntity(DEFAULT_NAME if is_default_user else user, DEFAULT_NAME if is_default_client else client)
     if is_required and entity == QuotaEntity():
         raise click.UsageError("expected --user, --default-user, --client or --default-client, found none")

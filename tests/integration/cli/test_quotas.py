@@ -57,6 +57,7 @@ def test_quotas_are_set_listed_deleted_and_there_after_a_restart(tmp_path: Path)
     [
         (("set", "request_rate=1"), 2, "expected --user, --default-user, --client or --default-client, found none"),
         (("set", "request_rate=1", "--user", "a", "--default-user"), 2, "--user or --default-user, found both"),
+        (("set", "request_rate=1", "--user", "User:a"), 2, "--user: expected the name alone, 'a', found 'User:a'"),
         (("set", "request_rate", "--user", "a"), 2, "expected NAME=VALUE with a number"),
         (("set", "request_percentage=5", "--user", "a"), 1, "request_rate limits requests per second"),
         (("set", "connection_creation_rate=5", "--user", "a"), 1, "gRPC does not show"),
