@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt import PyJWS
 
-from bus.oauth.documents import DOCUMENT_BYTES_MAX
+from bus.oauth.documents import DocumentFault, read_bounded
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings
 
@@ -95,10 +95,8 @@ def _read_template(path: Path) -> Mapping[str, Any]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = file.read(DOCUMENT_BYTES_MAX + 1)
+        return read_bounded(path)
+    except DocumentFault as fault:
+        raise AssertionFault(str(fault)) from None
     except OSError as error:
         raise AssertionFault(f"{path}: expected a readable file, found: {error.strerror}") from None
-    if len(found) > DOCUMENT_BYTES_MAX:
-        raise AssertionFault(f"{path}: expected at most {DOCUMENT_BYTES_MAX} bytes, found more")
-    return found

@@ -72,13 +72,19 @@ def read_json(url: DocumentUrl, **how: Any) -> Mapping[str, Any]:
     return found
 
 
+def read_bounded(path: Path) -> bytes:
+    """The whole file. Raises `DocumentFault` if it is too large, else the `OSError` of the system."""
+    with path.open("rb") as file:
+        return _bounded(file.read(DOCUMENT_BYTES_MAX + 1), str(path))
+
+
 def _read_file(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = file.read(DOCUMENT_BYTES_MAX + 1)
+        return read_bounded(path)
+    except DocumentFault:
+        raise
     except OSError as error:
         raise DocumentFault(f"{path}: {error.strerror or type(error).__name__}") from None
-    return _bounded(found, str(path))
 
 
 def _bounded(found: bytes, where: str) -> bytes:
