@@ -1,8 +1,9 @@
 """What a storm of logins costs those who are logged in: one produce in flight at rest, beside many new connections, and
 beside as many that log in.
 
-The clients share the machine with the broker, which costs a produce time whatever the broker does; so new connections
-without a login stand beside those with one, and all of these clients give way to others (nice).
+The new clients run on the broker's machine, so they slow a produce down even if the broker does nothing for them.
+Therefore connections with a login are compared with connections without one, and all of these clients run at a lower
+priority (nice).
 """
 
 from __future__ import annotations

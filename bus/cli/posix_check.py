@@ -203,7 +203,8 @@ class _TopicCheck:
 
 
 def _rights_to_what_comes(default: Rights | None, root: Rights) -> Rights:
-    """The broker, which owns the root, makes files with the mode 0640 and folders with 0750, whatever the default."""
+    """Those of a new file or folder. The broker, which owns the root, creates files with mode 0640 and folders with
+    mode 0750, and a default ACL cannot grant more."""
     if default is None:
         return Rights(root.owner_id, root.group_id, READ | SEARCH, READ | SEARCH, 0)
     mask = default.mask & (READ | SEARCH)

@@ -184,7 +184,7 @@ def broken_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version decides whichever partitions take part, and whatever the log ends with."""
+    """A version decides every transaction, also one of several partitions, and without an anchor in the log."""
     monkeypatch.setattr(endings, "_may_be_one_phase", lambda transaction, pinned: True)
 
 

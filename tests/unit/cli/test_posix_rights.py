@@ -18,7 +18,7 @@ RIGHTS = Rights(
 @pytest.mark.parametrize(
     ("user_id", "group_ids", "rights"),
     [
-        (OWNER, {GROUP, STAFF}, WRITE),  # whatever the mask, and whatever the groups
+        (OWNER, {GROUP, STAFF}, WRITE),  # neither the mask nor the groups count for the owner
         (ALICE, {GROUP}, READ),  # as the mask says
         (3, {GROUP}, READ),
         (3, {STAFF}, 0),  # the mask takes it away, and others' rights are not for members
