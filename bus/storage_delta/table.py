@@ -51,7 +51,13 @@ from bus.storage_delta.log.actions import (
 )
 from bus.storage_delta.log.history import find_transaction
 from bus.storage_delta.log.listing import LOG_FOLDER
-from bus.storage_delta.log.recovery import make_writable, recover, remove_leftovers, set_torn_aside
+from bus.storage_delta.log.recovery import (
+    make_writable,
+    recover,
+    remove_leftovers,
+    remove_old_leftovers,
+    set_torn_aside,
+)
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
@@ -181,7 +187,7 @@ class DeltaPartitionTable:
                 found = self._following.loaded if not fence else None
                 snapshot = found or self._following.take_stock()
                 if snapshot.leader_epoch <= leader_epoch:
-                    snapshot = self._repair(snapshot, leader_epoch, now_ms)
+                    snapshot = self._repair(snapshot, leader_epoch, now_ms, is_alone=not fence)
                 if snapshot.leader_epoch > leader_epoch:  # it came behind the own fence
                     return Conflicted(snapshot.version, snapshot.leader_epoch, _OF_ANOTHER_LEADER, is_rival=True)
                 self._begin_to_lead(snapshot, leader_epoch)
@@ -204,13 +210,16 @@ class DeltaPartitionTable:
         snapshot = self._following.load()
         self._log.end_reload(snapshot.version)
 
-    def _repair(self, snapshot: Snapshot, leader_epoch: int, now_ms: int) -> Snapshot:
+    def _repair(self, snapshot: Snapshot, leader_epoch: int, now_ms: int, *, is_alone: bool) -> Snapshot:
         """Put right what crashes and other programs have left, where that takes nothing away. Behind the fence: what
-        lies there is not another leader's that is at work."""
+        lies there is not another leader's that is at work, but for unfinished files. `is_alone`: of no other process,
+        either."""
         store, folder = self._store, self._folder
-        if leftovers := snapshot.findings.leftovers:
-            remove_leftovers(store, folder, leftovers)
-            snapshot = self._following.load()
+        if snapshot.findings.leftovers:
+            if is_alone:
+                remove_leftovers(store, folder)
+            elif remove_old_leftovers(store, folder, snapshot.version):
+                snapshot = self._following.load()
         for name in snapshot.findings.replaced:
             if commit_again(store, folder, snapshot, name, self._log.sign(leader_epoch, now_ms)):
                 snapshot = self._following.load()

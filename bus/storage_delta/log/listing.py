@@ -81,7 +81,7 @@ def list_log(
             checkpoints[version] = entry.size
         else:
             others.append(entry.name)
-    return LogListing(versions, checkpoints, others, found.leftovers)
+    return LogListing(versions, checkpoints, others, [entry.name for entry in found.leftovers])
 
 
 def list_data_files(store: ObjectStore, folder: str) -> set[str]:

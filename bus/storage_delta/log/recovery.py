@@ -12,21 +12,41 @@ from collections.abc import Sequence
 
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import encode_hint
-from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER
+from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, version_name
 from bus.storage_delta.log.snapshot import Snapshot
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import Entry, KeyNotFound, ObjectStore
 
 _log = logging.getLogger(__name__)
 
 
-def remove_leftovers(store: ObjectStore, folder: str, names: Sequence[str]) -> None:
-    """Remove temporary files of the log. A former leader that is still writing one then fails to commit, as it should;
-    it may have finished just before, so the log is to be read after this. Data files are written under their own names:
-    those of interrupted writes are orphans."""
-    log_folder = f"{folder}/{LOG_FOLDER}"
-    for name in names:
-        store.delete(f"{log_folder}/{name}")
-        _log.info("%s/%s: removed, an interrupted write left it", log_folder, name)
+# A write to the log takes seconds. A writer that is asleep for longer loses its file, and has an unknown outcome.
+LEFTOVER_AGE_MIN_MS = 3_600_000
+
+
+def remove_leftovers(store: ObjectStore, folder: str) -> None:
+    """Remove temporary files of the log, where no other process can be writing one. Data files are written under their
+    own names: those of interrupted writes are orphans."""
+    _remove(store, folder, store.list(f"{folder}/{LOG_FOLDER}", with_sizes=False).leftovers)
+
+
+def remove_old_leftovers(store: ObjectStore, folder: str, last_version: int) -> bool:
+    """Remove those of which no living process can be the writer, where there may be others. A fence stops no other
+    writer of the log of users, nor another candidate; each has its own file, and a version is put if absent, so it can
+    stay. Age is measured by the store's clock alone, since those of machines differ: a file is old if others were
+    written here `LEFTOVER_AGE_MIN_MS` after it. True: there were any. A writer that is so late may have finished just
+    before, so the log is to be read again."""
+    found = store.list(f"{folder}/{LOG_FOLDER}", start_at=version_name(last_version))
+    now_ms = max((entry.modified_ms for entry in found.files), default=0)  # at the earliest
+    old = [entry for entry in found.leftovers if entry.modified_ms <= now_ms - LEFTOVER_AGE_MIN_MS]
+    _remove(store, folder, old)
+    return bool(old)
+
+
+def _remove(store: ObjectStore, folder: str, leftovers: Sequence[Entry]) -> None:
+    for entry in leftovers:
+        key = f"{folder}/{LOG_FOLDER}/{entry.name}"
+        store.delete(key)
+        _log.info("%s: removed, an interrupted write left it", key)
 
 
 def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:

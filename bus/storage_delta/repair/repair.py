@@ -155,7 +155,7 @@ class _Repair:
 
     def run(self, way: _Way) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
-        remove_leftovers(self._store, self._folder, self._store.list(self._log_folder, with_sizes=False).leftovers)
+        remove_leftovers(self._store, self._folder)
         listing = list_table(self._store, self._folder)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()

@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow.fs
 
@@ -179,26 +180,30 @@ class LocalStore:
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
         files: list[Entry] = []
         folders: list[str] = []
-        leftovers: list[str] = []
+        leftovers: list[Entry] = []
         with _translated(folder):
             try:
                 with os.scandir(self._path(folder)) as entries:
                     for entry in entries:
                         name = entry.name
                         if (name[0] == "." or "#" in name) and _is_leftover(name):
-                            leftovers.append(name)
+                            found = leftovers
                         elif name < start_at:
                             continue
                         elif entry.is_dir():
                             folders.append(name)
-                        elif not with_sizes:
-                            files.append(Entry(name, -1))
+                            continue
+                        else:
+                            found = files
+                        if not with_sizes:
+                            found.append(Entry(name, -1))
                         else:
                             with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-                                files.append(_entry_of(entry))
+                                found.append(_entry_of(entry))
             except FileNotFoundError:
                 return Listing((), ())
-        return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders), sorted(leftovers))
+        by_name = attrgetter("name")
+        return Listing(sorted(files, key=by_name), sorted(folders), sorted(leftovers, key=by_name))
 
     def delete(self, key: str) -> None:
         self._check_held()

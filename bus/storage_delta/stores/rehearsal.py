@@ -94,7 +94,7 @@ class RehearsalStore:
                     folders.add(name)
                 else:
                     files[name] = Entry(name, *((len(data), self._written_ms[key]) if with_sizes else (-1, -1)))
-        leftovers = [name for name in found.leftovers if f"{prefix}{name}" not in self._gone]
+        leftovers = [entry for entry in found.leftovers if f"{prefix}{entry.name}" not in self._gone]
         return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
 
     def delete(self, key: str) -> None:

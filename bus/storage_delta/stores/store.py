@@ -56,11 +56,12 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What is directly in one folder, sorted by name; an absent folder is an empty one. `leftovers`:
-    unfinished files of interrupted writes or of writes under way; they are not in `files`."""
+    unfinished files of interrupted writes or of writes under way, wherever the listing starts; they are not in
+    `files`."""
 
     files: Sequence[Entry]
     folders: Sequence[str]
-    leftovers: Sequence[str] = ()
+    leftovers: Sequence[Entry] = ()
 
 
 # Tells a file from every other one that may come under its key.

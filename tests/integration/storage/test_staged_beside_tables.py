@@ -92,6 +92,7 @@ def take_over(log: LogRoot) -> None:
     """By another broker, behind a fence, which takes stock and puts right what a crash left."""
     other = open_storage_on(LocalStore(str(log.root)), exclusive=False).open_partition(PARTITION, topic_id=TOPIC_ID)
     (log.log / ".writing-1").write_bytes(b"half")
+    os.utime(log.log / ".writing-1", (0, 0))
     assert isinstance(other.lead(1, NOW_MS, fence=True), Committed)
     assert not (log.log / ".writing-1").exists()
 

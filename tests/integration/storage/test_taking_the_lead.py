@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class Brokers:
 
     def leave_what_a_crash_leaves(self) -> None:
         (self.root / LOG / LAST_CHECKPOINT).write_bytes(b"{}")
-        (self.root / LOG / f"{TEMPORARY_PREFIX}of-a-crash").write_bytes(b"{")
+        leave_unfinished(self.root / LOG, hours_ago=2)
         (self.root / LOG / version_name(4)).write_bytes(b'{"commitInfo"')
         (self.root / LOG / checkpoint_name(3)).write_bytes(b"PAR1")
 
@@ -138,6 +139,24 @@ def test_repairs_come_behind_the_fence(brokers: Brokers) -> None:
     assert checkpoint_name(3) not in names
     assert not any(name.startswith(TEMPORARY_PREFIX) for name in names)
     assert brokers.append(table, b"d", epoch=2) == Committed(5, 4)
+
+
+@pytest.mark.parametrize("now_ms", [NOW_MS, 4_000_000_000_000])
+def test_unfinished_files_that_are_young_by_the_clock_of_the_store_stay(brokers: Brokers, now_ms: int) -> None:
+    """Their writer may be at work. The clocks of the machines are years behind it, or ahead."""
+    leave_unfinished(brokers.root / LOG, hours_ago=2)
+    young = leave_unfinished(brokers.root / LOG, hours_ago=0)
+    _, table = brokers.open()
+    assert isinstance(table.lead(2, now_ms, fence=True), Committed)
+    assert list((brokers.root / LOG).glob(f"{TEMPORARY_PREFIX}*")) == [young]
+
+
+def leave_unfinished(log: Path, *, hours_ago: int) -> Path:
+    path = log / f"{TEMPORARY_PREFIX}{hours_ago}-hours-old"
+    path.write_bytes(b"{")
+    written_s = path.stat().st_mtime - hours_ago * 3_600
+    os.utime(path, (written_s, written_s))
+    return path
 
 
 def test_a_followed_table_is_led_without_reading_its_versions_again(brokers: Brokers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.runtime.users.user_ledger import UserLedger
 from bus.storage_delta.root import open_storage, open_storage_on
-from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.system_clock import SystemClock
@@ -20,6 +21,22 @@ from bus.users.users import DeleteScram, SetScram
 from tests.support.stores import FailingFileSystem
 
 SHA_256 = "SCRAM-SHA-256"
+
+
+class OvertakenFileSystem(FileSystem):
+    """Another writer commits between this one's temporary file and its link."""
+
+    def __init__(self) -> None:
+        self._befores: list[Callable[[], object]] = []
+        self.link = self._link  # type: ignore[method-assign]
+
+    def before_next_link(self, do: Callable[[], object]) -> None:
+        self._befores.append(do)
+
+    def _link(self, source: str, target: str) -> None:
+        if self._befores:
+            self._befores.pop()()
+        os.link(source, target)
 
 
 def ledger_on(store: ObjectStore) -> UserLedger:
@@ -75,6 +92,19 @@ def test_many_at_once_lose_nothing() -> None:
         thread.join()
     expected = {f"user-{number}-{count}" for number in range(4) for count in range(5)}
     assert set(ledger_on(store).follow().by_name) == expected
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+def test_a_writer_leaves_the_unfinished_files_of_another_one_to_it(tmp_path: Path, *, is_led: bool) -> None:
+    file_system = OvertakenFileSystem()
+    overtaken, other = ledger_on(LocalStore(str(tmp_path), file_system)), ledger_on(LocalStore(str(tmp_path)))
+    other.alter([setting("alice")])
+    if is_led:  # no fence comes before its change
+        overtaken.alter([setting("bob")])
+    file_system.before_next_link(lambda: other.alter([setting("carol")]))
+    assert overtaken.alter([setting("dave")]) == {"dave": None}
+    assert {"alice", "carol", "dave"} <= set(other.follow().by_name)
+    assert not list(tmp_path.rglob(".writing-*"))
 
 
 def test_a_second_change_needs_no_fence() -> None:
