@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from bus.bounded_files import FileFault, read_bounded
 from bus.errors import count_of
 from bus.model import ANY_NAMES, InlinePem, KeyFiles, NameChanges
 
@@ -151,9 +152,9 @@ def _read(path: _Source) -> bytes:
     if isinstance(path, InlinePem):
         return _unfold(path.text).encode()
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise KeyMaterialFault(f"{path}: expected a readable file, found: {error.strerror}") from None
+        content = read_bounded(path)
+    except FileFault as fault:
+        raise KeyMaterialFault(f"{path}: {fault}") from None
     if content.startswith((*_JKS_MAGIC, _DER_SEQUENCE)):
         raise KeyMaterialFault(
             f"{path}: expected PEM, found a Java keystore, PKCS#12 or DER; convert it with: keytool -importkeystore "

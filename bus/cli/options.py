@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure
 from bus.cli.output import LISTING_FORMATS
 from bus.client.config.absent_settings import reason_of_absence
@@ -68,9 +69,9 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
     if path is None:
         return
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"expected a file with settings, found: {error}") from None
+        lines = read_bounded_text(path).splitlines()
+    except FileFault as fault:
+        raise click.BadParameter(f"{path}: {fault}") from None
     pairs = _parse_properties(path, lines)
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)

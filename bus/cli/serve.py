@@ -7,7 +7,6 @@ standard error. Settings: options win over the file, the file over the defaults.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,8 @@ import click
 from bus.cli.failures import drop_output
 from bus.cli.groups import BusCommand
 from bus.config.keys import ConfigError
+from bus.config.toml_files import read_toml
 from bus.errors import count_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from bus.broker import Broker
@@ -127,10 +122,7 @@ def _configure_logging(path: Path | None, log_format: str | None, log_level: str
 
 
 def _read_log_config(path: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected TOML, found: {error}") from None
+    document = read_toml(path)
     section = document.get("logging", {})
     unknown = [*(document.keys() - {"logging"}), *(section.keys() - {"format", "level", "levels"})]
     if unknown:

@@ -3,6 +3,7 @@ how the first user comes to be."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _SECRET_BYTES = 32
 _CHOSEN_LENGTH_MIN = 12
+_END_OF_LINE = re.compile(r"\r\n|\r|\n")
 _COLUMNS = (Column("user", is_key=True), Column("mechanism", is_key=True), Column("iterations", is_number=True))
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -167,14 +170,24 @@ def _set_password(
 
 
 def _read_password(path: Path) -> str:
+    """The first line."""
     try:
-        with click.open_file(str(path), encoding="utf-8") as file:
-            password = str(file.readline()).rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise Failure(f"{path}: expected a text in UTF-8") from None
+        text = _read_standard_input() if str(path) == "-" else read_bounded_text(path)
+    except FileFault as fault:
+        raise Failure(f"{path}: {fault}") from None
+    password = _END_OF_LINE.split(text, maxsplit=1)[0]
     if len(password) < _CHOSEN_LENGTH_MIN:
         raise Failure(f"{path}: expected a password of at least {_CHOSEN_LENGTH_MIN} characters in the first line")
     return password
+
+
+def _read_standard_input() -> str:
+    """Its first line."""
+    try:
+        with click.open_file("-", encoding="utf-8") as file:
+            return str(file.readline())
+    except UnicodeDecodeError:
+        raise FileFault("expected UTF-8 text, found other bytes") from None
 
 
 @contextmanager

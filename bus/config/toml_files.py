@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bus.bounded_files import FileFault, read_bounded_text
 from bus.config.keys import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -18,11 +19,9 @@ else:
 def read_toml(path: Path) -> dict[str, Any]:
     """Raises `ConfigError`, with line and column of what is no TOML."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: expected UTF-8 text, found other bytes at position {error.start}") from error
+        text = read_bounded_text(path)
+    except FileFault as fault:
+        raise ConfigError(f"{path}: {fault}") from None
     try:
         document: dict[str, Any] = tomllib.loads(text)
         return document

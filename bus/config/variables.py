@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from bus.bounded_files import FileFault, read_bounded_text
 from bus.config.keys import ConfigError
 from bus.config.properties_files import parse_properties
 
 PROVIDERS = ("env", "file", "directory")
 _VARIABLE = re.compile(r"\$\{([a-z]+):(?:([^}]*):)?([^}:]*)\}")
-_BYTES_MAX = 1 << 20
 
 
 class Resolved(str):
@@ -83,15 +83,9 @@ _READERS: Mapping[str, Callable[[str, str, Mapping[str, str]], str]] = {
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            found = file.read(_BYTES_MAX + 1)
-        if len(found) > _BYTES_MAX:
-            raise ConfigError(f"expected at most {_BYTES_MAX} bytes, found more")
-        return found.decode()
-    except OSError as error:
-        raise ConfigError(f"expected a readable file, found: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError("expected UTF-8 text, found other bytes") from None
+        return read_bounded_text(path)
+    except FileFault as fault:
+        raise ConfigError(str(fault)) from None
 
 
 def _show(names: Iterable[str]) -> str:

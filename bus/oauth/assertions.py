@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt import PyJWS
 
-from bus.oauth.documents import DocumentFault, read_bounded
+from bus.bounded_files import FileFault, read_bounded
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings
 
@@ -96,7 +96,5 @@ def _read_template(path: Path) -> Mapping[str, Any]:
 def _read(path: Path) -> bytes:
     try:
         return read_bounded(path)
-    except DocumentFault as fault:
-        raise AssertionFault(str(fault)) from None
-    except OSError as error:
-        raise AssertionFault(f"{path}: expected a readable file, found: {error.strerror}") from None
+    except FileFault as fault:
+        raise AssertionFault(f"{path}: {fault}") from None

@@ -21,9 +21,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from bus.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
 from bus.oauth.urls import DocumentUrl
 
-DOCUMENT_BYTES_MAX = 1 << 20
+DOCUMENT_BYTES_MAX = FILE_BYTES_MAX
 FETCH_SECONDS_MAX = 10.0
 _CHUNK_BYTES = 65_536
 _ERROR_BYTES_MAX = 4_096
@@ -72,25 +73,11 @@ def read_json(url: DocumentUrl, **how: Any) -> Mapping[str, Any]:
     return found
 
 
-def read_bounded(path: Path) -> bytes:
-    """The whole file. Raises `DocumentFault` if it is too large, else the `OSError` of the system."""
-    with path.open("rb") as file:
-        return _bounded(file.read(DOCUMENT_BYTES_MAX + 1), str(path))
-
-
 def _read_file(path: Path) -> bytes:
     try:
         return read_bounded(path)
-    except DocumentFault:
-        raise
-    except OSError as error:
-        raise DocumentFault(f"{path}: {error.strerror or type(error).__name__}") from None
-
-
-def _bounded(found: bytes, where: str) -> bytes:
-    if len(found) > DOCUMENT_BYTES_MAX:
-        raise DocumentFault(f"{where}: expected at most {DOCUMENT_BYTES_MAX} bytes, found more")
-    return found
+    except FileFault as fault:
+        raise DocumentFault(f"{path}: {fault}") from None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -119,8 +106,9 @@ def _ask(request: urllib.request.Request, opener: urllib.request.OpenerDirector,
         while chunk := response.read1(_CHUNK_BYTES):
             found += chunk
             if len(found) > DOCUMENT_BYTES_MAX:
-                break
-    return _bounded(bytes(found), request.full_url.partition("?")[0])
+                where = request.full_url.partition("?")[0]
+                raise DocumentFault(f"{where}: expected at most {DOCUMENT_BYTES_MAX} bytes, found more")
+    return bytes(found)
 
 
 class _ReadsInTime(io.RawIOBase):

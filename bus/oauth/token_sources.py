@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
+from bus.bounded_files import FileFault, read_bounded
 from bus.errors import BusError, ErrorCode
-from bus.oauth.documents import DOCUMENT_BYTES_MAX, FETCH_SECONDS_MAX, DocumentFault, read_json
+from bus.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings, TokenSettings
 
@@ -113,14 +114,13 @@ def _read_file(path: Path) -> str:
         return check_form(_read_text(path))
     except NoToken as error:
         raise _failed(f"the token in {path}: {error}") from None
-    except OSError as error:
-        raise _failed(f"the token cannot be read: {path}: {error.strerror or type(error).__name__}") from None
+    except FileFault as fault:
+        raise _failed(f"the token cannot be read: {path}: {fault}") from None
 
 
 def _read_text(path: Path) -> str:
-    """Without the blanks around it. Raises `OSError`."""
-    with path.open("rb") as file:
-        return file.read(DOCUMENT_BYTES_MAX).decode("utf-8", "replace").strip()
+    """Without the blanks around it. Raises `FileFault`."""
+    return read_bounded(path).decode("utf-8", "replace").strip()
 
 
 # ------------------------------------------------------------ a function
@@ -187,9 +187,8 @@ def _secret(settings: TokenSettings) -> str:
         return settings.client_secret
     try:
         return _read_text(settings.client_secret_file)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise _failed(f"the secret cannot be read: {settings.client_secret_file}: {reason}") from None
+    except FileFault as fault:
+        raise _failed(f"the secret cannot be read: {settings.client_secret_file}: {fault}") from None
 
 
 def _basic(settings: TokenSettings, secret: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bus.bounded_files import FileFault, read_bounded_text
 from bus.client.config.assertions import algorithm, check_assertion
 from bus.client.config.tokens import environment_secret, is_token_setting, oauth_method, token_provider, tokens_of
 from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
@@ -256,11 +257,9 @@ def with_passwords(config: ConfigT) -> ConfigT:
 def _read_secret(setting: str, path: Path) -> str:
     """The one line of a file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise conflict(f"{setting}: {path}: expected a readable file, found: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise conflict(f"{setting}: {path}: expected a line of UTF-8 text, found other bytes") from None
+        text = read_bounded_text(path)
+    except FileFault as fault:
+        raise conflict(f"{setting}: {path}: {fault}") from None
     lines = text.splitlines()
     if len(lines) != 1 or not lines[0]:
         raise conflict(f"{setting}: {path}: expected one line with the password, found {count_of(len(lines), 'line')}")

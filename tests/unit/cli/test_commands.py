@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import click
@@ -278,3 +279,15 @@ def test_a_file_with_settings_that_cannot_be_read_is_refused_and_nothing_of_it_i
     assert refused.exit_code == 2
     assert "expected KEY=VALUE, found a line without =" in refused.output
     assert "hush" not in refused.output
+
+
+@pytest.mark.parametrize("options", [["--command-config"], ["--profile", "prod"]])
+def test_a_named_pipe_without_a_writer_is_no_file_of_settings(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("BUS_CONFIG_FILE", str(pipe))
+    refused = run("topics", "list", *options, *([str(pipe)] if len(options) == 1 else []))
+    assert refused.exit_code == 2
+    assert f"{pipe}: expected a regular file, found a named pipe" in refused.stderr

@@ -67,7 +67,7 @@ def test_a_file_of_settings_may_have_them_in_texts_lists_and_for_numbers(
         ("${env:/path:BUS_NONE}", "expected ${env:NAME}"),
         ("${file:%s/none:password}", "expected a readable file, found: No such file or directory"),
         ("${file:%s/secrets.properties:missing}", "expected a line missing=... in the file, found none"),
-        ("${file:%s/half:password}", "expected UTF-8 text, found other bytes"),
+        ("${file:%s/half:password}", "expected UTF-8 text, found other bytes at position 0"),
         ("${file:password}", "expected ${file:/PATH:KEY}"),
         ("${directory:%s:none}", "expected a readable file, found: No such file or directory"),
         ("${directory:%s:../x}", "expected ${directory:/PATH:FILE}"),

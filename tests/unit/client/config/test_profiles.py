@@ -174,7 +174,7 @@ def test_password_is_read_from_a_file_where_the_settings_are_read(file: Path) ->
         (None, "sasl_password_file: .*alice.secret: expected a readable file, found: No such file"),
         (b"", "expected one line with the password, found 0 lines"),
         (b"hush\nhush\n", "expected one line with the password, found 2 lines"),
-        (b"\xffhush", "expected a line of UTF-8 text, found other bytes"),
+        (b"\xffhush", "expected UTF-8 text, found other bytes at position 0"),
     ):
         if content is not None:
             secret.write_bytes(content)
