@@ -7,9 +7,7 @@ Guards two promises: what is accepted can be read back, and a user's name cannot
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from bus.authorization.acls import RESERVED_NAMES
 from bus.errors import ErrorCode, Refused, show_names
 from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of
+from bus.users.decoys import DecoyForms, Form, decoy_of, form_of
 
 USERS_MAX = 100_000
 NAME_BYTES_MAX = 256
@@ -100,20 +99,23 @@ def _bytes(row: Mapping[str, Any], name: str) -> bytes:
 class Users:
     by_name: Mapping[str, Credentials] = field(default_factory=lambda: MappingProxyType({}))
     decoy_key: bytes = field(default=b"", repr=False)  # empty before the first change
+    decoy_forms: DecoyForms = field(default_factory=DecoyForms, repr=False, compare=False)  # of `by_name`
 
     def find(self, name: str, mechanism: str) -> ScramCredential | None:
         return self.by_name.get(name, {}).get(mechanism)
 
     def decoy(self, mechanism: ScramMechanism, name: str, *, own_key: bytes) -> ScramCredential:
-        """For a user that does not exist: the same each time, and no password proves it. `own_key`: of a broker of a
-        cluster without users."""
-        key = hmac.digest(self.decoy_key or own_key, f"{mechanism.name}:{name}".encode(), hashlib.sha512)
-        return ScramCredential(key[:32], key[: mechanism.size_bytes], key[: mechanism.size_bytes], ITERATIONS_MIN)
+        """For a user that does not exist, or has no password for the mechanism. `own_key`: of a broker of a cluster
+        without users."""
+        key = self.decoy_key or own_key
+        others = self.by_name.get(name, {})
+        return decoy_of(mechanism, name, self.decoy_forms.shape(mechanism, name, others, key), key)
 
 
 def apply_all(users: Users, records: Sequence[UserRecord]) -> Users:
     """The only way the users change. One copy of the map for all records."""
     by_name, decoy_key = dict(users.by_name), users.decoy_key
+    changed = {record.name for record in records if not isinstance(record, DecoyKeySet)}
     for record in records:
         match record:
             case ScramCredentialSet(name, mechanism, credential):
@@ -124,7 +126,12 @@ def apply_all(users: Users, records: Sequence[UserRecord]) -> Users:
                     by_name[name] = left
             case DecoyKeySet(key):
                 decoy_key = key
-    return Users(MappingProxyType(by_name), decoy_key)
+    forms = users.decoy_forms.with_changes(_forms(users.by_name, changed), _forms(by_name, changed))
+    return Users(MappingProxyType(by_name), decoy_key, forms)
+
+
+def _forms(by_name: Mapping[str, Credentials], names: Iterable[str]) -> Iterable[Form]:
+    return [form_of(by_name[name]) for name in names if name in by_name]
 
 
 # ------------------------------------------------------------ changes

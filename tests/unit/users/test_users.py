@@ -111,16 +111,6 @@ def test_the_first_change_brings_the_key_of_decoys_and_no_later_one() -> None:
     assert [type(record) for record in later.records] == [ScramCredentialSet]
 
 
-def test_a_decoy_is_always_the_same_and_looks_like_a_user() -> None:
-    users = with_user("alice")
-    decoy = users.decoy(SCRAM_SHA_256, "nobody", own_key=b"one broker's")
-    assert decoy == users.decoy(SCRAM_SHA_256, "nobody", own_key=b"another broker's")
-    assert decoy != users.decoy(SCRAM_SHA_256, "noone", own_key=b"one broker's")
-    assert len(decoy.salt) == 32
-    assert decoy.iterations == 4096
-    assert Users().decoy(SCRAM_SHA_256, "x", own_key=b"a") != Users().decoy(SCRAM_SHA_256, "x", own_key=b"b")
-
-
 @pytest.mark.parametrize(
     "record",
     [
