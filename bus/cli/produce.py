@@ -35,12 +35,14 @@ from bus.errors import count_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bus.client.producer.future import BatchFuture
     from bus.client.producer.producer import Producer
     from bus.client.values import BatchMetadata
 
 _READ_BYTES = 1 << 20
 _REQUEST_BYTES_MAX = 32 << 20  # far above a read, so that the broker judges a large record and not the client
 _BATCHES_IN_FLIGHT_MAX = 64
+_SILENT_SECONDS_MAX = 10
 
 
 @click.command(
@@ -104,7 +106,7 @@ def produce(
     }
     with Producer(address, **settings) as producer:
         producer.partitions_for(topic)  # a topic that does not exist is told before anything is read
-        sending = _Sending(producer, topic, partition)
+        sending = _Sending(producer, topic, partition, is_quiet=quiet)
         started = time.monotonic()
         try:
             with _progress(files, quiet) as advance:
@@ -174,6 +176,7 @@ class _Sending:
     producer: Producer
     topic: str
     partition: int | None
+    is_quiet: bool = False
     futures: deque[Any] = field(default_factory=deque)
     record_count: int = 0  # acknowledged, or sent with acks=0
     last: dict[int, BatchMetadata] = field(default_factory=dict)  # by partition
@@ -189,11 +192,25 @@ class _Sending:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        for batch in self.futures.popleft().result():
+        for batch in self._wait_for(self.futures.popleft()):
             self.record_count += batch.record_count
             newest = self.last.get(batch.partition)
             if newest is None or batch.base_offset > newest.base_offset:
                 self.last[batch.partition] = batch
+
+    def _wait_for(self, future: BatchFuture) -> Sequence[BatchMetadata]:
+        """Says once that no answer comes: a broker that holds a user for a quota does not read what is sent."""
+        if not self.is_quiet:
+            try:
+                return future.result(_SILENT_SECONDS_MAX)
+            except TimeoutError:
+                self.is_quiet = True
+                click.echo(
+                    f"no acknowledgement for {_SILENT_SECONDS_MAX} s, still waiting: a quota (bus quotas usage) or a "
+                    "partition without a leader (bus topics describe --unavailable) may be the reason",
+                    err=True,
+                )
+        return future.result()
 
 
 def _send_file(sending: _Sending, name: str, parse: _Parser | None, advance: Callable[[int], None]) -> None:

@@ -23,6 +23,7 @@ from bus.client.connection.fetch_requests import Fetched, FetchedPartition, Fetc
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import FAILURES_UNTOLD, monotonic_ms
+from bus.client.connection.throttle_log import ThrottleLog
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.read_replica import note_failed, note_named, note_served
@@ -56,6 +57,7 @@ class Fetcher:
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
         self.metrics = ConsumerMetrics(config, lambda: list(self.assigned.values()))
         self._connections: dict[str, _Connection] = {}
+        self._throttles = ThrottleLog(config.client_id, "consumer_byte_rate")
         self._turn = 0
         self._is_closed = False
 
@@ -190,6 +192,7 @@ class Fetcher:
             if asked is None or fetched.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {fetched.correlation_id}")
             connection.muted_until_ms = now_ms + fetched.throttle_time_ms
+            self._throttles.note(fetched.throttle_time_ms, stream.address, now_ms)
             connection.kept = asked if fetched.in_session else None
             self._record(fetched, connection.asked_at_ms, now_ms)
             is_news = False

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.produce_requests import LogEnd, Produced
+from bus.client.connection.throttle_log import ThrottleLog
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import RecordBatchBuilder
 from bus.client.producer.buffer_pool import BufferPool
@@ -61,6 +62,7 @@ class Sender:
         choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self.queues.get)
         self.split = choice.split
         self.accumulator = RecordAccumulator(config, pool, choice.choose)
+        self._throttles = ThrottleLog(config.client_id, "producer_byte_rate")
         self._flushing = 0
         self._fatal: BusError | None = None
         self._is_closed = False
@@ -259,6 +261,8 @@ class Sender:
         if throttle_time_ms > 0:
             self.connections.mute(connection, now_ms + throttle_time_ms)
             self.metrics.record_throttle(throttle_time_ms, now_ms)
+            if not any(_is_of_full_queue(answer) for answer in answers):
+                self._throttles.note(throttle_time_ms, connection.address, now_ms)
         # What is in the log is settled before an error of another partition can fail everything.
         answered = zip(request.parts, answers, strict=True)
         for part, answer in sorted(answered, key=lambda pair: pair[1].error is not None):
@@ -423,3 +427,8 @@ class Sender:
         connections = self.connections.take_all()
         self.agenda.wake_now()
         return failed, connections
+
+
+def _is_of_full_queue(answer: Produced) -> bool:
+    """The throttle time of the answer is then that of a partition, whose batch is sent again, and of no quota."""
+    return answer.error is not None and answer.error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED

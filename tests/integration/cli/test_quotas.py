@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bus import Admin, BusError
+from bus import Admin, BusError, Consumer, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.client.values import ANY_NAME, DEFAULT_NAME, QuotaEntity
@@ -99,3 +99,20 @@ def test_admin_filters_validates_and_tells_of_every_failure(quiet: tuple[Broker,
 def test_admin_says_how_quotas_are_given(quiet: tuple[Broker, Path], alterations: Any) -> None:
     with Admin(f"127.0.0.1:{quiet[0].port}") as admin, pytest.raises(BusError, match="expected"):
         admin.alter_client_quotas(alterations)
+
+
+def test_clients_over_their_quotas_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, value = tmp_path / "root", "x" * 20_000
+    with running_broker(root) as broker:
+        done(broker, root, "topics", "create", "orders")
+        done(broker, root, "quotas", "set", "producer_byte_rate=100", "--client", "loader")
+        done(broker, root, "quotas", "set", "consumer_byte_rate=100", "--client", "reader")
+        with Producer(f"127.0.0.1:{broker.port}", client_id="loader") as producer:
+            producer.send("orders", value.encode()).result(60)
+        with Consumer(f"127.0.0.1:{broker.port}", client_id="reader", auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("orders", 0)])
+            assert len(consumer.poll(60)) == 1
+    said = [one for one in caplog.messages if "is throttled" in one]
+    assert [one.partition(" by the broker at ")[0] for one in said] == ["loader is throttled", "reader is throttled"]
+    assert "by the quota producer_byte_rate" in said[0]
+    assert "by the quota consumer_byte_rate" in said[1]

@@ -338,6 +338,18 @@ def test_muted_connection_rests_for_the_time_it_was_told_and_others_do_not() -> 
     assert len(bench.sent("a")) == 2
 
 
+def test_long_throttle_by_a_quota_is_logged_and_that_of_a_full_queue_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("a")
+    bench.send_run(b"x", 0)
+    bench.answer(ErrorCode.THROTTLING_QUOTA_EXCEEDED, throttle_ms=20_000)
+    assert [said for said in caplog.messages if "throttled" in said] == []
+    bench.pass_time(20_001)
+    bench.answer(OK, throttle_ms=30_000)
+    (said,) = (said for said in caplog.messages if "throttled" in said)
+    assert "throttled by the broker at a" in said
+    assert "for 30000 ms by the quota producer_byte_rate" in said
+
+
 def test_batch_that_lingers_while_the_window_opens_leaves_when_its_time_is_up() -> None:
     bench = Bench(linger_ms=10, max_in_flight_requests_per_connection=1)
     bench.send(b"a")

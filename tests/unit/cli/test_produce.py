@@ -1,0 +1,45 @@
+"""What `bus produce` says while it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bus.cli.produce import _Sending
+from bus.client.values import BatchMetadata
+
+
+class SlowFuture:
+    """Without an outcome for as long as its caller has a time-out."""
+
+    def __init__(self) -> None:
+        self.time_outs: list[float | None] = []
+
+    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
+        self.time_outs.append(timeout)
+        if timeout is not None:
+            raise TimeoutError
+        return []
+
+
+def settle(count: int, *, is_quiet: bool) -> list[SlowFuture]:
+    futures = [SlowFuture() for _ in range(count)]
+    nowhere: Any = None
+    sending = _Sending(nowhere, "orders", None, is_quiet)
+    sending.futures.extend(futures)
+    sending.settle_all()
+    return futures
+
+
+def test_missing_acknowledgements_are_told_once_and_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = settle(2, is_quiet=False)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("no acknowledgement for 10 s, still waiting: a quota (bus quotas usage) or ")
+    assert (first.time_outs, second.time_outs) == ([10, None], [None])
+
+
+def test_nothing_is_told_by_a_quiet_command(capsys: pytest.CaptureFixture[str]) -> None:
+    (only,) = settle(1, is_quiet=True)
+    assert (only.time_outs, capsys.readouterr().err) == ([None], "")
