@@ -226,9 +226,9 @@ class BrokerCore:
 
 
 class Broker:
-    """Serves one root. Raises `ConfigError` for certificates that cannot be used. `start`, then `stop`; both once.
-    `ports`: those that were bound, by the names of the listeners; `port`: that of the first one. `keys`: of
-    listeners with TLS, by their names."""
+    """Serves one root. Raises `ConfigError` for certificates, or rules for their names, that cannot be used. `start`,
+    then `stop`; both once. `ports`: those that were bound, by the names of the listeners; `port`: that of the first
+    one. `keys`: of listeners with TLS, by their names."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
         self._config = config

@@ -62,7 +62,7 @@ from bus.config.listeners import (
     single_listener,
     ssl_key_files,
 )
-from bus.config.principals import PrincipalRules
+from bus.config.principals import parse_mapping_rules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
 from bus.config.variables import PROVIDERS, Resolved, resolve
@@ -720,7 +720,7 @@ def _check_listeners(config: BrokerConfig) -> None:
     _check_tls_use(config)
     _check_logins(config)
     for listener in serving:
-        PrincipalRules(config.of_listener(listener).ssl_principal_mapping_rules)
+        parse_mapping_rules(config.of_listener(listener).ssl_principal_mapping_rules)
 
 
 def _check_tls_use(config: BrokerConfig) -> None:

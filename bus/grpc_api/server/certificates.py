@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from bus.config.principals import Certificate, NoPrincipal, PrincipalRules
+from bus.broker_api.principals import Certificate, NoPrincipal, PrincipalRules
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.runtime.logs import principal
 

@@ -13,11 +13,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.client_quotas import CallerPace
+from bus.broker_api.principals import PrincipalRules
 from bus.client_quotas.quotas import REQUEST_RATE
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
-from bus.config.principals import PrincipalRules
 from bus.grpc_api.server.acls import AclHandler
 from bus.grpc_api.server.audited_calls import AuditedServicer
 from bus.grpc_api.server.authorization import CallAuthorization

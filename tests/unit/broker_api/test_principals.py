@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from bus.broker_api.principals import NAME_CHARACTERS_MAX, Certificate, NoPrincipal, PrincipalRules
 from bus.config.keys import ConfigError
-from bus.config.principals import Certificate, NoPrincipal, PrincipalRules
 
 NAME = "CN=kafka-server,OU=Bus\\, Ltd,C=DE"
 
@@ -101,6 +101,9 @@ def test_spiffe_id_needs_no_distinguished_name() -> None:
         "RULE:a/b",
         "RULE:(/b/",
         "RULE:a/$1/",
+        "RULE:a)|(b/c/",
+        "RULE:(a)(?=b)/$1/",
+        "RULE:(a)\\1/$1/",
         "DEFAULT;DEFAULT",
         "RULE:a/b/X",
         "SPIFFE:",
@@ -111,3 +114,23 @@ def test_spiffe_id_needs_no_distinguished_name() -> None:
 def test_rules_that_cannot_be_read_are_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"expected DEFAULT, SPIFFE, SPIFFE:trust.domain or RULE:pattern/"):
         PrincipalRules(rules)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+", "(a|a)*", "(a|aa)+$", "(.*a){20}", "(.*?),(.*?),(.*?),(.*?),(.*?),(.*?),(.*?),(.*?)x"]
+)
+def test_no_name_takes_a_pattern_more_than_a_moment(pattern: str) -> None:
+    """An engine that goes back would need days for each."""
+    shown = Certificate("a" * 1_000 + "," * 1_000 + "b")
+    assert isinstance(PrincipalRules(f"RULE:{pattern}/x/").principal_of(shown), NoPrincipal)
+
+
+def test_a_name_without_end_has_no_principal() -> None:
+    longest = "a" * NAME_CHARACTERS_MAX
+    assert PrincipalRules("DEFAULT").principal_of(Certificate(longest)) == f"User:{longest}"
+    found = PrincipalRules("DEFAULT").principal_of(Certificate(f"{longest}a"))
+    assert found == NoPrincipal("expected a certificate whose name has at most 2048 characters, found 2049")
+
+
+def test_a_backslash_in_a_replacement_is_no_group() -> None:
+    assert PrincipalRules("RULE:(a)b/\\1$1$0/").principal_of(Certificate("ab")) == "User:\\1aab"
