@@ -72,6 +72,34 @@ def test_spark_writes_and_reads_by_tls(spark: SparkSession, tmp_path: Path) -> N
         assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
 
 
+def test_a_key_as_pem_is_not_in_the_plan_of_a_view(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark finds passwords by the names of options; the event log and the web page get the same text as the store."""
+    authority = Authority(tmp_path / "pki")
+    own = authority.issue("spark")
+    key = own.key.read_text()
+    config = BrokerConfig(
+        listeners=("SSL://127.0.0.1:0",),
+        ssl_keystore_location=str(authority.issue("broker").both),
+        ssl_truststore_location=str(authority.path),
+        ssl_client_auth="required",
+    )
+    options = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.location": str(authority.path),
+        "kafka.ssl.keystore.certificate.chain": own.certificate.read_text(),
+        "kafka.ssl.keystore.key": key,
+    }
+    with running_broker(tmp_path / "root", config=config) as broker:
+        source = spark.read.format("bus").option("bus.bootstrap.servers", f"127.0.0.1:{broker.port}")
+        source.options(**options).option("subscribe", "t").load().createOrReplaceTempView("keys_in_options")
+    assert spark.catalog.dropTempView("keys_in_options")
+    store = spark._jsparkSession.sharedState().statusStore()
+    plans = [store.executionsList().apply(number) for number in range(store.executionsList().size())]
+    shown = [plan.physicalPlanDescription() for plan in plans]
+    assert any("kafka.ssl.keystore.key" in text for text in shown)
+    assert not [text for text in shown if key.splitlines()[1] in text]
+
+
 def test_spark_logs_in_and_shows_no_password(spark: SparkSession, tmp_path: Path) -> None:
     """Source and sink, in a batch and as a stream, by the line of JAAS that Spark's jobs bring along."""
     root = tmp_path / "root"
