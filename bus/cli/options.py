@@ -75,7 +75,7 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
     pairs = _parse_properties(path, lines)
     if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
         warn_of_readers(path)
-    others = _use_for_connections(ctx, pairs)
+    others = _use_for_connections(ctx, pairs, f"--command-config {path}")
     if others:
         raise click.BadParameter(_not_of_connections(others))
 
@@ -109,15 +109,15 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
                 f"warning: {name} on the command line is seen by all who list processes; give --command-config FILE",
                 err=True,
             )
-    return _use_for_connections(ctx, pairs)
+    return _use_for_connections(ctx, pairs, "--property")
 
 
-def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str]) -> dict[str, str]:
+def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str], origin: str) -> dict[str, str]:
     """Make the connection settings among `pairs` those of all clients of this command; returns the other pairs."""
     named = {name: _setting_name(name) for name in pairs}
     ours = {named[name]: value.strip() for name, value in pairs.items() if named[name] in SECURITY_SETTINGS}
     if ours:
-        ctx.with_resource(security_defaults(ours))
+        ctx.with_resource(security_defaults(ours, origin))
     return {name: value for name, value in pairs.items() if named[name] not in SECURITY_SETTINGS}
 
 

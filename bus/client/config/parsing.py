@@ -22,7 +22,13 @@ from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
 from bus.client.config.security import HIDDEN_SETTINGS, check_security, with_passwords
-from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, default_addresses, with_defaults
+from bus.client.config.sources import (
+    ADDRESS_VARIABLE,
+    PROFILE_VARIABLE,
+    FoundSettings,
+    default_addresses,
+    with_defaults,
+)
 from bus.client.config.values import (
     SOME_MILLISECONDS,
     Check,
@@ -88,19 +94,31 @@ _NOT_SUPPORTED = {
 
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
     """The settings of `kind`, `given` over those of other sources and these over the defaults. Raises `BusError`
-    INVALID_CONFIG, which names the source of a setting that was not given."""
+    INVALID_CONFIG, which names the sources of settings if one of them was not given."""
+    found = with_defaults(given)
+    checked = _check_each(kind, found)
+    try:
+        return _check_together(kind, checked)
+    except BusError as error:
+        raise BusError(error.code, f"{error.message}{found.show_origins(error.message)}") from None
+
+
+def _check_each(kind: type[ConfigT], settings: FoundSettings) -> dict[str, Any]:
     checks: dict[str, Check] = {setting.name: setting.metadata["check"] for setting in fields(kind)}
     checked: dict[str, Any] = {}
-    found_settings = with_defaults(given)
-    for name, value in found_settings.values.items():
+    for name, value in settings.values.items():
         if name not in checks:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
             checked[name] = checks[name](value)
         except ValueError as expected:
             found = "another value" if name in HIDDEN_SETTINGS else repr(value)
-            origin = found_settings.origins.get(name, "")
-            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}{origin}: expected {expected}, found {found}") from None
+            where = f"{name}{settings.show_origin(name)}"
+            raise BusError(ErrorCode.INVALID_CONFIG, f"{where}: expected {expected}, found {found}") from None
+    return checked
+
+
+def _check_together(kind: type[ConfigT], checked: Mapping[str, Any]) -> ConfigT:
     config: Any = _reconcile_backoffs(kind(**checked), checked)
     check_security(config, checked)
     config = with_passwords(config)

@@ -9,6 +9,7 @@ a file of trusted authorities, a certificate, a login or a protocol hides the ot
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,29 +63,48 @@ _SECRET_FILES = frozenset(name for name in SECURITY_SETTINGS if name.endswith("_
 
 @dataclass(frozen=True, slots=True)
 class FoundSettings:
-    """`origins`: of those that the program did not give, where each is from, for messages."""
+    """`origins`: where each is from, for messages."""
 
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[str, str]
 
+    def show_origin(self, name: str) -> str:
+        """To stand behind the name; empty for one that the program gave."""
+        origin = self.origins[name]
+        return "" if origin == _PROGRAM else f" (from {origin})"
 
+    def show_origins(self, message: str) -> str:
+        """To stand behind an error: where the settings that it names are from; empty if the program gave them all."""
+        named = [name for name in dict.fromkeys(_NAME.findall(message)) if name in self.values]
+        if all(self.origins[name] == _PROGRAM for name in named):
+            return ""
+        return f" ({'; '.join(f'{name} is from {self.origins[name]}' for name in named)})"
+
+
+_NAME = re.compile(r"[a-z]+(?:_[a-z]+)+")
+_PROGRAM = "the arguments of the client"
 _options: dict[str, str] = {}
+_option_origins: dict[str, str] = {}
 _profile_option: list[str] = []
 
 
 @contextmanager
-def security_defaults(settings: Mapping[str, str]) -> Iterator[None]:
-    """Options of a command, for all clients of the process that are made meanwhile; later ones win over earlier
-    ones."""
-    before = dict(_options)
-    merged = overlay(settings, before)
-    _options.clear()
-    _options.update(merged)
+def security_defaults(settings: Mapping[str, str], origin: str = "the command line") -> Iterator[None]:
+    """Options of a command, for all clients of the process that are made meanwhile; later ones win over earlier ones.
+    `origin`: where they are from, for messages."""
+    before, origins_before = dict(_options), dict(_option_origins)
+    _replace(_options, overlay(settings, before))
+    _option_origins.update(dict.fromkeys(settings, origin))
     try:
         yield
     finally:
-        _options.clear()
-        _options.update(before)
+        _replace(_options, before)
+        _replace(_option_origins, origins_before)
+
+
+def _replace(kept: dict[str, str], entries: Mapping[str, str]) -> None:
+    kept.clear()
+    kept.update(entries)
 
 
 @contextmanager
@@ -104,10 +124,11 @@ def with_defaults(given: Mapping[str, Any]) -> FoundSettings:
         name: os.environ[variable] for name in SECURITY_SETTINGS if (variable := f"BUS_{name.upper()}") in os.environ
     }
     values: dict[str, Any] = dict(profile.settings) if profile is not None else {}
-    origins = dict.fromkeys(values, f" (of the {profile})")
-    for source, origin in ((environment, " (of the environment)"), (_options, ""), (given, "")):
+    origins = dict.fromkeys(values, f"the {profile}")
+    origins |= {name: f"the environment, BUS_{name.upper()}" for name in environment}
+    origins |= {**{name: _option_origins[name] for name in _options}, **dict.fromkeys(given, _PROGRAM)}
+    for source in (environment, _options, given):
         values = overlay(source, values)
-        origins.update(dict.fromkeys(source, origin))
     for name in _SECRET_FILES & values.keys():
         if values[name] and isinstance(values[name], str):
             warn_of_readers(Path(values[name]).expanduser())

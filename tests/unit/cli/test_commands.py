@@ -291,3 +291,17 @@ def test_a_named_pipe_without_a_writer_is_no_file_of_settings(
     refused = run("topics", "list", *options, *([str(pipe)] if len(options) == 1 else []))
     assert refused.exit_code == 2
     assert f"{pipe}: expected a regular file, found a named pipe" in refused.stderr
+
+
+def test_options_in_conflict_with_the_environment_are_told_with_both_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("ssl.ca.location=ca.pem\n")
+    monkeypatch.setenv("BUS_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+    for options, origin in (
+        (["--command-config", str(file)], f"--command-config {file}"),
+        (["-X", "ssl.ca.location=ca.pem"], "--property"),
+    ):
+        said = run("topics", "list", *options).stderr
+        assert f"ssl_ca_location is from {origin}; security_protocol is from the environment, BUS_SEC" in said

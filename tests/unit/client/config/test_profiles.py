@@ -195,13 +195,13 @@ def test_password_is_read_from_a_file_where_the_settings_are_read(file: Path) ->
         ('[prod]\nsasl.pasword = "hush"', "profile prod in .*: expected .*, found 'sasl.pasword'; .* 'sasl.password'"),
         ('[prod]\nlinger.ms = "hush"', "expected bootstrap.servers or a setting of the connection, found 'linger.ms'"),
         ("[prod]\nsasl.password = 4711", "sasl.password: expected a text or a truth value, found another type: int"),
-        ("[prod]\nsasl.username = true", r"sasl_username \(of the profile .*\): expected a text, found True"),
+        ("[prod]\nsasl.username = true", r"sasl_username \(from the profile .*\): expected a text, found True"),
         ("[prod]\nbootstrap.servers = true", "bootstrap.servers: expected a text, or a list of texts, found another"),
         ("[prod]\nbootstrap.servers = [4711]", "expected a text, or a list of texts, found another type: list"),
         ('[prod]\nsasl.password = "hush"\nsasl_password = "hush"', "expected sasl_password once, found it with dots"),
-        ('[prod]\nsecurity.protocol = "TLS"', r"security_protocol \(of the profile prod in .*\): expected one of"),
+        ('[prod]\nsecurity.protocol = "TLS"', r"security_protocol \(from the profile prod in .*\): expected one of"),
         ("[prod\nhush", "config.toml: expected TOML, found: .*line 1"),
-        ('[prod]\nsasl.jaas.config = "hush"', r"sasl_jaas_config \(of the profile .*found another value"),
+        ('[prod]\nsasl.jaas.config = "hush"', r"sasl_jaas_config \(from the profile .*found another value"),
     ],
 )
 def test_file_that_cannot_be_used_is_refused_without_its_values(file: Path, text: str | None, said: str) -> None:
@@ -215,8 +215,47 @@ def test_file_that_cannot_be_used_is_refused_without_its_values(file: Path, text
 
 def test_wrong_setting_of_the_environment_is_told_with_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUS_SECURITY_PROTOCOL", "TLS")
-    with pytest.raises(BusError, match=r"security_protocol \(of the environment\): expected one of PLAINTEXT"):
+    with pytest.raises(
+        BusError, match=r"security_protocol \(from the environment, BUS_SECURITY_PROTOCOL\): expected one of PLAINTEXT"
+    ):
         security()
+
+
+def test_conflict_names_where_both_settings_are_from(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('[prod]\nsecurity.protocol = "PLAINTEXT"\n')
+    monkeypatch.setenv("BUS_SSL_CA_LOCATION", "ca.pem")
+    with pytest.raises(BusError) as refused:
+        parse_config(AdminConfig, {"profile": "prod"})
+    assert refused.value.message == (
+        "ssl_ca_location: expected security_protocol=SSL or SASL_SSL beside it, found PLAINTEXT (ssl_ca_location is "
+        f"from the environment, BUS_SSL_CA_LOCATION; security_protocol is from the profile prod in {file})"
+    )
+
+
+def test_conflict_names_a_file_of_options_beside_an_argument() -> None:
+    options = security_defaults({"security_protocol": "PLAINTEXT"}, "--command-config client.properties")
+    with options, pytest.raises(BusError) as refused:
+        parse_config(AdminConfig, {"ssl_ca_location": "ca.pem"})
+    assert refused.value.message.endswith(
+        " (ssl_ca_location is from the arguments of the client; security_protocol is from --command-config "
+        "client.properties)"
+    )
+
+
+def test_conflict_of_arguments_alone_names_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_SASL_USERNAME", "bob")
+    with pytest.raises(BusError, match=r"found PLAINTEXT$"):
+        parse_config(AdminConfig, {"security_protocol": "PLAINTEXT", "ssl_ca_location": "ca.pem"})
+
+
+def test_setting_that_a_later_source_hides_has_no_origin_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUS_SASL_USERNAME", "bob")
+    with pytest.raises(BusError, match="sasl_username and sasl_password") as refused:
+        parse_config(AdminConfig, {"profile": "prod"})
+    message = refused.value.message
+    assert "sasl_username is from the environment, BUS_SASL_USERNAME" in message
+    assert "sasl_password is from" not in message
+    assert "hush" not in message
 
 
 def test_client_without_an_address_is_told_where_it_may_come_from() -> None:
