@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bus.broker_api.login_log import LoginLog, LoginReport
 from bus.broker_api.requests import Caller, Unavailable
 from bus.broker_api.token_logins import AcceptedToken, TokenLogins
 from bus.errors import ErrorCode, Refused, show_names
@@ -55,17 +56,6 @@ _NONCE_BYTES = 24
 _SESSION = "Session "  # what a header with a session begins with
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoginReport:
-    """`name`: as the client said it, empty if it did not come to that. `reason`: of a failure, for the log alone; None
-    of a success."""
-
-    mechanism: str
-    name: str
-    caller: Caller
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +91,7 @@ class LoginApi:
         self._turns = FairTurns(1)
         self._checking: dict[bytes, asyncio.Task[Login | None]] = {}
         self._at_once: collections.Counter[str] = collections.Counter()
+        self._log = LoginLog()
         self.reports: list[Callable[[LoginReport], None]] = []
         users.on_change(self._note_users)
 
@@ -124,7 +115,7 @@ class LoginApi:
     # ------------------------------------------------------------ who shows what
 
     async def caller_login(self, authorization: str | None, caller: Caller) -> Login | Refused:
-        """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED."""
+        """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED, or UNSUPPORTED_SASL_MECHANISM."""
         login = None if authorization is None else self._table.find(_key_of(authorization, caller))
         if login is not None:
             return login
@@ -141,12 +132,15 @@ class LoginApi:
                 return await self._check_plain(authorization, shown, caller)
             case "bearer" if OAUTHBEARER in mechanisms:
                 return await self._check_bearer(authorization, shown.strip(" "), caller)
-            case _:
-                return _failed(f"expected a login by {names}")
+            case scheme:
+                mechanism = {"basic": PLAIN, "bearer": OAUTHBEARER}.get(scheme, kind)
+                name = _decode_basic(shown)[0] if mechanism == PLAIN else ""
+                with self.one_of(caller.host):
+                    return await self._refuse_mechanism(mechanism, name, caller, mechanisms)
 
     async def _check_plain(self, header: str, shown: str, caller: Caller) -> Login | Refused:
         started_s = _now_s()
-        name, password = _decode_basic(shown) if len(header) <= _BASIC_BYTES_MAX else ("", "")
+        name, password = _decode_basic(shown)
         key = _key_of(header, caller)
         checking = self._checking.get(key)
         if checking is None:  # many calls of a client that begins show the same
@@ -245,8 +239,7 @@ class LoginApi:
         mechanism = SCRAM_MECHANISMS.get(mechanism_name)
         if mechanism is None or mechanism_name not in enabled:
             known = [name for name in enabled if name != PLAIN] or enabled
-            message_text = f"expected a mechanism of {', '.join(known)}, found {show_names([mechanism_name])!r}"
-            return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message_text)
+            return await self._refuse_mechanism(mechanism_name, "", caller, known)
         try:
             first = parse_client_first(message)
         except ScramError as error:
@@ -287,23 +280,28 @@ class LoginApi:
         await self.delay_failure(started_s)
         return _failed(_text_of_failure(mechanism))
 
+    async def _refuse_mechanism(self, mechanism: str, name: str, caller: Caller, enabled: Sequence[str]) -> Refused:
+        """Of a login by one that the caller's listener does not have. `enabled`: those to name."""
+        started_s = _now_s()
+        names = ", ".join(enabled)
+        report = LoginReport(mechanism, name, caller, f"listener {caller.listener} has {names}, and not this mechanism")
+        self._log.write_refused_mechanism(report)
+        self._tell(report)
+        await self.delay_failure(started_s)
+        message = f"expected a mechanism of {names}, found {show_names([mechanism])!r}"
+        return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message)
+
     async def delay_failure(self, started_s: float) -> None:
         """Wait until `connection.failed.authentication.delay.ms` after the request: the time to an answer must not
         tell an unknown user from a wrong password."""
         await asyncio.sleep(max(0.0, started_s + self._settings.failure_delay_ms / 1000 - _now_s()))
 
     def report(self, report: LoginReport) -> None:
-        """The one place that hears of each login and of each failure."""
-        if report.reason is None:
-            _log.debug("%r has logged in by %s from %s", report.name, report.mechanism, report.caller.host)
-        else:
-            _log.info(
-                "failed login of %r by %s from %s: %s",
-                show_names([report.name]),
-                report.mechanism,
-                report.caller.host,
-                report.reason,
-            )
+        """Of each login and of each failure."""
+        self._log.write(report)
+        self._tell(report)
+
+    def _tell(self, report: LoginReport) -> None:
         for tell in self.reports:
             tell(report)
 
@@ -393,6 +391,8 @@ def _session_key(session: str, caller: Caller) -> bytes:
 
 def _decode_basic(shown: str) -> tuple[str, str]:
     """Name and password (RFC 7617, Basic). Both are empty if they cannot be decoded."""
+    if len(shown) > _BASIC_BYTES_MAX:
+        return "", ""
     try:
         name, colon, password = base64.b64decode(shown, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError, ValueError):

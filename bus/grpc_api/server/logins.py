@@ -126,7 +126,9 @@ async def _recognise(context: grpc.aio.ServicerContext, api: LoginApi, listener:
     except Exception as error:
         await abort_for(error, context)
     if isinstance(found, Refused):
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, found.message)
+        is_mechanism = found.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        details = f"{found.code.name}: {found.message}" if is_mechanism else found.message
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, details)
         raise AssertionError("abort raises")
     principal.set(found.principal)
     stream_login.set(found)

@@ -24,6 +24,7 @@ from bus import (
     UserScramCredentialUpsertion,
 )
 from bus.broker import Broker
+from bus.broker_api.login_log import LoginReport
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
@@ -130,7 +131,9 @@ def test_mechanisms_of_a_listener_are_not_those_of_another(tmp_path: Path) -> No
                 with pytest.raises(grpc.RpcError) as refused:
                     call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=10)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-                assert refused.value.details() == f"expected a login by {SHA_512}"
+                assert refused.value.details() == (
+                    f"UNSUPPORTED_SASL_MECHANISM: expected a mechanism of {SHA_512}, found 'PLAIN'"
+                )
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512, "PLAIN"])
@@ -175,19 +178,29 @@ def test_a_listener_without_logins_says_so(broker: Broker) -> None:
     assert caught.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
 
 
-def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(tmp_path: Path) -> None:
+def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     config = BrokerConfig(
         listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
         inter_broker_listener_name="PLAINTEXT",
         sasl_enabled_mechanisms=(SHA_512,),
     )
     with running_broker(tmp_path / "root", config=config) as broker:
-        with Admin(address_of(broker), **login(SHA_256)) as admin, pytest.raises(BusError) as caught:
-            admin.list_topics()
-        assert caught.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        assert f"expected a mechanism of {SHA_512}" in caught.value.message
-        with Admin(address_of(broker), **login("PLAIN")) as admin, pytest.raises(BusError, match=f"login by {SHA_512}"):
-            admin.list_topics()
+        reports: list[LoginReport] = []
+        broker.logins.reports.append(reports.append)
+        for mechanism, name in ((SHA_256, ""), ("PLAIN", "alice")):
+            for _ in range(3):
+                with Admin(address_of(broker), **login(mechanism)) as admin, pytest.raises(BusError) as caught:
+                    admin.list_topics()
+                assert caught.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
+                assert f"expected a mechanism of {SHA_512}, found '{mechanism}'" in caught.value.message
+            said = f"failed login of '{name}' by {mechanism} from /127.0.0.1: listener SASL_PLAINTEXT has {SHA_512}"
+            assert caplog.text.count(said) == 1  # the others are counted
+            assert [(one.mechanism, one.name) for one in reports] == [(mechanism, name)] * 3
+            reports.clear()
+        assert PASSWORD not in caplog.text
 
 
 def test_every_call_of_the_contract_wants_a_login(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bus import Admin, NewTopic
 from bus.broker import Broker
 from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
-from bus.broker_api.logins import LoginReport
+from bus.broker_api.login_log import LoginReport
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
