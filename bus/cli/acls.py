@@ -337,9 +337,15 @@ def _check_options(form: str, *, is_check: bool, has_policy: bool, has_brokers: 
     """Raises `click.UsageError`."""
     if has_brokers and not is_check:
         raise click.UsageError("expected --check with --broker, found none")
-    if has_policy is not (is_check and form == "s3"):
-        found = "--policy alone" if has_policy else "no --policy"
-        raise click.UsageError(f"expected --policy with --as s3 --check, found {found}")
+    if has_policy and form != "s3":
+        raise click.UsageError(
+            f"expected --as s3 with --policy, which is the policy of a bucket, found --as {form}, whose check reads "
+            "the rights of the files"
+        )
+    if has_policy and not is_check:
+        raise click.UsageError("expected --check with --policy, found none")
+    if is_check and form == "s3" and not has_policy:
+        raise click.UsageError("expected --policy FILE with --as s3 --check, found none")
 
 
 def _write_differences(differences: Iterable[str], grants: Grants) -> None:
