@@ -149,7 +149,7 @@ class _Copied:
 
     def _kind(self, acl: AclBinding) -> dict[AclBinding, None]:
         """The bindings of its kind, to be changed."""
-        kind = acl.resource_type, acl.principal, acl.operation
+        kind = _kind_of(acl)
         if kind not in self._own_kinds:
             self._by_kind[kind] = self._own_kinds[kind] = dict(self._by_kind.get(kind, {}))
         return self._own_kinds[kind]
@@ -158,7 +158,7 @@ class _Copied:
         left = self._kind(acl)
         del left[acl]
         if not left:
-            kind = acl.resource_type, acl.principal, acl.operation
+            kind = _kind_of(acl)
             del self._by_kind[kind], self._own_kinds[kind]
 
     def _count(self, pattern: _Pattern, change: int) -> None:
@@ -178,6 +178,10 @@ class _Copied:
 
 def _pattern_of(acl: AclBinding) -> _Pattern:
     return acl.resource_type, acl.pattern_type, acl.resource_name
+
+
+def _kind_of(acl: AclBinding) -> _Kind:
+    return acl.resource_type, acl.principal, acl.operation
 
 
 def _add_to(counts: dict[KeyT, int], key: KeyT, change: int) -> None:
