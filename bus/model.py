@@ -23,6 +23,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 AUDIT_TOPIC = "__audit"
+ROOT_MARKER = "bus-root.json"  # by which readers know the root of a bus
 GROUP_PLACEMENT = "group.placement"  # kept with that topic: how a group's id leads to its partition
 
 

@@ -16,13 +16,12 @@ from typing import Any
 from bus.authorization.acls import ANY_PRINCIPAL
 from bus.authorization.file_readers import FileReaders, TopicReaders
 from bus.cli.failures import Failure
-from bus.model import CLUSTER_METADATA_TOPIC
+from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
 
 PrincipalMap = Mapping[str, str]  # of a principal, who it is in the storage
 _POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")
 _POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
 _S3_LOCATION = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9!_.'()=-]+)*)/?")
-MARKER = "bus-root.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def posix_script(grants: Grants, root: str, *, tables_only: bool) -> Iterator[st
         folders = _folders(root, topics if tables_only else [*with_metadata(topics)])
         yield f"setfacl -m {target}:x {_quoted(root, f'{root}/topics')}"
         if not tables_only:
-            yield f"setfacl -m {target}:r {_quoted(f'{root}/{MARKER}')}"
+            yield f"setfacl -m {target}:r {_quoted(f'{root}/{ROOT_MARKER}')}"
         yield from _setfacl(f"{target}:rX", folders)
 
 
@@ -167,7 +166,7 @@ def s3_policy(grants: Grants, location: str, *, tables_only: bool) -> str:
     statements: list[Any] = []
     for target, topics in grants.readers.items():
         keys = [s3_key(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else with_metadata(topics))]
-        marker = [] if tables_only else [s3_key(prefix, MARKER)]
+        marker = [] if tables_only else [s3_key(prefix, ROOT_MARKER)]
         statements.append(_statement("Allow", target, "s3:GetObject", [f"{bucket}/{key}" for key in (*keys, *marker)]))
         listing = _statement("Allow", target, "s3:ListBucket", [bucket])
         statements.append({**listing, "Condition": {"StringLike": {"s3:prefix": keys}}})

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.cli.acl_export import MARKER, Grants, parse_s3_location, s3_key, with_metadata
+from bus.cli.acl_export import Grants, parse_s3_location, s3_key, with_metadata
 from bus.cli.failures import Failure
+from bus.model import ROOT_MARKER
 
 _GET, _LIST = "s3:GetObject", "s3:ListBucket"
 _WRITES = ("s3:PutObject", "s3:DeleteObject")
@@ -61,8 +62,10 @@ class PolicyCheck:
         yield from self._not_compared
         asked_for = {name: set(of if tables_only else with_metadata(of)) for name, of in grants.readers.items()}
         for name in asked_for:
-            if not tables_only and not self._is_given(name, _GET, f"{self._bucket}/{s3_key(self._prefix, MARKER)}"):
-                yield f"{name}: expected {_GET} on {s3_key(self._prefix, MARKER)}, found none"
+            if not tables_only and not self._is_given(
+                name, _GET, f"{self._bucket}/{s3_key(self._prefix, ROOT_MARKER)}"
+            ):
+                yield f"{name}: expected {_GET} on {s3_key(self._prefix, ROOT_MARKER)}, found none"
         for topic in sorted(topics):
             key = f"{self._bucket}/{s3_key(self._prefix, f'topics/{topic}/')}"
             for name, wanted in asked_for.items():

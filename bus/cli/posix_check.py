@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bus.cli.acl_export import MARKER, Grants
+from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.posix_rights import (
     READ,
@@ -28,7 +28,7 @@ from bus.cli.posix_rights import (
     user_name,
 )
 from bus.errors import count_of
-from bus.model import CLUSTER_METADATA_TOPIC
+from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
 
 _EVERYONE = "everyone"
 _MISSING = "expected the right to read topic {}, found none for {}"
@@ -44,7 +44,7 @@ def check_files(
     """A line for each difference, by reader and topic. `brokers`: `u:<user>` and `g:<group>` that are not compared,
     beside the owner and the group of the root. Raises `Failure` if the root cannot be looked at."""
     folder = Path(root)
-    if not hasattr(os, "getxattr") or not (folder / MARKER).is_file():
+    if not hasattr(os, "getxattr") or not (folder / ROOT_MARKER).is_file():
         raise Failure(f"expected --root with the folder of a root on this machine (Linux), found {root}")
     named = {name: find_reader(name) for name in (*grants.readers, *grants.denied)}
     yield from (f"{name}: expected a user or group of this machine, found none" for name in named if not named[name])
@@ -71,7 +71,7 @@ def find_open_topic(root: str) -> str | None:
     this machine, or cannot be looked at."""
     folder = Path(root)
     try:
-        if not (folder / MARKER).is_file() or not _is_open(folder):
+        if not (folder / ROOT_MARKER).is_file() or not _is_open(folder):
             return None
         paths = sorted((folder / "topics").iterdir())
         return next((path.name for path in paths if rights_of(path).other & (READ | SEARCH) == READ | SEARCH), None)
@@ -105,7 +105,7 @@ def _check_way(folder: Path, readers: Sequence[Reader], tables_only: bool) -> It
     """Whether the readers get from the root to the topics."""
     needed = [(folder, SEARCH, "search"), (folder / "topics", SEARCH, "search")]
     if not tables_only:
-        needed.append((folder / MARKER, READ, "read"))
+        needed.append((folder / ROOT_MARKER, READ, "read"))
     for path, right, verb in needed:
         rights = rights_of(path)
         for reader in readers:

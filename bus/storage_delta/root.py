@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
-from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import Clock
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, USERS_VALUE_TYPE, log_schema
@@ -58,7 +58,6 @@ from bus.system_clock import SystemClock
 
 _log = logging.getLogger(__name__)
 
-MARKER = "bus-root.json"
 LOCK = ".bus-lock"
 FORMAT_VERSION = 2
 _CLUSTER = "cluster"
@@ -108,7 +107,7 @@ def open_storage_on(
 ) -> DeltaStorage:
     """See `open_storage`. `clock`: the machine's, unless another one is given."""
     if _read_marker(store) is None and not create:
-        raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
+        raise RootNotUsable(f"{store.url}: expected a bus root, found no {ROOT_MARKER}")
     locks: list[Lock] = []
     try:
         if broker_id is not None:
@@ -195,7 +194,7 @@ def _make_ready(store: ObjectStore) -> None:
     elif not _is_ready(marker):
         # Only then may several brokers read the metadata: none of them finds it without the fields that it knows.
         add_new_fields(store, partition_folder(_METADATA), CLUSTER_METADATA_VALUE_TYPE, ReadCache())
-        store.put(MARKER, _encode_marker(marker.cluster_id))
+        store.put(ROOT_MARKER, _encode_marker(marker.cluster_id))
         _log.info("%s: upgraded from format version %d to %d", store.url, marker.format_version, FORMAT_VERSION)
 
 
@@ -214,7 +213,7 @@ def open_reader(root: str) -> RootReader:
     store = _local_store(root)
     marker = _read_marker(store)
     if marker is None:
-        raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
+        raise RootNotUsable(f"{store.url}: expected a bus root, found no {ROOT_MARKER}")
     return RootReader(store, marker.cluster_id)
 
 
@@ -511,14 +510,15 @@ def _read_marker(store: ObjectStore) -> _Marker | None:
     if data is None:
         if others:
             raise RootNotUsable(
-                f"{store.url}: expected a bus root or an empty folder, found {', '.join(others[:3])} and no {MARKER}"
+                f"{store.url}: expected a bus root or an empty folder, found {', '.join(others[:3])} and no "
+                f"{ROOT_MARKER}"
             )
         return None
     try:
         marker = parse_json(data)
         format_version, cluster_id = int(marker["format_version"]), str(marker["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise RootNotUsable(f"{store.url}/{MARKER}: expected format_version and cluster_id: {error}") from None
+        raise RootNotUsable(f"{store.url}/{ROOT_MARKER}: expected format_version and cluster_id: {error}") from None
     if format_version > FORMAT_VERSION:
         raise RootNotUsable(
             f"{store.url}: expected format version {FORMAT_VERSION}, found {format_version}: "
@@ -532,11 +532,11 @@ def _look_for_marker(store: ObjectStore) -> tuple[bytes | None, list[str]]:
     others: list[str] = []
     for _ in range(2):
         try:
-            return store.get(MARKER), []
+            return store.get(ROOT_MARKER), []
         except KeyNotFound:
             found = store.list("", with_sizes=False)
         others = sorted({*(entry.name for entry in found.files), *found.folders} - _IGNORED_IN_EMPTY_ROOT)
-        if MARKER not in others:
+        if ROOT_MARKER not in others:
             break
     return None, others
 
@@ -548,7 +548,7 @@ def _encode_marker(cluster_id: str) -> bytes:
 def _write_marker(store: ObjectStore) -> _Marker:
     cluster_id = str(uuid.uuid4())
     try:
-        store.create(MARKER, _encode_marker(cluster_id))
+        store.create(ROOT_MARKER, _encode_marker(cluster_id))
     except KeyExists:
         found = _read_marker(store)
         assert found is not None, f"{store.url}: the marker exists and does not"

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_history import ClusterHistory, LoggedRow, LogPlace, read_history
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
-from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.txns import transaction_app
 from bus.storage_delta.partition_reader import FollowingReader, TableFiles
-from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
+from bus.storage_delta.root import FORMAT_VERSION, open_reader
 from bus.storage_delta.stores.store import ObjectStore
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 
@@ -144,12 +144,12 @@ class TopicTables:
 def check_root(root: str) -> Path:
     """The folder of a bus root, absolute. Raises `RootNotUsable`: no bus root, or one of a newer format."""
     path = Path(_local_path(root)).absolute()
-    marker = path / MARKER
+    marker = path / ROOT_MARKER
     try:
         format_version = json.loads(marker.read_text(encoding="utf-8"))["format_version"]
     except (FileNotFoundError, NotADirectoryError):
         found = "a folder without it" if path.is_dir() else "a file" if path.exists() else "nothing"
-        raise RootNotUsable(f"expected a bus root, a folder with {MARKER}, at {path}, found {found}") from None
+        raise RootNotUsable(f"expected a bus root, a folder with {ROOT_MARKER}, at {path}, found {found}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RootNotUsable(f"expected a readable {marker}, found {type(error).__name__}: {error}") from None
     if not isinstance(format_version, int) or format_version > FORMAT_VERSION:

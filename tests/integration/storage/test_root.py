@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from bus.errors import RootInUse, RootLost, RootNotUsable, StorageDamaged, StorageFault
-from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta import root as root_module
 from bus.storage_delta.root import (
     LOCK,
-    MARKER,
     DeltaStorage,
     memory_storage,
     open_partition_readonly,
@@ -105,7 +104,7 @@ def test_a_root_that_another_process_makes_between_two_looks_is_a_root() -> None
         made = False
 
         def get(self, key: str) -> bytes:
-            if key == MARKER and not self.made:
+            if key == ROOT_MARKER and not self.made:
                 self.made = True
                 open_storage_on(self, broker_id=1).close()
                 raise KeyNotFound(key)
