@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument

@@ -18,7 +18,8 @@ import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.call_permissions import READ_GROUP, READ_TOPIC
-from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 
-from bus.broker_api.client_quotas import CallerPace
+from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import BrokerStopping, InvalidArgument, OverQuota, Unavailable, new_request_id
 from bus.errors import ErrorCode

@@ -18,7 +18,8 @@ from typing import Generic, Protocol, TypeVar
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.produce import (
     Destination,
     PartitionProduced,

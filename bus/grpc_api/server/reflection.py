@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.reflection import aio
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.call_permissions import CALL_RULES
-from bus.broker_api.client_quotas import CallerPace
+from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.requests import Caller
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.guards import StreamRegistry, guard_stream, hold_requests

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.client_quotas import CallerPace
+from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.principals import PrincipalRules
 from bus.client_quotas.quotas import REQUEST_RATE
 from bus.cluster_metadata.broker_decisions import BrokerIdentity

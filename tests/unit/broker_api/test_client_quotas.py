@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.client_quotas.entities import QuotaEntity
 from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
