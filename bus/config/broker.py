@@ -175,7 +175,9 @@ class BrokerConfig:
         is_secret=True,
     )
     sasl_oauthbearer_jwks_endpoint_url: str = string(
-        "", "Where the identity provider publishes its keys, for OAUTHBEARER: https://, or file:// for a file."
+        "",
+        "Where the identity provider publishes its keys, for OAUTHBEARER: https://, or file:// for a file.",
+        shown_as=shown_url,
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
         3_600_000, "How often the keys of the identity provider are read.", Between(1_000)
@@ -197,7 +199,9 @@ class BrokerConfig:
     sasl_oauthbearer_scope_claim_name: str = string("scope", "The claim that has the scopes of a token.", NotEmpty())
     sasl_oauthbearer_sub_claim_name: str = string("sub", "The claim that has the name of the principal.", NotEmpty())
     sasl_oauthbearer_token_endpoint_url: str = string(
-        "", "Where this broker gets the token that it shows to others: https://, or file:// for a file with a token."
+        "",
+        "Where this broker gets the token that it shows to others: https://, or file:// for a file with a token.",
+        shown_as=shown_url,
     )
     sasl_oauthbearer_header_urlencode: bool = boolean(
         False,

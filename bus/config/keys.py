@@ -11,7 +11,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import MappingProxyType
@@ -104,6 +104,7 @@ class ConfigKey:
     validator: Validator | None = None
     is_in_effect: bool = True
     is_secret: bool = False  # its value is left out of logs and answers
+    shown_as: Callable[[str], str] | None = None  # what of its value is in them; None: all of it
 
     @property
     def description(self) -> str:
@@ -146,7 +147,7 @@ class ConfigKey:
 
     def _refusal(self, found: object) -> ConfigError:
         limits = f" ({self.valid_values})" if self.valid_values else ""
-        shown = "another value" if self.is_secret else repr(found)
+        shown = "another value" if self.is_secret or self.shown_as is not None else repr(found)
         return ConfigError(f"{self.name}: expected {self.type.value}{limits}, found {shown}")
 
 
@@ -158,11 +159,13 @@ def config_field(
     *,
     is_in_effect: bool = True,
     is_secret: bool = False,
+    shown_as: Callable[[str], str] | None = None,
     stands_for: str | None = None,
 ) -> Any:
     """A field of a configuration, for a dataclass. `stands_for`: the topic config whose default it is."""
-    key = ConfigKey("", config_type, default, documentation, validator, is_in_effect, is_secret)
-    return field(default=default, repr=not is_secret, metadata={"key": key, "stands_for": stands_for})
+    key = ConfigKey("", config_type, default, documentation, validator, is_in_effect, is_secret, shown_as)
+    is_shown = not is_secret and shown_as is None
+    return field(default=default, repr=is_shown, metadata={"key": key, "stands_for": stands_for})
 
 
 boolean = functools.partial(config_field, ConfigType.BOOLEAN)
@@ -228,9 +231,13 @@ class ConfigEntry:
 
 
 def describe_key(key: ConfigKey, *, value: str, default: str, is_default: bool, is_read_only: bool) -> ConfigEntry:
+    if key.is_secret and value:
+        value = "(hidden)"
+    elif key.shown_as is not None:
+        value = key.shown_as(value)
     return ConfigEntry(
         name=key.name,
-        value="(hidden)" if key.is_secret and value else value,
+        value=value,
         default=default,
         is_default=is_default,
         type=key.type.value,

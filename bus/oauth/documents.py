@@ -51,7 +51,7 @@ def read_document(
         return _read_file(url.path)
     request = urllib.request.Request(url.url, form, {"Accept": "application/json", **(headers or {})})
     try:
-        return _ask(request, _opener(url), seconds_max)
+        return _ask(request, _opener(url), url, seconds_max)
     except urllib.error.HTTPError as error:
         with error:
             raise _refusal(url, error) from None
@@ -99,15 +99,16 @@ def _opener(url: DocumentUrl) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def _ask(request: urllib.request.Request, opener: urllib.request.OpenerDirector, seconds_max: float) -> bytes:
+def _ask(
+    request: urllib.request.Request, opener: urllib.request.OpenerDirector, url: DocumentUrl, seconds_max: float
+) -> bytes:
     """The time-out of the socket bounds the way to the server, `_ReadsInTime` all that it sends."""
     with opener.open(request, timeout=seconds_max) as response:
         found = bytearray()
         while chunk := response.read1(_CHUNK_BYTES):
             found += chunk
             if len(found) > DOCUMENT_BYTES_MAX:
-                where = request.full_url.partition("?")[0]
-                raise DocumentFault(f"{where}: expected at most {DOCUMENT_BYTES_MAX} bytes, found more")
+                raise DocumentFault(f"{url}: expected at most {DOCUMENT_BYTES_MAX} bytes, found more")
     return bytes(found)
 
 

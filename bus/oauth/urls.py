@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,7 +14,7 @@ _SCHEMES = ("https", "http", "file")
 class DocumentUrl:
     """`path`: of file://. `ca_location`: PEM file with the authorities to trust; None: those of the system."""
 
-    url: str
+    url: str = field(repr=False)
     path: Path | None = None
     ca_location: Path | None = None
 
@@ -41,14 +41,17 @@ def parse_url(text: str, *, ca_location: str = "", allows_insecure: bool = False
         if parts.hostname not in (None, "localhost") or not parts.path.startswith("/"):
             raise ValueError("a file as file:///PATH, with its whole path")
         return DocumentUrl(text, Path(unquote(parts.path)))
+    if any(character <= " " or character == "\x7f" for character in text):
+        # The library that asks would refuse it with all of it in the error.
+        raise ValueError("a URL without blanks and control characters")
     if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not allows_insecure:
         raise ValueError("https://, or sasl.oauthbearer.allow.insecure.urls=true if the network can be trusted")
     return DocumentUrl(text, None, Path(ca_location).expanduser() if ca_location else None)
 
 
 def shown_url(text: str) -> str:
-    """As far as an error may repeat it: without a query and a fragment, which may be secret; with an @, before which
-    there may be a password, no more than the scheme."""
+    """As far as an error, a log or an answer may repeat it: without a query and a fragment, which may be secret; with
+    an @, before which there may be a password, no more than the scheme."""
     if "@" in text:
         scheme, separator, _ = text.partition("://")
         return f"{scheme}://..." if separator else "..."

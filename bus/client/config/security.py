@@ -113,7 +113,7 @@ class SecurityConfig:
     sasl_password_file: str = setting("", text)
     sasl_jaas_config: str = secret("", jaas)
     sasl_oauthbearer_method: str = setting("", oauth_method)
-    sasl_oauthbearer_token_endpoint_url: str = setting("", text)
+    sasl_oauthbearer_token_endpoint_url: str = secret("", text)  # its query may be
     sasl_oauthbearer_client_id: str = setting("", text)
     sasl_oauthbearer_client_credentials_client_id: str = setting("", text)
     sasl_oauthbearer_client_secret: str = secret("", text)

@@ -170,6 +170,18 @@ def test_pem_in_settings_is_shown_nowhere() -> None:
     assert "hush" not in repr(config) + repr(describe_broker_config(config)) + repr(config.key_files)
 
 
+@pytest.mark.parametrize("prefix", ["", "listener.name.sasl_plaintext."])
+def test_queries_of_urls_are_shown_nowhere(prefix: str) -> None:
+    urls = {
+        f"sasl.oauthbearer.{name}.endpoint.url": f"https://issuer.example/{name}?key=hush" for name in ("jwks", "token")
+    }
+    config = load_broker_config(None, BETWEEN | {f"{prefix}{name}": url for name, url in urls.items()})
+    described = {entry.name: entry.value for entry in describe_broker_config(config)}
+    for name, url in urls.items():
+        assert described[f"{prefix}{name}"] == url.removesuffix("?key=hush")
+    assert "hush" not in repr(config) + repr(config.broker_token) + repr(describe_broker_config(config))
+
+
 def test_password_of_a_key_is_shown_nowhere() -> None:
     config = load_broker_config(None, BOTH | {"ssl.truststore.location": "ca.pem", "ssl.key.password": "hush"})
     assert config.ssl_key_password == "hush"
