@@ -19,9 +19,9 @@ import time
 import uuid
 from collections.abc import Callable
 
+from bus.broker_api.authorization import warnings_of_access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
-from bus.broker_api.requests import ANONYMOUS
 from bus.broker_api.token_logins import TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
@@ -288,7 +288,8 @@ class Broker:
             await self._server.serve(api, self._peers)
             undo.pop_all()
         self._core.serve()
-        for warning in warnings_of_access(self._config, has_acls=bool(len(self.cluster.state.acls))):
+        has_acls = bool(len(self.cluster.state.acls))
+        for warning in warnings_of_access(self._config.acl_policy, self._config.open_listeners, has_acls=has_acls):
             _log.warning("%s", warning)
         if self.keys:
             self._watching = asyncio.get_running_loop().create_task(self._watch_keys())
@@ -356,24 +357,6 @@ class Broker:
         await self._core.stop()
         await self._transport.close()
         _log.info("stopped")
-
-
-def warnings_of_access(config: BrokerConfig, *, has_acls: bool) -> list[str]:
-    """About an authorizer whose settings are probably a mistake; empty without an authorizer."""
-    policy = config.acl_policy
-    if policy is None:
-        return []
-    found = []
-    if not policy.super_users and not has_acls:
-        found.append("there are neither ACLs nor super.users: with authorizer.class.name every call is refused")
-    is_super = ", a super user" if ANONYMOUS in policy.super_users else ""
-    for listener in config.open_listeners:
-        if listener.is_beyond_loopback:
-            found.append(
-                f"listener {listener.name} at {listener.bind} is without authentication: to ACLs, everyone who comes "
-                f"there from other machines is {ANONYMOUS}{is_super}"
-            )
-    return found
 
 
 def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:

@@ -21,9 +21,10 @@ from bus.authorization.decisions import (
 from bus.authorization.index import AclIndex
 from bus.broker_api.access_log import AccessDecided, AccessLog
 from bus.broker_api.call_permissions import Need
-from bus.broker_api.requests import Caller
+from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster import ClusterState
+from bus.config.listeners import Listener
 from bus.errors import Refused
 from bus.runtime.loop_shares import LoopShares
 
@@ -158,3 +159,21 @@ class Access:
         """The refusal on a resource of this name. Which rule decided is told to the log only."""
         resource = AclResource(need.resource_type, name)
         return Refused(need.code, f"{shown(self._requester.principal)} may not {need.operation.value} {resource}")
+
+
+def warnings_of_access(policy: AclPolicy | None, open_listeners: Iterable[Listener], *, has_acls: bool) -> list[str]:
+    """About an authorizer whose settings are probably a mistake; empty without an authorizer. `open_listeners`: those
+    without authentication."""
+    if policy is None:
+        return []
+    found = []
+    if not policy.super_users and not has_acls:
+        found.append("there are neither ACLs nor super.users: with authorizer.class.name every call is refused")
+    is_super = ", a super user" if ANONYMOUS in policy.super_users else ""
+    for listener in open_listeners:
+        if listener.is_beyond_loopback:
+            found.append(
+                f"listener {listener.name} at {listener.bind} is without authentication: to ACLs, everyone who comes "
+                f"there from other machines is {ANONYMOUS}{is_super}"
+            )
+    return found

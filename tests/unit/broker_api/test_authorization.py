@@ -14,10 +14,11 @@ import pytest
 from bus.authorization.acls import AclBinding, AclOperation, AclPermission
 from bus.authorization.decisions import AclPolicy
 from bus.authorization.index import AclIndex, AclIndexDraft
-from bus.broker_api.authorization import Access, Authorizer
+from bus.broker_api.authorization import Access, Authorizer, warnings_of_access
 from bus.broker_api.call_permissions import CREATE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER
+from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from tests.support.acls import allow, prefixed
@@ -197,3 +198,28 @@ def test_no_name_is_remembered_that_is_longer_than_names_can_be() -> None:
         assert tracemalloc.get_traced_memory()[0] < len(long)
     finally:
         tracemalloc.stop()
+
+
+OPEN = BrokerConfig(
+    listeners=("PLAINTEXT://127.0.0.1:1", "FAR://10.0.0.1:2", "SSL://10.0.0.1:3", "SASL_SSL://10.0.0.1:4"),
+    listener_security_protocol_map=("FAR:PLAINTEXT",),
+    listener_overrides={"SSL": {"ssl.client.auth": "required"}},
+)
+
+
+def warnings(config: BrokerConfig, *, has_acls: bool) -> list[str]:
+    return warnings_of_access(config.acl_policy, config.open_listeners, has_acls=has_acls)
+
+
+def test_an_authorizer_that_is_hardly_meant_is_warned_of() -> None:
+    assert warnings(OPEN, has_acls=False) == []
+    config = replace(OPEN, authorizer_class_name="acl")
+    text = "listener FAR at 10.0.0.1:2 is without authentication: "
+    text += "to ACLs, everyone who comes there from other machines is "
+    assert warnings(config, has_acls=True) == [f"{text}User:ANONYMOUS"]
+    [nothing, _] = warnings(config, has_acls=False)
+    assert nothing.startswith("there are neither ACLs nor super.users")
+    anonymous = replace(config, super_users="User:ANONYMOUS")
+    assert warnings(anonymous, has_acls=False) == [f"{text}User:ANONYMOUS, a super user"]
+    requested = replace(config, listener_overrides={})
+    assert [line.split()[1] for line in warnings(requested, has_acls=True)] == ["FAR", "SSL"]
