@@ -336,11 +336,12 @@ class StagedTransactions(Protocol):
         ...
 
     def drop(self, key: StagingKey) -> None:
-        """Delete all that is staged of the transaction. Safe to repeat. Not atomic: a crash may leave some of it."""
+        """Delete what is staged of the transaction. Safe to repeat. Not atomic, and what a leader has staged beside the
+        one that calls may stay: `list` tells."""
         ...
 
     def list(self) -> Sequence[tuple[StagingKey, Staged]]:
-        """All transactions of which anything is staged, by one listing and one more for each of them."""
+        """All transactions of which anything is staged, by one listing for each partition of their coordinators."""
         ...
 
 

@@ -68,9 +68,16 @@ class StagedCache:
                 sequence += batch.record_count
         return found
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str) -> Sequence[RecordBatch] | None:
+        """What was here, in order; None unless it is without a gap from sequence 0 on."""
         with self._mutex:
-            self._size_bytes -= self._held.pop(name, _Held()).size_bytes
+            held = self._held.pop(name, _Held())
+            self._size_bytes -= held.size_bytes
+        dropped, sequence = list[RecordBatch](), 0
+        while sequence in held.batches:
+            dropped.append(held.batches[sequence])
+            sequence += dropped[-1].record_count
+        return dropped if dropped and len(dropped) == len(held.batches) else None
 
 
 def _cost_of(batch: RecordBatch) -> int:

@@ -2,8 +2,10 @@
 
 Guards two promises. What `stage` reported is on the disk, whole and under its name; and what is read back is what was
 staged: a file that was torn or changed is never taken for records. `_staged` in the table's folder has a folder for
-each transaction that staged something, and that a file for each batch, named by its first and last sequence. Delta
-readers and VACUUM pass over folders that begin with an underscore; recovery and orphan cleaning look at files only.
+each partition of `__transaction_state` whose transactions staged something, and that a file for each batch, named by
+producer id, epoch, first and last sequence. Those folders stay: a batch costs a sync of its file and one of its folder,
+and a listing sees the open transactions of one coordinator. Delta readers and VACUUM pass over folders that begin with
+an underscore; recovery and orphan cleaning look at files only.
 
 A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
 stream a trailer that proves its bytes before Arrow sees them. What this process has staged itself it reads from memory
@@ -15,8 +17,9 @@ from __future__ import annotations
 
 import re
 import struct
+import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,8 +33,8 @@ from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.stores.store import Entry, KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
 
 STAGED_FOLDER = "_staged"
-_FOLDER_NAME = re.compile(r"(\d{1,10})-(\d{1,19})-(\d{1,5})")
-_FILE_NAME = re.compile(r"(\d{1,10})-(\d{1,10})\.arrow")
+_FOLDER_NAME = re.compile(r"0|[1-9]\d{0,9}")
+_FILE_NAME = re.compile(r"(\d{1,19})-(\d{1,5})-(\d{1,10})-(\d{1,10})\.arrow")
 _SEQUENCE_MAX = (1 << 31) - 1
 _EPOCH_MAX = (1 << 15) - 1
 
@@ -44,11 +47,15 @@ _PRODUCER_ID, _PRODUCER_EPOCH, _BASE_SEQUENCE, _TIMESTAMP_MS = (
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A staged batch by its name: sequences `first` to `last`."""
+    """A staged batch by its name: sequences `first` to `last` of `transaction`."""
 
-    key: str
+    transaction: StagingKey
     first: int
     last: int
+
+    @property
+    def name(self) -> str:
+        return f"{_prefix_of(self.transaction)}{self.first}-{self.last}.arrow"
 
 
 class DeltaStagedTransactions:
@@ -68,31 +75,42 @@ class DeltaStagedTransactions:
         self._value_type = value_type
         self._cache = StagedCache(0) if cache is None else cache
         self._topic_id = topic_id
+        self._mutex = threading.Lock()
+        self._cleaned: set[str] = set()
 
     def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
         file = self._file_of(key, batch)
+        self._clean(self._folder_of(key))
         try:
-            self._store.create(file.key, _encode(batch))
+            self._create(self._path(file), _encode(batch))
             self._cache.add(self._cached_name(key), file.first, batch)
             return None
         except KeyExists:
-            return self._compare(file, key, batch)
+            return self._compare(file, batch)
         except OutcomeUnknown as unknown:
             try:
-                return self._compare(file, key, batch)
+                return self._compare(file, batch)
             except KeyNotFound:
-                raise StorageFault(f"{file.key}: it is not known whether it is there: {unknown}") from unknown
+                raise StorageFault(f"{self._path(file)}: it is not known whether it is there: {unknown}") from unknown
+
+    def _clean(self, folder: str) -> None:
+        """Once, before this process writes there: what interrupted writes have left. One that is under way, of a former
+        leader, fails."""
+        with self._mutex:
+            if folder not in self._cleaned:
+                for entry in self._store.list(folder, with_sizes=False).leftovers:
+                    self._store.delete(f"{folder}/{entry.name}")
+                self._cleaned.add(folder)
+
+    def _create(self, path: str, data: bytes) -> None:
+        try:
+            self._store.create(path, data)
+        except KeyNotFound:  # the folder has gone with an earlier topic of this name, which another broker deleted
+            self._store.create(path, data)
 
     def find(self, key: StagingKey) -> Staged | None:
-        entries = self._store.list(self._folder_of(key)).files
-        files = [(file, entry) for entry in entries if (file := self._parse(key, entry)) is not None]
-        if not files:
-            return None
-        return Staged(
-            last_sequence=_dense_end(file for file, _ in files),
-            size_bytes=sum(entry.size for _, entry in files),
-            newest_ms=max(entry.modified_ms for _, entry in files),
-        )
+        found = self._store.list(self._folder_of(key), prefix=_prefix_of(key)).files
+        return _sum_up(files) if (files := list(_parse_files(key.coordinator_partition, found))) else None
 
     def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
         found = self._cache.find(self._cached_name(key), last_sequence)
@@ -113,8 +131,7 @@ class DeltaStagedTransactions:
         return [*whole, _part_of(last, 0, last.record_count - beyond, self._value_type)]
 
     def _read_files(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
-        entries = self._store.list(self._folder_of(key), with_sizes=False).files
-        files = [file for entry in entries if (file := self._parse(key, entry)) is not None]
+        files = self._list_files(key)
         batches, sequence = list[RecordBatch](), 0
         while sequence <= last_sequence:
             file, batch = self._read_from(key, files, sequence)
@@ -123,23 +140,32 @@ class DeltaStagedTransactions:
             sequence = end
         return batches
 
+    def _list_files(self, key: StagingKey) -> Sequence[_File]:
+        found = self._store.list(self._folder_of(key), with_sizes=False, prefix=_prefix_of(key)).files
+        return [file for file, _ in _parse_files(key.coordinator_partition, found)]
+
     def drop(self, key: StagingKey) -> None:
-        self._cache.drop(self._cached_name(key))
-        self._store.delete_folder(self._folder_of(key))
+        staged_here = self._cache.drop(self._cached_name(key))
+        files = self._list_files(key) if staged_here is None else [self._file_of(key, batch) for batch in staged_here]
+        for file in files:
+            self._store.delete(self._path(file))
 
     def list(self) -> Sequence[tuple[StagingKey, Staged]]:
-        found = []
-        for name in self._store.list(self._folder, with_sizes=False).folders:
-            key = _parse_folder(name)
-            if key is not None:
-                found.append((key, self.find(key) or Staged(last_sequence=-1, size_bytes=0, newest_ms=0)))
-        return found
+        found: dict[StagingKey, list[tuple[_File, Entry]]] = {}
+        folders = self._store.list(self._folder, with_sizes=False).folders
+        for folder in filter(_FOLDER_NAME.fullmatch, folders):
+            for file, entry in _parse_files(int(folder), self._store.list(f"{self._folder}/{folder}").files):
+                found.setdefault(file.transaction, []).append((file, entry))
+        return [(key, _sum_up(files)) for key, files in found.items()]
 
     def _cached_name(self, key: StagingKey) -> str:
-        return f"{self._topic_id}/{self._folder_of(key)}"
+        return f"{self._topic_id}/{self._folder_of(key)}/{_prefix_of(key)}"
 
     def _folder_of(self, key: StagingKey) -> str:
-        return f"{self._folder}/{_folder_name(key)}"
+        return f"{self._folder}/{key.coordinator_partition}"
+
+    def _path(self, file: _File) -> str:
+        return f"{self._folder_of(file.transaction)}/{file.name}"
 
     def _file_of(self, key: StagingKey, batch: RecordBatch) -> _File:
         stamp = batch.producer
@@ -148,29 +174,20 @@ class DeltaStagedTransactions:
         assert is_its, f"{self._folder}: expected a batch of {key}, found one of {stamp}"
         first, last = stamp.base_sequence, stamp.base_sequence + batch.record_count - 1
         assert 0 <= first <= last <= _SEQUENCE_MAX, f"{self._folder}: a transaction has sequences {first} to {last}"
-        return _File(f"{self._folder_of(key)}/{first}-{last}.arrow", first, last)
+        return _File(key, first, last)
 
-    def _parse(self, key: StagingKey, entry: Entry) -> _File | None:
-        """None for a file that is not of our making."""
-        match = _FILE_NAME.fullmatch(entry.name)
-        if match is None:
-            return None
-        first, last = int(match[1]), int(match[2])
-        is_ours = first <= last <= _SEQUENCE_MAX and entry.name == f"{first}-{last}.arrow"
-        return _File(f"{self._folder_of(key)}/{entry.name}", first, last) if is_ours else None
-
-    def _compare(self, file: _File, key: StagingKey, batch: RecordBatch) -> Refused | None:
+    def _compare(self, file: _File, batch: RecordBatch) -> Refused | None:
         """With what is there under the batch's name. Its writer may have been killed before the name was synced."""
-        data = self._store.get(file.key)
-        found = self._decode(file, key, data)
+        data = self._store.get(self._path(file))
+        found = self._decode(file, data)
         if not _has_same_records(found, batch):
-            stamp = batch.producer
+            key, stamp = file.transaction, batch.producer
             return Refused(
                 ErrorCode.INVALID_RECORD,
                 f"expected the records that producer {key.producer_id} sent before under epoch {key.producer_epoch} "
                 f"and sequences {file.first} to {file.last}, found others under {stamp}",
             )
-        self._store.confirm(file.key, data)
+        self._store.confirm(self._path(file), data)
         return None
 
     def _read_from(self, key: StagingKey, files: Iterable[_File], sequence: int) -> tuple[_File, RecordBatch]:
@@ -179,34 +196,48 @@ class DeltaStagedTransactions:
         fault: StorageFault | None = None
         for file in holders:
             try:
-                return file, self._decode(file, key, self._store.get(file.key))
+                return file, self._decode(file, self._store.get(self._path(file)))
             except StorageFault as error:
                 fault = fault or error
         if fault is None:
-            fault = StorageFault(f"{self._folder_of(key)}: expected sequence {sequence} in a staged file, found none")
+            names = f"{self._folder_of(key)}/{_prefix_of(key)}*.arrow"
+            fault = StorageFault(f"{names}: expected sequence {sequence} in a staged file, found none")
         raise fault
 
-    def _decode(self, file: _File, key: StagingKey, data: bytes) -> RecordBatch:
+    def _decode(self, file: _File, data: bytes) -> RecordBatch:
         """Raises `StorageFault`."""
-        stamp = ProducerStamp(key.producer_id, key.producer_epoch, file.first)
+        stamp = ProducerStamp(file.transaction.producer_id, file.transaction.producer_epoch, file.first)
         try:
             return _decode(data, stamp, file.last - file.first + 1, self._value_type)
         except MalformedRecords as malformed:
-            raise StorageFault(f"{file.key}: {malformed}") from None
+            raise StorageFault(f"{self._path(file)}: {malformed}") from None
 
 
-def _folder_name(key: StagingKey) -> str:
-    return f"{key.coordinator_partition}-{key.producer_id}-{key.producer_epoch}"
+def _prefix_of(key: StagingKey) -> str:
+    """With which the names of its files begin, and those of no other transaction in the same folder."""
+    return f"{key.producer_id}-{key.producer_epoch}-"
 
 
-def _parse_folder(name: str) -> StagingKey | None:
-    """None for a folder that is not of our making."""
-    match = _FOLDER_NAME.fullmatch(name)
-    if match is None:
-        return None
-    key = StagingKey(int(match[1]), int(match[2]), int(match[3]))
-    is_ours = name == _folder_name(key) and key.producer_id < 1 << 63 and key.producer_epoch <= _EPOCH_MAX
-    return key if is_ours else None
+def _parse_files(coordinator_partition: int, entries: Iterable[Entry]) -> Iterator[tuple[_File, Entry]]:
+    """Without what is not of our making."""
+    for entry in entries:
+        match = _FILE_NAME.fullmatch(entry.name)
+        if match is None:
+            continue
+        producer_id, producer_epoch, first, last = map(int, match.groups())
+        file = _File(StagingKey(coordinator_partition, producer_id, producer_epoch), first, last)
+        is_possible = producer_id < 1 << 63 and producer_epoch <= _EPOCH_MAX and first <= last <= _SEQUENCE_MAX
+        if is_possible and entry.name == file.name:
+            yield file, entry
+
+
+def _sum_up(files: Sequence[tuple[_File, Entry]]) -> Staged:
+    """Of one transaction, which has some."""
+    return Staged(
+        last_sequence=_dense_end(file for file, _ in files),
+        size_bytes=sum(entry.size for _, entry in files),
+        newest_ms=max(entry.modified_ms for _, entry in files),
+    )
 
 
 def _dense_end(files: Iterable[_File]) -> int:

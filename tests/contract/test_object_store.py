@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -135,6 +136,9 @@ def test_list_gives_one_folder_sorted_with_sizes(store: ObjectStore) -> None:
     assert [(entry.name, entry.size) for entry in found.files] == [("b", 3)]
     assert list(found.folders) == ["sub", "sub2"]
     assert list(store.list("t", start_at="sub2").folders) == ["sub2"]
+    found = store.list("t", prefix="sub")
+    assert (list(found.files), list(found.folders)) == ([], ["sub", "sub2"])
+    assert [entry.name for entry in store.list("t", prefix="b", start_at="a").files] == ["b"]
 
 
 def test_a_listing_tells_when_files_were_written(store: ObjectStore, reopen: Callable[[], ObjectStore]) -> None:
@@ -176,6 +180,18 @@ def test_a_deleted_folder_can_be_written_to_again(store: ObjectStore) -> None:
     store.create("t/0/log/1", b"new")
     assert store.get("t/0/log/1") == b"new"
     assert store.get("t1/0") == b"neighbour"
+
+
+def test_a_folder_that_another_process_has_deleted_is_made_again_by_the_second_try(
+    store: ObjectStore, reopen: Callable[[], ObjectStore]
+) -> None:
+    store.create("t/0/staged/1", b"old")
+    reopen().delete_folder("t")
+    with contextlib.suppress(KeyNotFound):
+        store.create("t/0/staged/2", b"new")
+        return
+    store.create("t/0/staged/2", b"new")
+    assert reopen().get("t/0/staged/2") == b"new"
 
 
 def test_a_lock_has_one_holder_who_is_named_to_the_others(

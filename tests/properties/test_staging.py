@@ -59,7 +59,7 @@ def test_bytes_that_someone_forged_with_their_checksum_are_a_batch_or_a_fault(fl
     store = MemoryStore()
     staged = DeltaStagedTransactions(store, "table")
     staged.stage(KEY, staged_batch(0, b"one", b"two" * 10, b"three"))
-    name = "table/_staged/7-41-3/0-2.arrow"
+    name = "table/_staged/7/41-3-0-2.arrow"
     stream = bytearray(store.get(name)[:-8])
     for at, value in flips:
         stream[at % len(stream)] = value

@@ -255,9 +255,9 @@ class FaultyStore:
         self._begin("sizes", ",".join(keys[:1]))
         return self._disk.files.sizes(keys)
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
         self._begin("list", folder)
-        return self._disk.files.list(folder, with_sizes=with_sizes, start_at=start_at)
+        return self._disk.files.list(folder, with_sizes=with_sizes, start_at=start_at, prefix=prefix)
 
     def lock(self, key: str, holder: str, *, is_shared: bool = False) -> MemoryLock:
         lock = self._disk.files.lock(key, holder, is_shared=is_shared)

@@ -71,7 +71,7 @@ class Thief(Program):
         staged = [key for key in world.disk.keys_below("topics") if "/_staged/" in key]
         if staged:
             key = world.random.choice(staged)
-            _, producer_id, epoch = key.split("/")[-2].split("-")
+            producer_id, epoch, *_ = key.split("/")[-1].split("-")
             self.stolen.add((int(producer_id), int(epoch)))
             world.note(self.name, "loses", key)
             world.acting = None

@@ -290,7 +290,7 @@ class StagedIsKept(JournalInvariant):
             return
         if self.world.leaders.topic_ids.get(folder) not in self.world.journal.state.topic_names:
             return  # the topic is deleted
-        _, producer_id, epoch = rest.split("/")[0].split("-")
+        producer_id, epoch, *_ = rest.split("/")[1].split("-")
         found = self.journal.find((int(producer_id), int(epoch)))
         if found is None:
             return

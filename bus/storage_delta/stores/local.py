@@ -96,6 +96,9 @@ class LocalStore:
                 if after is not None and not self._is_as_written(after):
                     raise KeyReplaced(f"{after.key} is not what was written there")
                 self._link(temporary, path, key)
+            except FileNotFoundError:
+                self._made.discard(folder)  # another process has deleted it: the next try makes it again
+                raise
             finally:
                 # Left behind, it is harmless: no reader looks at it, and the next opening removes it.
                 with contextlib.suppress(OSError):
@@ -177,7 +180,7 @@ class LocalStore:
             # One call without the interpreter's lock, where as many of `os.stat` would give it away as often.
             return [found.size for found in _FILES.get_file_info([self._path(key) for key in keys])]
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
         files: list[Entry] = []
         folders: list[str] = []
         leftovers: list[Entry] = []
@@ -188,7 +191,7 @@ class LocalStore:
                         name = entry.name
                         if (name[0] == "." or "#" in name) and _is_leftover(name):
                             found = leftovers
-                        elif name < start_at:
+                        elif name < start_at or not name.startswith(prefix):
                             continue
                         elif entry.is_dir():
                             folders.append(name)

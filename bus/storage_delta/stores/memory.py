@@ -85,15 +85,15 @@ class MemoryStore:
         with self._mutex:
             return [len(self._files[key]) if key in self._files else None for key in keys]
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
-        prefix = f"{folder}/" if folder else ""
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
+        path = f"{folder}/" if folder else ""
         files: list[Entry] = []
         folders: set[str] = set()
         with self._mutex:
             for key, data in self._files.items():
-                if key.startswith(prefix):
-                    name, *below = key[len(prefix) :].split("/", 1)
-                    if name < start_at:
+                if key.startswith(path):
+                    name, *below = key[len(path) :].split("/", 1)
+                    if name < start_at or not name.startswith(prefix):
                         continue
                     if below:
                         folders.add(name)

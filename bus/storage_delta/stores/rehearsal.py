@@ -82,19 +82,19 @@ class RehearsalStore:
     def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
         return [self.size(key) if self._is_there(key) else None for key in keys]
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
-        prefix = f"{folder}/" if folder else ""
-        found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at)
-        files = {entry.name: entry for entry in found.files if f"{prefix}{entry.name}" not in self._gone}
-        folders = {name for name in found.folders if f"{prefix}{name}" not in self._gone}
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
+        path = f"{folder}/" if folder else ""
+        found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at, prefix=prefix)
+        files = {entry.name: entry for entry in found.files if f"{path}{entry.name}" not in self._gone}
+        folders = {name for name in found.folders if f"{path}{name}" not in self._gone}
         for key, data in self._written.items():
-            name, *below = key[len(prefix) :].split("/", 1)
-            if key.startswith(prefix) and name >= start_at:
+            name, *below = key[len(path) :].split("/", 1)
+            if key.startswith(path) and name >= start_at and name.startswith(prefix):
                 if below:
                     folders.add(name)
                 else:
                     files[name] = Entry(name, *((len(data), self._written_ms[key]) if with_sizes else (-1, -1)))
-        leftovers = [entry for entry in found.leftovers if f"{prefix}{entry.name}" not in self._gone]
+        leftovers = [entry for entry in found.leftovers if f"{path}{entry.name}" not in self._gone]
         return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
 
     def delete(self, key: str) -> None:

@@ -149,8 +149,8 @@ class ObjectStore(Protocol):
         """The same of many; None where there is nothing."""
         ...
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
-        """Without the files and folders whose names sort before `start_at`."""
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
+        """Without the files and folders whose names sort before `start_at`, or do not begin with `prefix`."""
         ...
 
     def delete(self, key: str) -> None:

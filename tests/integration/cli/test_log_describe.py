@@ -102,7 +102,7 @@ def test_transactions_are_told_by_their_proofs_and_by_what_is_staged(tmp_path: P
         {"transactional_id": "bills", "number": 8, "is_applied": False, "ended_ms": NOW_MS + 5},
     ]
     (staged,) = one["staged_transactions"]
-    (path,) = (log.folder / "_staged" / "7-41-3").iterdir()
+    (path,) = (log.folder / "_staged" / "7").iterdir()
     assert staged["size_bytes"] == path.stat().st_size
     assert (staged["coordinator_partition"], staged["producer_id"], staged["producer_epoch"]) == (7, 41, 3)
     assert (staged["last_sequence"], one["records"], one["orphans"]) == (1, 6, 0)

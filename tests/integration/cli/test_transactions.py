@@ -94,8 +94,8 @@ def test_producers_are_told_by_partition(address: str, producer: Producer) -> No
 
 def test_an_open_transaction_does_not_hang(address: str, producer: Producer, tmp_path: Path) -> None:
     assert rows(address, "find-hanging", "--max-transaction-timeout", "0") == []
-    (folder,) = (tmp_path / "topics" / "t" / "1" / "_staged").iterdir()
-    folder.rename(folder.with_name("0-4711-3"))
+    (file,) = (tmp_path / "topics" / "t" / "1" / "_staged").glob("*/*.arrow")
+    file.rename(file.with_name("4711-3-0-1.arrow"))
     (row,) = rows(address, "find-hanging", "--max-transaction-timeout", "0", "--topic", "t")
     assert (row["topic"], row["partition"], row["group"]) == ("t", 1, None)
     assert (row["producer_id"], row["producer_epoch"], row["offsets"]) == (4711, 3, None)

@@ -23,7 +23,7 @@ from tests.support.transactional_producer import Producer
 
 T_0, T_1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
-_GARBAGE = "2-4711-3"  # coordinator partition, producer id, epoch
+_GARBAGE = "2/4711-3-0-0.arrow"  # coordinator partition, producer id, epoch, sequences
 
 
 @pytest.fixture
@@ -144,11 +144,10 @@ def test_only_what_no_open_transaction_needs_hangs(broker: Any, admin: Admin, tm
     producer.send([b"a"])
     commit_offset(producer, "readers")
     assert admin.find_hanging_transactions(older_than_ms=0) == []
-    (folder,) = (tmp_path / "topics" / "t" / "0" / "_staged").iterdir()
-    (file,) = folder.iterdir()
+    (file,) = (tmp_path / "topics" / "t" / "0" / "_staged").glob("*/*.arrow")
     garbage = tmp_path / "topics" / "t" / "1" / "_staged" / _GARBAGE
-    garbage.mkdir(parents=True)
-    (garbage / file.name).write_bytes(file.read_bytes())
+    garbage.parent.mkdir(parents=True)
+    garbage.write_bytes(file.read_bytes())
     (found,) = admin.find_hanging_transactions(older_than_ms=0)
     assert (found.producer_id, found.producer_epoch, found.partition, found.group_id) == (4711, 3, T_1, None)
     assert found.staged_bytes == file.stat().st_size

@@ -285,8 +285,8 @@ class NotedListings(LocalStore):
         super().__init__(folder)
         self.listings: list[tuple[str, int]] = []
 
-    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
-        found = super().list(folder, with_sizes=with_sizes, start_at=start_at)
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
+        found = super().list(folder, with_sizes=with_sizes, start_at=start_at, prefix=prefix)
         self.listings.append((folder, len(found.files)))
         return found
 

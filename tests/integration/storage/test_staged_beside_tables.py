@@ -43,10 +43,10 @@ def log(tmp_path: Path) -> LogRoot:
     abort_transaction(log.table, "bills", 4)
     log.table.staged.stage(KEY, staged_batch(0, b"open", b"too"))
     staged = log.folder / "_staged"
-    (staged / "7-41-3" / ".writing-0").write_bytes(b"half")
-    (staged / "7-41-3" / "2-3.arrow").write_bytes(b"torn")
+    (staged / "7" / ".writing-0").write_bytes(b"half")
+    (staged / "7" / "41-3-2-3.arrow").write_bytes(b"torn")
     (staged / "empty").mkdir()
-    for place in (staged, staged / "7-41-3"):
+    for place in (staged, staged / "7"):
         (place / f"{0:020d}-left.parquet").write_bytes(b"no data file")
         (place / f"{32:020d}-left.parquet").write_bytes(b"no data file")
     for path in staged.rglob("*"):

@@ -16,6 +16,7 @@ from bus.model import ProducerStamp, RecordBatch
 from bus.ports import Staged, StagingKey
 from bus.records.arrow_batches import check_records
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
@@ -40,8 +41,8 @@ class Bench:
         self.staged = DeltaStagedTransactions(store, FOLDER)
 
     def names(self, key: StagingKey = KEY) -> list[str]:
-        folder = f"{FOLDER}/_staged/{key.coordinator_partition}-{key.producer_id}-{key.producer_epoch}"
-        return [f"{folder}/{entry.name}" for entry in self.store.list(folder).files]
+        folder, prefix = f"{FOLDER}/_staged/{key.coordinator_partition}", f"{key.producer_id}-{key.producer_epoch}-"
+        return [f"{folder}/{entry.name}" for entry in self.store.list(folder, prefix=prefix).files]
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -74,7 +75,7 @@ def test_nothing_is_staged_of_a_transaction_that_is_not_known(bench: Bench) -> N
 
 def test_a_file_is_an_arrow_stream_named_by_its_sequences(bench: Bench) -> None:
     bench.staged.stage(KEY, numbers(4, 6))
-    assert bench.names() == [f"{FOLDER}/_staged/7-41-3/4-6.arrow"]
+    assert bench.names() == [f"{FOLDER}/_staged/7/41-3-4-6.arrow"]
     stream = pa.ipc.open_stream(io.BytesIO(bench.store.get(bench.names()[0])))
     assert stream.read_all().column("value").to_pylist() == [b"4", b"5", b"6"]
 
@@ -91,7 +92,7 @@ def test_find_tells_how_far_the_sequences_are_dense(bench: Bench) -> None:
     assert found.last_sequence == 5
     assert found.size_bytes == sum(bench.store.size(name) for name in bench.names())
     assert values_of(bench.staged.read(KEY, 4)) == [b"0", b"1", b"2", b"3", b"4"]
-    with pytest.raises(StorageFault, match="7-41-3: expected sequence 6"):
+    with pytest.raises(StorageFault, match=r"7/41-3-\*\.arrow: expected sequence 6"):
         bench.staged.read(KEY, 9)
 
 
@@ -126,11 +127,13 @@ def test_transactions_are_apart_and_listed_each(bench: Bench) -> None:
 
 def test_names_that_are_not_ours_are_passed_over(bench: Bench) -> None:
     bench.staged.stage(KEY, numbers(0, 1))
-    folder = f"{FOLDER}/_staged/7-41-3"
-    for name in ("2-3.arrow.tmp", "02-3.arrow", "3-2.arrow", "2-9999999999.arrow", "2-3", ".2-3.arrow", "x.arrow"):
-        bench.store.put(f"{folder}/{name}", b"no batch")
-    for name in ("7-41", "07-41-3", "7-41-40000", "x-41-3", f"7-{1 << 63}-3"):
-        bench.store.put(f"{FOLDER}/_staged/{name}/0-0.arrow", b"no batch")
+    folder = f"{FOLDER}/_staged/7"
+    for name in ("2-3.arrow.tmp", "02-3.arrow", "3-2.arrow", "2-9999999999.arrow", "2-3", "x.arrow"):
+        bench.store.put(f"{folder}/41-3-{name}", b"no batch")
+    for name in (".41-3", "041-3", "41-03", "41-40000", "x-3", f"{1 << 63}-3", "41"):
+        bench.store.put(f"{folder}/{name}-2-3.arrow", b"no batch")
+    for name in ("7-41-3", "07", "x", "-7"):
+        bench.store.put(f"{FOLDER}/_staged/{name}/41-3-0-0.arrow", b"no batch")
     assert [(key, staged.last_sequence) for key, staged in bench.staged.list()] == [(KEY, 1)]
     assert values_of(bench.staged.read(KEY, 1)) == [b"0", b"1"]
 
@@ -180,7 +183,7 @@ def test_overlapping_files_give_each_sequence_once(bench: Bench, spans: list[tup
 def test_a_damaged_file_is_not_needed_where_others_have_its_sequences(bench: Bench) -> None:
     for first, last in [(0, 4), (5, 9), (0, 9)]:
         bench.staged.stage(KEY, numbers(first, last))
-    bench.store.put(f"{FOLDER}/_staged/7-41-3/0-9.arrow", b"torn")
+    bench.store.put(f"{FOLDER}/_staged/7/41-3-0-9.arrow", b"torn")
     assert values_of(bench.staged.read(KEY, 9)) == [b"%d" % number for number in range(10)]
 
 
@@ -194,7 +197,7 @@ def test_any_flipped_byte_is_a_fault_that_names_the_file() -> None:
     whole = bench.store.get(name)
     for at in range(len(whole)):
         bench.store.put(name, whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
-        with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow"):
+        with pytest.raises(StorageFault, match=r"_staged/7/41-3-0-1\.arrow"):
             bench.staged.read(KEY, 1)
 
 
@@ -205,9 +208,9 @@ def test_any_torn_file_is_a_fault_that_names_the_file() -> None:
     whole = bench.store.get(name)
     for size in range(len(whole)):
         bench.store.put(name, whole[:size])
-        with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow"):
+        with pytest.raises(StorageFault, match=r"_staged/7/41-3-0-1\.arrow"):
             bench.staged.read(KEY, 1)
-        with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow"):
+        with pytest.raises(StorageFault, match=r"_staged/7/41-3-0-1\.arrow"):
             bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
 
 
@@ -226,7 +229,7 @@ def test_a_sound_file_of_another_batch_is_a_fault(other: RecordBatch) -> None:
     bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
     elsewhere.staged.stage(key, other)
     bench.store.put(bench.names()[0], elsewhere.store.get(elsewhere.names(key)[0]))
-    with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow: expected"):
+    with pytest.raises(StorageFault, match=r"_staged/7/41-3-0-1\.arrow: expected"):
         bench.staged.read(KEY, 1)
 
 
@@ -287,3 +290,57 @@ def test_a_folder_that_another_process_made_is_synced_before_anything_in_it_coun
     assert file_system.calls == ["fsync", "write", "fsync", "link", "fsync"]
     bench.staged.stage(KEY, numbers(4, 4))
     assert file_system.calls[5:] == ["write", "fsync", "link", "fsync"]
+
+
+def test_a_batch_costs_two_syncs(tmp_path: Path) -> None:
+    """Of its file and of the folder, which stays when the transaction ends."""
+    file_system = FailingFileSystem()
+    bench = Bench(LocalStore(str(tmp_path), file_system))
+    bench.staged.stage(KEY, numbers(0, 2))
+    for epoch in range(4, 7):
+        key = replace(KEY, producer_epoch=epoch)
+        bench.staged.drop(replace(KEY, producer_epoch=epoch - 1))
+        del file_system.calls[:]
+        bench.staged.stage(key, staged_batch(0, b"next", key=key))
+        assert file_system.calls == ["write", "fsync", "link", "fsync"]
+
+
+def test_a_batch_goes_to_the_next_topic_of_that_name_too(tmp_path: Path) -> None:
+    """Another broker has deleted the first one, with the folder that this one knows."""
+    bench = Bench(LocalStore(str(tmp_path)))
+    bench.staged.stage(KEY, numbers(0, 2))
+    LocalStore(str(tmp_path)).delete_folder(FOLDER)
+    assert bench.staged.stage(KEY, numbers(3, 3)) is None
+    assert len(bench.names()) == 1
+
+
+def test_what_this_process_has_staged_is_dropped_without_a_listing() -> None:
+    store = ScriptedStore(MemoryStore())
+    staged = DeltaStagedTransactions(store, FOLDER, cache=StagedCache())  # type: ignore[arg-type]
+    staged.stage(KEY, numbers(0, 2))
+    staged.stage(KEY, numbers(3, 3))
+    del store.calls[:]
+    staged.drop(KEY)
+    assert store.calls == ["delete", "delete"]
+    assert list(staged.list()) == []
+
+
+def test_what_another_leader_has_begun_is_dropped_with_the_rest() -> None:
+    store = MemoryStore()
+    DeltaStagedTransactions(store, FOLDER).stage(KEY, numbers(0, 2))
+    staged = DeltaStagedTransactions(store, FOLDER, cache=StagedCache())
+    staged.stage(KEY, numbers(3, 3))
+    staged.drop(KEY)
+    assert list(staged.list()) == []
+
+
+def test_what_an_interrupted_write_left_goes_with_the_first_of_the_next_leader(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER / "_staged" / "7"
+    folder.mkdir(parents=True)
+    (folder / ".writing-0").write_bytes(b"half")
+    bench = Bench(LocalStore(str(tmp_path)))
+    bench.staged.stage(KEY, numbers(0, 2))
+    assert [path.name for path in folder.iterdir()] == ["41-3-0-2.arrow"]
+    (folder / ".writing-1").write_bytes(b"another one that is under way")
+    bench.staged.stage(KEY, numbers(3, 3))
+    assert (folder / ".writing-1").exists()

@@ -153,7 +153,7 @@ def test_no_call_of_the_store_can_fail_in_a_way_that_tears_a_transaction(fault: 
     counted = Life(None, fault)
     counted.live()
     counted.judge()
-    assert {"create", "delete_folder", "list", "get", "write_unique"} <= set(counted.store.calls)
+    assert {"create", "delete", "list", "get", "write_unique"} <= set(counted.store.calls)
     for at, call in enumerate(counted.store.calls):
         if call not in CHANGES and fault is not Fault.BEFORE:
             continue  # a read has no effect that an error could come after

@@ -101,8 +101,8 @@ def test_other_rows_may_share_the_version(bench: Bench) -> None:
 
 def test_what_is_staged_is_no_damage(bench: Bench) -> None:
     bench.apply(0)
-    for name in ("0-4.arrow", "torn.arrow", ".writing-1"):
-        bench.store.put(f"{FOLDER}/_staged/7-41-3/{name}", b"torn")
+    for name in ("41-3-0-4.arrow", "torn.arrow", ".writing-1"):
+        bench.store.put(f"{FOLDER}/_staged/7/{name}", b"torn")
     assert bench.found() == []
 
 
