@@ -25,10 +25,10 @@ from bus.runtime.partitions.partition_transactions import Idle, PartitionTransac
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
-from bus.transactions import decisions
+from bus.transactions import changes, decisions
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
-from tests.simulation.broker_programs import Consumer, Producer, create_topic
-from tests.simulation.broker_world import BrokerWorld, simulate
+from tests.simulation.broker_programs import Consumer, Producer, create_topic, leader_of
+from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
 from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
@@ -207,24 +207,49 @@ async def commit_alone_and_delete(world: BrokerWorld) -> None:
 
 
 class Interrupted(Transactor):
-    """Its coordinator dies behind the first batch of each transaction, and its commits seldom name their ends."""
+    """A broker that has to do with it dies behind the first batch of a transaction, before the second partition takes
+    part, and its commits seldom name their ends. `alone_max`: so many transactions of the first partition alone are
+    committed before, at most; all but the first of them are decided by their versions."""
+
+    alone_max = 0
 
     async def do_something(self) -> None:
         await asyncio.sleep(0.5)
-        if self._identity is None:
-            await self._init()
-        if self._identity is None:
+        for _ in range(self.world.random.randrange(self.alone_max + 1)):
+            attempt = await self._begin()
+            if attempt is not None:
+                await self._end(attempt, is_commit=True)
+        attempt = await self._begin()
+        if attempt is None:
             return
-        attempt = Attempt(self.transactional_id, *self._identity)
-        self.attempts.append(attempt)
-        is_sent = await self._send(attempt, self._topics[0], 0, self._new_values())
-        life = self.world.broker.life
+        life = self._broker_that_dies().life
         if life is not None:
             life.crash(0.1)
-        if is_sent:
+        if attempt.acknowledged:
             await asyncio.sleep(0.5)
             await self._send(attempt, self._topics[0], 1, self._new_values())
         await self._end(attempt, is_commit=True)
+
+    async def _begin(self) -> Attempt | None:
+        if self._identity is None:
+            await self._init()
+        if self._identity is None:
+            return None
+        attempt = Attempt(self.transactional_id, *self._identity)
+        self.attempts.append(attempt)
+        await self._send(attempt, self._topics[0], 0, self._new_values())
+        return attempt
+
+    def _broker_that_dies(self) -> SimulatedBroker:
+        leaders = [leader_of(self.world, self._topics[0], number) for number in (0, 1)]
+        return self.world.random.choice([each for each in (self._coordinator, *leaders) if each is not None])
+
+    def _names_ends(self) -> bool:
+        return self.world.random.randrange(4) == 0
+
+
+class InterruptedAlone(Interrupted):
+    alone_max = 3
 
 
 async def crowd(world: BrokerWorld) -> None:
@@ -252,18 +277,35 @@ def new_well_world(seed: int) -> BrokerWorld:
     return new_world(seed, is_well=True)
 
 
+def new_well_cluster(seed: int) -> BrokerWorld:
+    return new_world(seed, 3, is_well=True)
+
+
 async def forget_partitions(world: BrokerWorld) -> None:
     """Coordinators die before their logs have which partitions take part."""
+    await interrupt(world, Interrupted)
+
+
+async def forget_partitions_behind_an_anchor(world: BrokerWorld) -> None:
+    """The same after commits that are not in their logs either: the partition tells its next coordinator of them."""
+    await interrupt(world, InterruptedAlone)
+
+
+async def interrupt(world: BrokerWorld, program: type[Interrupted]) -> None:
     world.start()
     topic = await create_topic(world, "t", 2, {})
     world.live_topics.add(topic.topic_id)
-    world.spawn(Interrupted(world, "x", "a", [topic]).run())
+    world.spawn(program(world, "x", "a", [topic]).run())
     await asyncio.sleep(20.0)
     await world.settle()
+    world.tell("check_end")
 
 
-def test_no_commit_leaves_out_a_partition_that_a_coordinator_forgot() -> None:
-    simulate(1, new_well_world, forget_partitions)
+@pytest.mark.parametrize("scenario", [forget_partitions, forget_partitions_behind_an_anchor])
+@pytest.mark.parametrize("broker_count", [1, 3])
+def test_no_commit_leaves_out_a_partition_that_a_coordinator_forgot(broker_count: int, scenario: Scenario) -> None:
+    for seed in some_seeds():
+        simulate(seed, new_well_world if broker_count == 1 else new_well_cluster, scenario)
 
 
 def test_nothing_staged_outlives_its_transaction_for_long() -> None:
@@ -403,6 +445,25 @@ def test_commit_without_a_partition_that_a_coordinator_forgot_is_seen(monkeypatc
 
     monkeypatch.setattr(decisions, "decide_end", as_if_all_were_known)
     fails_in(new_well_world, "expected . of them", forget_partitions)
+
+
+def test_commit_without_a_partition_behind_a_later_commit_that_is_taken_up_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next coordinator takes the epoch that the partition's last commit has given for one of its own."""
+    monkeypatch.setattr(changes, "_is_taken_up", lambda before, after: False)
+    fails_in(new_well_world, "expected . of them", forget_partitions_behind_an_anchor)
+
+
+def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not staged what the leader before has."""
+
+    async def count_own(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> int:
+        known = self._open.get(key)
+        return -1 if known is None or known.staged is None else known.staged.last_sequence
+
+    monkeypatch.setattr(PartitionTransactions, "vote", count_own)
+    fails_in(new_well_cluster, "expected . of them", forget_partitions)
 
 
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ class Transactor(Program):
         """Asked until there is an answer, as after a time-out only the same call may be made."""
         world = self.world
         attempt.is_commit_asked = is_commit
-        attempt.names_ends = self.always_names_ends or world.random.randrange(4) > 0
+        attempt.names_ends = self._names_ends()
         ends = [
             pb.TransactionEnd(topic=place.topic, partition=place.partition, last_sequence=count - 1)
             for place, count in attempt.acknowledged.items()
@@ -293,6 +293,9 @@ class Transactor(Program):
         if code is ErrorCode.TRANSACTION_ABORTABLE:
             attempt.outcome = Outcome.ABORTED
         self._identity = None
+
+    def _names_ends(self) -> bool:
+        return self.always_names_ends or self.world.random.randrange(4) > 0
 
     # ------------------------------------------------------------ the end
 
