@@ -7,7 +7,7 @@ decide many, append once, take the new states, then reply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -103,6 +103,12 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
 
     def resume(self, state: StateT) -> Sequence[SetTimer[CommandT]]:
         """The timers of a state that was just loaded."""
+        ...
+
+    def keep_back(self, later: Sequence[RecordT], decided: Sequence[RecordT], *, now_ms: int) -> Collection[int]:
+        """Positions in `later`, the records that may be logged later in the order in which they were made, of those
+        that are better not logged yet. `decided` are the records that are about to be logged. None of those that are
+        kept back comes before another one of its entity, in `later` or in `decided`."""
         ...
 
     def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:

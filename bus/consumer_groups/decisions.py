@@ -5,7 +5,7 @@ Guards one promise: the same group, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bus.consumer_groups.administration import decide_delete_group, describe_group, end_group
 from bus.consumer_groups.group import Group, GroupState
@@ -69,6 +69,11 @@ class GroupMachine:
 
     def resume(self, group: Group) -> Sequence[SetTimer[GroupCommand]]:
         return resume_timers(group)
+
+    def keep_back(
+        self, later: Sequence[LoggedRecord], decided: Sequence[LoggedRecord], *, now_ms: int
+    ) -> Collection[int]:
+        return ()
 
     def logged(self, states: Mapping[str, Group], records: Sequence[LoggedRecord]) -> Mapping[str, Group]:
         return {}

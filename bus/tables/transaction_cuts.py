@@ -46,15 +46,15 @@ class TransactionCut:
         return version_at(tables, partition, self.completed_ms) if version is None else version
 
 
-# A commit is answered a moment before the log has its records (see docs/design/transactions.md).
-_COMPLETION_S = 1.0
+# A commit is answered before the log has its records, by two seconds at most (see docs/design/transactions.md).
+_COMPLETION_S = 3.0
 _LOOK_AGAIN_S = 0.02
 
 
 def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
     """That of the last transaction of the id that was committed and is complete. The record of one that is decided is
-    waited for, but not for longer than a second. Where it does not come, because the coordinator has died and nothing
-    has asked for the id since, the proof in the partition counts, and the time of its version.
+    waited for, three seconds at most. Where it does not come, because the coordinator has died and nothing has asked
+    for the id since, the proof in the partition counts, and the time of its version.
 
     Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the versions of the log that are kept have no
     such transaction; `StorageFault`.

@@ -6,7 +6,7 @@ Guards one promise: the same state, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bus.errors import ErrorCode, Refused
@@ -51,6 +51,9 @@ _REQUESTS = (
     DescribeTransaction,
 )
 
+# A transaction that is no older is not logged before its end.
+YOUNG_MS = 2_000
+
 
 class TransactionMachine:
     """The rules of transactions as the runtime asks for them (`bus.machine.Machine`)."""
@@ -69,6 +72,16 @@ class TransactionMachine:
     def resume(self, transaction: Transaction) -> Sequence[SetTimer[TransactionCommand]]:
         return resume_timers(transaction)
 
+    def keep_back(
+        self, later: Sequence[LoggedRecord], decided: Sequence[LoggedRecord], *, now_ms: int
+    ) -> Collection[int]:
+        """`Ongoing` of a transaction that may still end soon: with that record the log has no anchor any more, and the
+        commit needs a record. What takes longer is logged, so that it outlives its coordinator."""
+        last = {record.transactional_id: position for position, record in enumerate(later)}
+        for record in decided:
+            last.pop(record.transactional_id, None)
+        return {position for position in last.values() if _is_young(later[position], now_ms)}
+
     def logged(self, states: Mapping[str, Transaction], records: Iterable[LoggedRecord]) -> Mapping[str, Transaction]:
         last = {record.transactional_id: record for record in records}
         return {
@@ -79,6 +92,13 @@ class TransactionMachine:
 
     def refuse(self, command: TransactionCommand, refused: Refused) -> TransactionAnswer:
         return refused
+
+
+def _is_young(record: LoggedRecord, now_ms: int) -> bool:
+    """Of a clock that was set back nothing is young."""
+    if not isinstance(record, TransactionLogged) or record.state is not TransactionState.ONGOING:
+        return False
+    return 0 <= now_ms - record.start_ms < YOUNG_MS
 
 
 def _anchor_of(transaction: Transaction, record: TransactionLogged) -> Anchor | None:

@@ -235,6 +235,10 @@ class TransactionMachine(RuleBasedStateMachine):
         self.bench.wait(ms)
         self.hear()
 
+    @rule()
+    def log_in_time(self) -> None:
+        self.bench.log_in_time()
+
     @rule(is_early=st.booleans())
     def crash(self, is_early: bool = False) -> None:
         """The calls that wait fail."""

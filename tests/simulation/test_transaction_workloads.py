@@ -42,7 +42,7 @@ async def settle(world: BrokerWorld) -> None:
     await disturb_if_any(world)
     await world.settle()
     world.tell("check_end")
-    await asyncio.sleep(1.0)  # what is logged later is logged
+    await asyncio.sleep(3.0)  # what is logged later is logged
 
 
 async def move_money(world: BrokerWorld) -> None:

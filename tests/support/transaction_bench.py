@@ -9,7 +9,7 @@ asked, or has a timer. It knows the table of states by itself, as Kafka has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -182,6 +182,11 @@ class TransactionBench:
         """What may be logged later is in the log."""
         self._log()
 
+    def log_in_time(self) -> None:
+        """It is in the log, but for what is kept back."""
+        records = [decode_record(row) for row in self.later]
+        self._log(kept=self._machine.keep_back(records, (), now_ms=self.now_ms))
+
     def resolve(self, behind: int | None = 0) -> None:
         """The partition tells of so many transactions behind the log; None: its topic is deleted."""
         notice = self.last_resolve
@@ -288,10 +293,11 @@ class TransactionBench:
         self._finishing |= {notice.number for notice in step.notices if isinstance(notice, Finish)}
         self.check()
 
-    def _log(self) -> None:
-        records = [decode_record(row) for row in self.later]
-        self.rows += self.later
-        self.later.clear()
+    def _log(self, kept: Collection[int] = ()) -> None:
+        taken = [row for position, row in enumerate(self.later) if position not in kept]
+        self.later = [self.later[position] for position in sorted(kept)]
+        records = list(map(decode_record, taken))
+        self.rows += taken
         if self.state is not None:
             self.state = self._machine.logged({ID: self.state}, records).get(ID, self.state)
 

@@ -19,7 +19,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
@@ -40,10 +40,10 @@ _TURN_S_MAX = 0.01
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
-# Records that may be logged later wait so long for a batch to go with. The next decision of the same producer, which
-# brings one, takes some milliseconds to come; what reads the log itself sees the end of the last transaction so much
-# later.
+# Records that may be logged later wait so long for a batch to go with: what reads the log itself sees the end of a
+# transaction so much later. A busy shard logs them no more often than once in the longer time: each batch is a commit.
 _LOG_LATER_S = 0.2
+_LOG_AGAIN_S = 2.0
 
 _SHUTTING_DOWN = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
@@ -89,7 +89,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._last_request_id = 0
         self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
         self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
+        self._later_bytes = 0
         self._later_timer: asyncio.TimerHandle | None = None
+        self._logged_s = -_LOG_AGAIN_S  # when they were last logged by themselves
         self._closed: Refused | None = None
         self._loading: asyncio.Task[None] | None = None
         if not log.is_empty:
@@ -219,7 +221,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         try:
             async with self._commit_slots:
                 self._decide(turn)  # what has come while it waited for its turn
-                later = self._take_later()
+                later = self._take_later(turn.records)
                 prepared = await self._states_log.prepare([*later, *turn.records])
                 while prepared.faults:
                     later, turn = self._without(later, turn, prepared.faults)
@@ -283,26 +285,50 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
     def _wait_to_log(self, records: Sequence[RecordT]) -> None:
         """For the next commit, or the end of the time."""
         self._later += records
-        if self._is_much_later():
+        self._later_bytes += self._states_log.approximate_bytes(records)
+        if self._is_much_later:
             self._log_later()
-        elif self._later and self._later_timer is None:
-            self._later_timer = self._loop.call_later(_LOG_LATER_S, self._log_later)
+        else:
+            self._set_later_timer(_LOG_LATER_S)
 
+    @property
     def _is_much_later(self) -> bool:
-        is_long = len(self._later) >= _TURN_RECORDS_MAX
-        return is_long or self._states_log.approximate_bytes(self._later) >= _TURN_BYTES_MAX
+        return len(self._later) >= _TURN_RECORDS_MAX or self._later_bytes >= _TURN_BYTES_MAX
+
+    def _set_later_timer(self, after_s: float) -> None:
+        if self._later and self._later_timer is None and self._closed is None:
+            at_s = max(self._loop.time() + after_s, self._logged_s + _LOG_AGAIN_S)
+            self._later_timer = self._loop.call_at(at_s, self._log_in_time)
+
+    def _log_in_time(self) -> None:
+        self._later_timer = None
+        if len(self._keep_back(())) < len(self._later):
+            self._logged_s = self._loop.time()
+            self._log_later()
+        else:
+            self._set_later_timer(_LOG_AGAIN_S)
 
     def _log_later(self) -> None:
         """A commit that is in flight has taken them, or will."""
         if self._later and self._committing is None and self._states_log.stopped is None:
             self._start_commit(Turn(self._machine, self._states, self._timers))
 
-    def _take_later(self) -> list[RecordT]:
+    def _take_later(self, decided: Sequence[RecordT]) -> list[RecordT]:
+        """Those that go into the log before `decided`. A shard that closes, or has too many, keeps none back."""
+        later = self._later
+        kept = () if self._closed is not None or self._is_much_later else self._keep_back(decided)
+        self._forget_later()
+        self._wait_to_log([later[position] for position in kept])
+        return [record for position, record in enumerate(later) if position not in kept]
+
+    def _keep_back(self, decided: Sequence[RecordT]) -> Collection[int]:
+        return self._machine.keep_back(self._later, decided, now_ms=self._clock.now_ms())
+
+    def _forget_later(self) -> None:
         if self._later_timer is not None:
             self._later_timer.cancel()
             self._later_timer = None
-        taken, self._later = self._later, []
-        return taken
+        self._later, self._later_bytes = [], 0
 
     # ------------------------------------------------------------------ answers
 
@@ -336,7 +362,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _reload(self) -> None:
         self._timers.close()
-        self._take_later()
+        self._forget_later()
         self._leave_totals()
         self._states = {}
         self._loading = self._tasks.start(self._load(), f"coordinator/{self._states_log.name}/load")

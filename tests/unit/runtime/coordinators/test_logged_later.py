@@ -14,6 +14,7 @@ from bus.runtime.coordinators import shard
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transactions import TransactionShard
+from bus.transactions import decisions
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.loading import TransactionCodec
 from bus.transactions.records import LoggedRecord, TransactionLogged, decode_record
@@ -31,7 +32,7 @@ from bus.transactions.requests import (
     TransactionEnded,
     Voted,
 )
-from bus.transactions.state import AppliedRows, TransactionState
+from bus.transactions.state import Anchor, AppliedRows, TransactionState
 from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
@@ -80,19 +81,21 @@ class ShardBench:
     async def begin(self, epoch: int) -> None:
         assert await self.ask(AddPartitions(ID, 7, epoch, (ORDERS,))) == Added()
 
-    async def commit(self, epoch: int) -> TransactionEnded:
+    async def commit(self, epoch: int, *, allows_one_phase: bool = False) -> TransactionEnded:
         ending = self.shard.submit(EndTransaction(ID, 7, epoch, True, {ORDERS.name: 4}))
-        await self.carry_out()
+        await self.carry_out(allows_one_phase=allows_one_phase)
         await self.carry_out()
         ended = await ending
         assert isinstance(ended, TransactionEnded), ended
         return ended
 
-    async def carry_out(self) -> None:
+    async def carry_out(self, *, allows_one_phase: bool = False) -> None:
         await wait_until(lambda: bool(self.notices))
         match self.notices.pop():
             case CollectVotes() as vote:
-                command: TransactionCommand = Voted(ID, vote.number, vote.vote_id, {ORDERS: 4})
+                command: TransactionCommand = Voted(
+                    ID, vote.number, vote.vote_id, {ORDERS: 4}, allows_one_phase=allows_one_phase
+                )
             case Finish() as finish:
                 command = Finished(ID, finish.number, ROWS if finish.is_commit else {})
             case Resolve() as resolve:
@@ -125,6 +128,12 @@ def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "_LOG_LATER_S", 3600.0)
 
 
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_LOG_LATER_S", 0.0)
+    monkeypatch.setattr(shard, "_LOG_AGAIN_S", 0.005)
+
+
 @pytest.mark.usefixtures("long_wait")
 def test_the_end_goes_into_the_log_with_the_next_decision() -> None:
     async def scenario(bench: ShardBench) -> None:
@@ -139,15 +148,74 @@ def test_the_end_goes_into_the_log_with_the_next_decision() -> None:
     run(scenario)
 
 
-def test_the_end_goes_into_the_log_by_itself_if_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "_LOG_LATER_S", 0.0)
+def test_the_end_goes_into_the_log_by_itself_if_nothing_else_does(no_wait: None) -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.commit(0)
+        await wait_until(lambda: bench.commits() == [1, 2, 1])
+        assert (await bench.reopened()).state is TransactionState.COMPLETE_COMMIT
+
+    run(scenario)
+
+
+def test_a_transaction_that_takes_long_goes_into_the_log_by_itself(
+    no_wait: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it outlives its coordinator; one that is young is left out."""
 
     async def scenario(bench: ShardBench) -> None:
         await bench.begin(0)
+        await asyncio.sleep(0.02)
+        assert bench.commits() == [1]
+        monkeypatch.setattr(decisions, "YOUNG_MS", 0)
         await wait_until(lambda: bench.commits() == [1, 1])
+        following = await bench.reopened()
+        assert following.state is TransactionState.ONGOING
+        await following.close()
+
+    run(scenario)
+
+
+def test_ends_that_are_logged_do_not_take_along_the_transaction_behind_them(no_wait: None) -> None:
+    """The last record stays a commit of the partition, so that the next commit needs none before it."""
+
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
         await bench.commit(0)
-        await wait_until(lambda: bench.commits() == [1, 1, 1, 1])
-        assert (await bench.reopened()).state is TransactionState.COMPLETE_COMMIT
+        await bench.begin(1)
+        await wait_until(lambda: bench.commits() == [1, 2, 1])
+        await bench.commit(1, allows_one_phase=True)
+        assert bench.shard.states[ID].anchor == Anchor(ORDERS, bench.shard.states[ID].number - 1)
+        await wait_until(lambda: bench.commits() == [1, 2, 1, 3])
+
+    run(scenario)
+
+
+def test_a_busy_shard_logs_ends_by_themselves_no_more_often_than_in_the_longer_time(
+    no_wait: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: ShardBench) -> None:
+        monkeypatch.setattr(shard, "_LOG_AGAIN_S", 3600.0)
+        bench.shard._logged_s = -3600.0
+        await bench.begin(0)
+        await bench.commit(0)
+        await wait_until(lambda: bench.commits() == [1, 2, 1])
+        await bench.begin(1)
+        await bench.commit(1, allows_one_phase=True)
+        await asyncio.sleep(0.02)
+        assert bench.commits() == [1, 2, 1]
+        bench.shard.close()
+        await wait_until(lambda: bench.commits() == [1, 2, 1, 3])
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_shard_that_closes_logs_a_young_transaction_as_well() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        bench.shard.close()
+        await wait_until(lambda: bench.commits() == [1, 1])
 
     run(scenario)
 
