@@ -24,7 +24,7 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
 from bus.broker_api.token_logins import TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.config.broker import BrokerConfig
+from bus.config.broker import BrokerConfig, unused_login_settings
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 from bus.errors import RootLost, StorageFault, count_of
@@ -289,7 +289,8 @@ class Broker:
             undo.pop_all()
         self._core.serve()
         has_acls = bool(len(self.cluster.state.acls))
-        for warning in warnings_of_access(self._config.acl_policy, self._config.open_listeners, has_acls=has_acls):
+        of_access = warnings_of_access(self._config.acl_policy, self._config.open_listeners, has_acls=has_acls)
+        for warning in (*of_access, *unused_login_settings(self._config)):
             _log.warning("%s", warning)
         if self.keys:
             self._watching = asyncio.get_running_loop().create_task(self._watch_keys())

@@ -66,7 +66,7 @@ from bus.config.principals import parse_mapping_rules
 from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
 from bus.config.variables import PROVIDERS, Resolved, resolve
-from bus.model import SSL, TLS_PROTOCOLS, KeyFiles, NameChanges
+from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl, parse_url, shown_url
 from bus.sasl import MECHANISMS, OAUTHBEARER
@@ -782,6 +782,25 @@ def _check_logins(config: BrokerConfig) -> None:
         else:
             config.broker_login  # noqa: B018  raises
     _check_token_logins(config)
+
+
+def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
+    """What was set about logins and does nothing, as no listener has them; a text for the operator each. It is no
+    error, since it opens nothing: but who set it may believe that callers have to log in."""
+    found = []
+    for names, is_used, expected in (
+        (_OF_LOGINS, config.has_logins, "a listener"),
+        (_OF_BROKER_LOGINS, config.inter_broker_listener.has_logins, "an inter-broker listener"),
+    ):
+        changed = [name for name in names if getattr(config, field_name(name)) != BROKER_CONFIGS[name].default]
+        if changed and not is_used:
+            what = f"expected {expected} of the protocol {' or '.join(SASL_PROTOCOLS)} beside {', '.join(changed)}"
+            found.append(f"{what}, found none: {'it has' if len(changed) == 1 else 'they have'} no effect")
+    return found
+
+
+_OF_LOGINS = ("sasl.enabled.mechanisms", SESSION_LIFE, "connection.failed.authentication.delay.ms")
+_OF_BROKER_LOGINS = ("sasl.mechanism.inter.broker.protocol", JAAS)
 
 
 def _check_token_logins(config: BrokerConfig) -> None:

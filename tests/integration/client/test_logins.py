@@ -203,6 +203,12 @@ def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(
         assert PASSWORD not in caplog.text
 
 
+def test_logins_that_no_listener_has_are_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running_broker(tmp_path / "root", config=BrokerConfig(sasl_enabled_mechanisms=(SHA_512,))):
+        told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line for line in told if "sasl.enabled.mechanisms, found none: it has no effect" in line]
+
+
 def test_every_call_of_the_contract_wants_a_login(tmp_path: Path) -> None:
     """But for the login itself, and for the question who a broker is."""
     at_once = replace(serving(), connection_failed_authentication_delay_ms=0)

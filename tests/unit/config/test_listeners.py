@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import describe_broker_config, load_broker_config
+from bus.config.broker import describe_broker_config, load_broker_config, unused_login_settings
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
 from bus.model import InlinePem, KeyFiles, NameChanges
@@ -227,6 +227,36 @@ def test_a_listener_with_logins_by_scram_may_be_reached_from_other_machines() ->
     config = load_broker_config(None, SASL | reachable)
     assert config.broker_login == ("u", "p")
     assert config.has_logins
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, []),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, [("a listener", "sasl.enabled.mechanisms", "it has")]),
+        (
+            {"connections.max.reauth.ms": "1000", "connection.failed.authentication.delay.ms": "1"},
+            [("a listener", "connections.max.reauth.ms, connection.failed.authentication.delay.ms", "they have")],
+        ),
+        (SASL, []),
+        (
+            SASL
+            | {
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+            },
+            [("an inter-broker listener", "sasl.jaas.config", "it has")],
+        ),
+    ],
+)
+def test_settings_of_logins_that_no_listener_has_are_told(
+    settings: dict[str, object], said: list[tuple[str, str, str]]
+) -> None:
+    assert unused_login_settings(load_broker_config(None, settings)) == [
+        f"expected {who} of the protocol SASL_PLAINTEXT or SASL_SSL beside {what}, found none: {many} no effect"
+        for who, what, many in said
+    ]
 
 
 OWN = {
