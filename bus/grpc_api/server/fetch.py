@@ -22,7 +22,7 @@ from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
 from bus.grpc_api.server.group_calls import partitions_of
-from bus.grpc_api.server.guards import StreamRegistry, check_login, hold_requests
+from bus.grpc_api.server.guards import StreamRegistry, hold_requests, until_logout
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
@@ -63,8 +63,9 @@ class FetchHandler:
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
         access = self._authorizer.access(pace.caller, "FetchOnce")
-        encoded = await self._fetch(answered, room, pace, access, None)
-        await pace.wait(context.time_remaining())
+        with until_logout():
+            encoded = await self._fetch(answered, room, pace, access, None)
+            await pace.wait(context.time_remaining())
         _log_answer(answered, len(encoded))
         return encoded
 
@@ -86,7 +87,8 @@ class FetchHandler:
                 answered, held = asked
                 try:
                     request_id.set(f"{stream_id}/{answered.request.correlation_id}")
-                    encoded = await self._fetch(answered, room, pace, access, session)
+                    with until_logout():
+                        encoded = await self._fetch(answered, room, pace, access, session)
                     written = _now_ms()
                     await context.write(encoded)
                     answered.write_ms = _now_ms() - written
@@ -94,7 +96,8 @@ class FetchHandler:
                 finally:
                     room.release()
                     held.drop()
-                await pace.wait()
+                with until_logout():
+                    await pace.wait()
         finally:
             session.end()
             reader.cancel()
@@ -136,7 +139,6 @@ class FetchHandler:
             found = await self._api.refuse(asked, refusal)
         else:
             found = await self._api.fetch(asked, room, fit_batches, answered.times, access)
-            check_login()  # it may have waited for long
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
         in_session = None
         if of_stream is not None and session is not None:

@@ -40,7 +40,7 @@ class StreamLogin(Protocol):
     @property
     def is_ended(self) -> bool: ...
 
-    def watch(self, on_end: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, on_end: Callable[[], object]) -> Callable[[], None]:
         """Calls it at the end; returns what forgets it."""
         ...
 
@@ -160,6 +160,25 @@ def check_login() -> None:
     login = stream_login.get()
     if login is not None and login.is_ended:
         raise UnreadableRequest(_LOGGED_OUT)
+
+
+@contextlib.contextmanager
+def until_logout() -> Iterator[None]:
+    """Around a wait that may be long and whose result is for a caller that is logged in alone: raises
+    `UnreadableRequest` as soon as it is not any more. What is waited for is cancelled, as when the caller goes away."""
+    check_login()
+    login, task = stream_login.get(), asyncio.current_task()
+    if login is None or task is None:
+        yield
+        return
+    forget = login.watch(task.cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        check_login()
+        raise
+    finally:
+        forget()
 
 
 async def _until_end(messages: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:

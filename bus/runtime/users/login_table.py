@@ -47,13 +47,13 @@ class Login:
         self.proof = proof
         self.expires_s = expires_s  # by the clock of the event loop
         self.is_ended = False
-        self._watchers: dict[int, Callable[[], None]] = {}
+        self._watchers: dict[int, Callable[[], object]] = {}
 
     @property
     def principal(self) -> str:
         return self.proof.principal
 
-    def watch(self, on_end: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, on_end: Callable[[], object]) -> Callable[[], None]:
         """Returns what forgets it."""
         number = id(on_end)
         self._watchers[number] = on_end

@@ -24,6 +24,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.runtime.users import login_table
 from bus.runtime.users.user_ledger import UserLedger
+from bus.sasl import SESSION_EXPIRED
 from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
@@ -308,6 +309,38 @@ def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_delet
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_fetch_that_waits_ends_with_the_login(
+    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ten minutes."""
+    fetch, begun = fetching.fetch, threading.Semaphore(0)
+
+    async def tell(*arguments: Any) -> Any:
+        begun.release()
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(fetching, "fetch", tell)
+    with grpc.insecure_channel(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as other:
+        admin, stub = bus_pb2_grpc.BusStub(other), bus_pb2_grpc.BusStub(channel)
+        admin.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="quiet", partitions=1)]), timeout=30)
+        asked = pb.FetchRequest(max_wait_ms=600_000, min_bytes=1, partitions=[pb.FetchPartition(topic="quiet")])
+        metadata = shown(log_in(channel))
+        once = stub.FetchOnce.future(asked, metadata=metadata, timeout=30)
+        requests: queue.SimpleQueue[pb.FetchRequest] = queue.SimpleQueue()
+        requests.put(asked)
+        requests.put(asked)
+        answers = stub.Fetch(iter(requests.get, None), metadata=metadata, timeout=30)
+        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=20)
+        deletion = pb.ScramDeletion(user="alice", mechanism=SHA_256)
+        admin.AlterUserScramCredentials(pb.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        for ended in (once, caught.value):
+            assert ended.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert ended.details() == SESSION_EXPIRED
 
 
 def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:
