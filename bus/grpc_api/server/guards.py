@@ -242,6 +242,31 @@ async def abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoRe
     raise AssertionError("abort raises")
 
 
+# What gRPC logs, with a traceback, of a call whose last batch failed before it noticed that the client was gone: the
+# connection broke while the status was sent, behind all that a handler can catch.
+_LAST_BATCH_FAILED = "ExecuteBatchError raised in core by servicer method"
+_BATCH_FAILED = 'Failed "execute_batch"'  # and not "Failed grpc_call_start_batch", which would be a fault of ours
+
+
+def quiet_departures() -> None:
+    """Have gRPC's log tell only at DEBUG, and in a line, of clients that leave while their answer is sent. Safe to
+    repeat."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_departure)
+
+
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    text = record.getMessage()
+    is_departure = (
+        text.startswith(_LAST_BATCH_FAILED)
+        and isinstance(error, grpc.aio.InternalError)
+        and str(error).startswith(_BATCH_FAILED)
+    )
+    if is_departure:
+        _log.debug("the client has gone before its status was sent: %s", text)
+    return not is_departure
+
+
 class CallsInFlight:
     """The calls whose handlers run."""
 

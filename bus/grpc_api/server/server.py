@@ -36,6 +36,7 @@ from bus.grpc_api.server.guards import (
     guard_answers,
     guard_stream,
     hold_request,
+    quiet_departures,
 )
 from bus.grpc_api.server.health import HealthOfServices, HealthServicer
 from bus.grpc_api.server.logins import LoginHandler, with_login
@@ -441,6 +442,7 @@ class BusServer:
         self, config: BrokerConfig, stopping: Stopping, keys: Mapping[str, WatchedKeyMaterial] | None = None
     ) -> None:
         """`keys`: of listeners with TLS, by their names; None if there are none."""
+        quiet_departures()
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthOfServices()

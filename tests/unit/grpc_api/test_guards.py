@@ -11,9 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 
 from bus.broker_api.request_memory import RequestMemory
-from bus.grpc_api.server.guards import guard_answers, guard_stream, hold_requests, stream_login
+from bus.grpc_api.server.guards import guard_answers, guard_stream, hold_requests, quiet_departures, stream_login
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 
@@ -50,6 +51,30 @@ def test_client_that_left_while_its_answer_was_written_is_no_error(caplog: pytes
     with pytest.raises(asyncio.CancelledError):
         guarded(grpc.aio.InternalError("Failed grpc_call_start_batch"))
     assert not caplog.records
+
+
+def log_of_grpc(text: str, error: Exception, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is in the log of what gRPC's server logs about a call that ended with this error."""
+    quiet_departures()
+    caplog.clear()
+    caplog.set_level(logging.INFO)
+    try:
+        raise error
+    except Exception:
+        logging.getLogger("grpc._cython.cygrpc").exception(text)
+    return caplog.messages
+
+
+def test_client_that_left_while_its_status_was_sent_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    text = "ExecuteBatchError raised in core by servicer method [/bus.v1.Bus/SaslAuthenticate]"
+    departure = cygrpc.ExecuteBatchError('Failed "execute_batch": (<SendStatusFromServerOperation>,)')
+    assert log_of_grpc(text, departure, caplog) == []
+    for other_text, other_error in (
+        ("Unexpected [ExecuteBatchError] raised by servicer method [x]", departure),
+        (text, cygrpc.ExecuteBatchError("Failed grpc_call_start_batch: 8")),
+        (text, RuntimeError('Failed "execute_batch"')),
+    ):
+        assert log_of_grpc(other_text, other_error, caplog) == [other_text]
 
 
 def test_error_that_nothing_foresaw_is_in_the_log_and_ends_the_call_with_internal(
