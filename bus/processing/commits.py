@@ -20,10 +20,14 @@ class OffsetTracker:
         self._committed: int | None = None
         self._bound: int | None = None  # no offset above it is committed
 
+    @property
+    def last(self) -> int:
+        """The offset of the record that came last; -1 before the first one."""
+        return self._open[-1] if self._open else (self._next or 0) - 1
+
     def deliver(self, offset: int) -> None:
         """A record came. Offsets only grow."""
-        last = self._open[-1] if self._open else (self._next or 0) - 1
-        assert offset > last, f"offset {offset} came after {last}"
+        assert offset > self.last, f"offset {offset} came after {self.last}"
         self._open.append(offset)
 
     def finish(self, offset: int) -> bool:

@@ -60,12 +60,26 @@ class RecordFlow:
         self._unfinished_in[self._batch] = len(records)
         for record in records:
             partition = TopicPartition(record.topic, record.partition)
-            tracker = self._trackers.setdefault(partition, OffsetTracker())
+            tracker = self._trackers.get(partition)
+            if tracker is not None and record.offset <= tracker.last:
+                self._begin_again(partition)
+                tracker = None
+            if tracker is None:
+                tracker = self._trackers[partition] = OffsetTracker()
             tracker.deliver(record.offset)
             lane = self._lane_of(partition, record)
             self._lanes.add(lane, Work(record, partition, lane, self._batch, tracker, failure=failure))
             if tracker.span >= self._settings.queued_records_max and partition not in self._paused:
                 self._to_pause.add(partition)
+
+    def _begin_again(self, partition: TopicPartition) -> None:
+        """Its offsets went back: its topic was deleted and created again, or the position was set. What was not done
+        of the records before is abandoned, as after the partition was lost."""
+        is_paused = partition in self._paused
+        self.let_go([partition])
+        self.forget([partition])
+        if is_paused:
+            self._to_resume.add(partition)
 
     def _lane_of(self, partition: TopicPartition, record: ConsumerRecord) -> Hashable:
         """Records without a key have no order among each other by key. A key that cannot be hashed shares one lane

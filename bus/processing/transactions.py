@@ -232,9 +232,31 @@ class OutputTransactions:
                     for future in futures:
                         future.result()
             except Exception as error:  # also of a partitioner, which is a user's code
+                gone = self._gone_partition(outcome, error)
+                if gone is not None:
+                    raise OutputRefused(outcome, gone) from error
                 if isinstance(error, BusError) and (error.code not in _OF_A_RECORD or len(outcomes) > 1):
                     raise  # `send` also raises for a record that was sent before
                 raise OutputRefused(outcome, error) from error
+
+    def _gone_partition(self, outcome: Outcome, error: Exception) -> BusError | None:
+        """The error of a record for a partition that its topic had when the handler sent it, and has no more. It does
+        not pass: topics never lose partitions, so this is another topic of the same name."""
+        if not isinstance(error, BusError) or error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        for record in outcome.records:
+            try:
+                found = self._producer.partitions_for(record.topic)
+            except BusError:
+                return None  # there is no such topic for now
+            if record.partition is not None and record.partition not in found:
+                self._partitions.pop(record.topic, None)  # handlers look again
+                return BusError(
+                    error.code,
+                    f"{record.topic}: expected a partition below {len(found)}, found {record.partition}: the topic was "
+                    "deleted, and created again with fewer partitions, after the handler returned",
+                )
+        return None
 
     def _send_offsets(self, offsets: Mapping[TopicPartition, int], stamp: GroupMetadata) -> None:
         try:

@@ -225,6 +225,56 @@ def test_output_that_its_topic_refuses_stops_in_front_of_its_record(address: str
     assert 26 in values_of(address)
 
 
+def create_again(address: str, topic: str, partitions: int) -> None:
+    with Admin(address) as admin:
+        admin.delete_topics([topic])
+        admin.create_topics([NewTopic(topic, partitions=partitions)])
+
+
+def test_output_topic_that_is_created_again_with_fewer_partitions_stops_what_has_no_place_in_it(address: str) -> None:
+    produce(address, range(40))
+    handled: list[int] = []
+
+    def handler(record: ConsumerRecord, output: Output) -> None:
+        number = int(record.value or b"")
+        output.send("doubles", b"%d" % (2 * number), partition=number % 2)
+        handled.append(number)
+        if len(handled) == 40:  # nothing is committed yet
+            create_again(address, "doubles", 1)
+
+    with pytest.raises(RecordFailed, match="created again with fewer partitions, after the handler returned") as raised:
+        run(address, handler, None, workers=1, ack="count", ack_count=40)
+    assert int(raised.value.record.value or b"") % 2 == 1
+    counted = Counted(double, 40 - committed_sum(address))
+    run(address, counted, counted.stop)
+    assert committed_sum(address) == 40
+
+
+def test_input_topic_that_is_created_again_is_read_from_its_beginning(address: str) -> None:
+    produce(address, range(40))
+    seen: Counter[int] = Counter()
+    stop = threading.Event()
+
+    def handler(record: ConsumerRecord, output: Output) -> None:
+        double(record, output)
+        seen[int(record.value or b"")] += 1
+        if sum(seen[number] for number in range(100, 110)) == 10:
+            stop.set()
+
+    def replace_input() -> None:
+        wait_until(lambda: committed_sum(address) == 40, "the first topic is read")
+        create_again(address, "orders", 2)
+        produce(address, range(100, 110))
+
+    replacing = threading.Thread(target=replace_input)
+    replacing.start()
+    run(address, handler, stop)
+    replacing.join()
+    assert seen == Counter([*range(40), *range(100, 110)])
+    assert sorted(values_of(address)) == [2 * number for number in (*range(40), *range(100, 110))]
+    assert committed_sum(address) == 10
+
+
 def test_topic_that_is_not_there_fails_the_handler(address: str) -> None:
     produce(address, range(1))
     with pytest.raises(RecordFailed, match="nowhere"):

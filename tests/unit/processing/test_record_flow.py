@@ -512,3 +512,31 @@ def test_letter_takes_the_place_of_output_and_gets_smaller_until_it_has_no_other
     assert isinstance(flow.refuse(smaller, ValueError(), is_too_large=True), Stop)
     assert flow.all_offsets() == {P0: 1}
     assert (flow.counts.handled, flow.counts.dead_lettered) == (2, 1)
+
+
+# ---------------------------------------------------------------- topics that are created again
+
+
+def test_partition_whose_offsets_go_back_begins_again_and_others_go_on() -> None:
+    """As those of a topic that was deleted and created again."""
+    flow = flow_of([record(7), record(8), record(9), record(0, 1)])
+    (before, other) = take_all(flow)
+    flow.add([record(0), record(1)])
+    flow.succeed(before)
+    flow.succeed(other)
+    assert (flow.counts.abandoned, flow.all_offsets()) == (1, {P1: 1})
+    assert work_off(flow) == [(0, 0), (0, 1)]
+    assert flow.all_offsets() == {P0: 2, P1: 1}
+
+
+def test_records_of_both_topics_in_one_poll_end_their_batch() -> None:
+    flow = flow_of([record(7), record(8), record(0)], ack="batch")
+    assert work_off(flow) == [(0, 0)]
+    assert flow.due_offsets(0) == {P0: 1}
+
+
+def test_paused_partition_that_begins_again_is_resumed() -> None:
+    flow = flow_of([record(offset) for offset in range(10, 20)], queued_records_max=10)
+    assert flow.changed_pauses() == ([P0], [])
+    flow.add([record(0)])
+    assert flow.changed_pauses() == ([], [P0])

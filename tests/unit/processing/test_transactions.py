@@ -21,9 +21,11 @@ E = ErrorCode
 P0, P1 = partition(0), partition(1)
 
 
-def outcome(offset: int, number: int = 0, *, values: Sequence[bytes] = (b"out",)) -> Outcome:
+def outcome(
+    offset: int, number: int = 0, *, values: Sequence[bytes] = (b"out",), to_partition: int | None = None
+) -> Outcome:
     work = Work(record(offset, number), partition(number), "lane", 1, OffsetTracker())
-    return Outcome(work, ([ProducerRecord("doubles", value) for value in values],))
+    return Outcome(work, ([ProducerRecord("doubles", value, partition=to_partition) for value in values],))
 
 
 def of(producer: FakeProducer, member: FakeMember | None = None, **options: Any) -> OutputTransactions:
@@ -182,6 +184,26 @@ def test_output_of_one_record_that_no_transaction_takes_is_refused_at_last() -> 
             assert attempt > 1, "an operator may abort, too"
             return
     pytest.fail("it is tried for ever")
+
+
+def test_output_for_a_partition_that_its_topic_has_no_more_is_refused_alone() -> None:
+    gone = outcome(1, to_partition=2)
+    producer = FakeProducer(send=[None, E.UNKNOWN_TOPIC_OR_PARTITION])
+    transactions = of(producer)
+    with pytest.raises(
+        OutputRefused, match="expected a partition below 2, found 2: the topic was deleted, and created"
+    ) as raised:
+        commit(transactions, outcome(0), gone)
+    assert raised.value.outcome is gone
+    assert producer.calls[-1] == "abort"
+
+
+def test_output_for_a_topic_that_is_not_there_is_put_off() -> None:
+    with pytest.raises(TransactionPutOff):
+        commit(
+            of(FakeProducer(send=[E.UNKNOWN_TOPIC_OR_PARTITION], partitions=[E.UNKNOWN_TOPIC_OR_PARTITION])),
+            outcome(0, to_partition=2),
+        )
 
 
 # ---------------------------------------------------------------- outputs of handlers
