@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from bus.transactions.records import TransactionExpired
 from bus.transactions.requests import DescribedTransaction, ListedTransaction, TimerKind
+from bus.transactions.resolution import ask_partition
 from bus.transactions.state import NO_TIME, Transaction
 from bus.transactions.steps import TransactionStep
 
+# Until an id that is to expire is looked at again, whose partition has been asked.
+_EXPIRY_RETRY_MS = 3_600_000
 UNREADABLE = "Unreadable"  # in the place of a state: the record of the id cannot be read
 
 
@@ -54,13 +57,18 @@ def describe_transaction(transaction: Transaction) -> DescribedTransaction:
 
 
 def expire(step: TransactionStep) -> None:
-    """An id without an open transaction is forgotten when nothing has happened to it for so long."""
+    """An id without an open transaction is forgotten when nothing has happened to it for so long, and its partition has
+    told what it has. Otherwise a commit that an earlier coordinator has sent might come after the next initialisation:
+    nothing would fence it."""
     transaction = step.transaction
     left_ms = step.rules.transactional_id_expiration_ms
     if not transaction.state.is_open:
         left_ms = min(left_ms, transaction.update_ms + left_ms - step.now_ms)
     if left_ms > 0:
         step.set_timer(TimerKind.EXPIRE, left_ms)
+    elif transaction.is_unresolved:
+        ask_partition(step)
+        step.set_timer(TimerKind.EXPIRE, _EXPIRY_RETRY_MS)
     else:
         step.record(TransactionExpired(transaction.transactional_id))
 

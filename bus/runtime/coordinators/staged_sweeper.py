@@ -2,11 +2,13 @@
 deposed leader left behind, and proofs of transactional ids that have expired.
 
 Looks through the partitions that this broker leads, now and then. Guards one promise: nothing goes that a transaction
-may still need. So a folder goes only if its coordinator has all transactions in memory and says that this one is not
-open, this leader has no batch of it under way, and it was not written to for transaction.max.timeout.ms: its first
-batch may be there before the coordinator knows of it. A proof goes only if no transaction of its id has ended there for
+may still need. So a batch goes only if its coordinator has all transactions in memory and says that this one is not
+open, this leader has no batch of it under way, and none has come for transaction.max.timeout.ms: its first batch may be
+there before the coordinator knows of it. A proof goes only if no transaction of its id has ended there for
 transactional.id.expiration.ms, the coordinator has loaded all ids and does not know this one, and the id has not come
 back meanwhile. If it comes back later, its numbers are larger, so none of its transactions is taken for an older one.
+Nor does a proof go while anything lies there that was staged before it: it may be what a coordinator that stood still
+has yet to apply, and the proof that its number is given up.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class StagedSweeper:
                 continue
             old_ms = self._now_ms() - self._id_age_min_ms
             ended = await partition.transactions.find_old_proofs(updated_before_ms=old_ms)
-            if isinstance(ended, Refused) or not ended:
+            if isinstance(ended, Refused) or not ended or await self._find_staged(partition, before_ms=old_ms) != []:
                 continue
             expired = await self._find_unknown(ended)
             refused = await partition.transactions.forget_proofs({each: ended[each] for each in expired})
@@ -138,14 +140,18 @@ class StagedSweeper:
     async def _find_old(self, partition: Partition) -> list[tuple[StagingKey, Idle]]:
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
+        staged = await self._find_staged(partition, before_ms=self._now_ms() - self._age_min_ms)
+        seen = ((key, partition.transactions.look_at(key)) for key in staged or ())
+        return [(key, idle) for key, idle in seen if idle is not None]
+
+    async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:
+        """What nothing has been staged of since then; None if that cannot be told now."""
         try:
             staged = await partition.transactions.list_staged()
         except StorageFault as fault:
             _log.warning("%s: what is staged cannot be listed for now: %s", partition.name, fault)
-            return []
-        old_ms = self._now_ms() - self._age_min_ms
-        seen = ((key, partition.transactions.look_at(key)) for key, found in staged if found.newest_ms < old_ms)
-        return [(key, idle) for key, idle in seen if idle is not None]
+            return None
+        return [key for key, found in staged if found.newest_ms < before_ms]
 
     async def _discard(self, partition: Partition, key: StagingKey, idle: Idle) -> bool:
         try:

@@ -30,6 +30,7 @@ from tests.support.transaction_bench import (
     bench_in,
 )
 
+_MONTH_MS = 30 * 24 * 60 * 60 * 1_000
 LAST_EPOCH = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
 
@@ -495,9 +496,26 @@ def test_answer_of_a_partition_that_comes_late_changes_nothing() -> None:
     assert bench.known == before
 
 
-def test_id_that_nobody_uses_expires_without_its_partition() -> None:
+def test_id_that_nobody_uses_does_not_expire_before_its_partition_is_asked() -> None:
+    """A coordinator that stands still may have sent a commit, which would come after the next instance's start."""
     bench = anchored()
     bench.crash()
-    bench.wait(30 * 24 * 60 * 60 * 1_000)
+    bench.wait(_MONTH_MS)
+    assert bench.known.is_unresolved
+    bench.resolve()
+    bench.wait(_MONTH_MS)
     assert bench.state is None
     assert not [timer for timer in bench.deadlines if timer.kind is not TimerKind.EXPIRE]
+
+
+def test_id_whose_partition_has_later_commits_is_kept_as_long_as_if_it_had_been_used() -> None:
+    bench = anchored()
+    bench.commit_one()
+    bench.crash()
+    bench.wait(_MONTH_MS)
+    bench.resolve(1)
+    assert bench.known.update_ms == bench.now_ms
+    bench.wait(24 * 60 * 60 * 1_000)
+    assert bench.known.state is TransactionState.COMPLETE_COMMIT
+    bench.wait(_MONTH_MS)
+    assert bench.state is None

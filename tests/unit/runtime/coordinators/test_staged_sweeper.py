@@ -152,6 +152,7 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
 async def apply(bench: Bench, transactional_id: str, number: int) -> None:
     applied = AppliedTransaction(transactional_id, number, OLD.producer_id, number)
     key = StagingKey(4, OLD.producer_id, number)
+    bench.table.staged.now_ms = 10_000
     bench.table.staged.stage(key, records(1, producer=ProducerStamp(OLD.producer_id, number, 0)))
     written = await bench.partition.transactions.apply(key, applied, 0)
     assert isinstance(written, TransactionWritten)
@@ -177,6 +178,20 @@ def test_proofs_stay_while_a_coordinator_cannot_tell() -> None:
         coordinators.refused = Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it is being read")
         assert await sweeper(bench, coordinators).forget_expired() == 0
         assert set(bench.table.transactions) == {"expired"}
+
+    run(scenario)
+
+
+def test_proofs_stay_while_older_batches_are_there() -> None:
+    """A coordinator that stands still may have them applied later, and the proof refuses that."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        await apply(bench, "expired", 1)
+        lay(bench, OLD, at_ms=10_000 - ID_AGE_MS - 1)
+        assert await sweeper(bench, coordinators).forget_expired() == 0
+        bench.table.staged.now_ms = 10_000 - ID_AGE_MS
+        assert await sweeper(bench, coordinators).forget_expired() == 1
 
     run(scenario)
 
