@@ -21,6 +21,20 @@ from bus.users.users import Alteration, Users
 _log = logging.getLogger(__name__)
 
 FOLLOW_INTERVAL_S = 1.0
+# A broker that stood still, and whose clients have long asked another one, must not go on where it was.
+CHANGE_SECONDS_MAX = 30.0
+
+
+class _Order:
+    """A change of users, and whether its caller still waits for it. Asked in another thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends_ms = clock.monotonic_ms() + CHANGE_SECONDS_MAX * 1000
+        self.is_withdrawn = False
+
+    def is_wanted(self) -> bool:
+        return not self.is_withdrawn and self._clock.monotonic_ms() < self._ends_ms
 
 
 class UserDirectory:
@@ -28,6 +42,7 @@ class UserDirectory:
 
     def __init__(self, storage: Storage, *, clock: Clock, calls: BlockingCalls, tasks: TaskScope) -> None:
         self._ledger = UserLedger(storage, clock)
+        self._clock = clock
         self._calls = calls
         self._tasks = tasks
         self._looking: asyncio.Task[None] | None = None
@@ -70,16 +85,25 @@ class UserDirectory:
             self._looking = None
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        """Committed when it returns, and known at this broker. Raises `StorageFault`."""
-        done = await self._tasks.finish(self._alter(alterations), "alter users")
+        """Committed when it returns, and known at this broker. Raises `StorageFault`. If it is cancelled, it commits
+        nothing more than what was being committed: so a change of the caller's next call, by whichever broker, is not
+        undone."""
+        order = _Order(self._clock)
+        try:
+            done = await self._tasks.finish(self._alter(alterations, order), "alter users")
+        except asyncio.CancelledError:
+            order.is_withdrawn = True
+            raise
         if isinstance(done, StorageFault):
             raise done
         return done
 
-    async def _alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None] | StorageFault:
+    async def _alter(
+        self, alterations: Sequence[Alteration], order: _Order
+    ) -> Mapping[str, Refused | None] | StorageFault:
         """The fault as a value: with no caller left, an exception would count as a fault of the program's."""
         try:
-            answers = await self._calls.control(lambda: self._ledger.alter(alterations))
+            answers = await self._calls.control(lambda: self._ledger.alter(alterations, order.is_wanted))
             self._take(await self._calls.control(self._ledger.follow))
         except StorageFault as fault:
             _log.warning("a change of users has failed: %s", first_line(fault))

@@ -12,7 +12,7 @@ none.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bus.errors import Refused, StorageDamaged, StorageFault
 from bus.ports import Clock, Committed, Storage, TypedLog, Unknown
@@ -40,8 +40,13 @@ class UserLedger:
             log.follow()
         return self._users if log is None else self._replay(log)
 
-    def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        """As `decide_alter` decides; what is not refused is committed. Raises `StorageFault`: then it may be."""
+    def alter(
+        self, alterations: Sequence[Alteration], is_wanted: Callable[[], bool] = lambda: True
+    ) -> Mapping[str, Refused | None]:
+        """As `decide_alter` decides; what is not refused is committed. Raises `StorageFault`: then it may be.
+
+        `is_wanted` is asked in each try, once it is fixed behind which version that would come. So once it has become
+        false, nothing is committed behind the change of another ledger that begins later."""
         if not decide_alter(self.follow(), alterations, new_decoy_key=b"?").records:
             return self._decide_nothing(alterations)
         log = self._open(create=True)
@@ -54,6 +59,8 @@ class UserLedger:
             step = decide_alter(users, alterations, new_decoy_key=secrets.token_bytes(_DECOY_KEY_BYTES))
             if not step.records:
                 return step.answers
+            if not is_wanted():
+                raise StorageFault("users: nothing has changed, since the change took too long, or its caller has gone")
             rows = [encode_record(record) for record in step.records]
             outcome = log.append(rows, leader_epoch=epoch, now_ms=self._clock.now_ms())
             if isinstance(outcome, Committed):

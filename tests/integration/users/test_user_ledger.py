@@ -107,6 +107,25 @@ def test_a_writer_leaves_the_unfinished_files_of_another_one_to_it(tmp_path: Pat
     assert not list(tmp_path.rglob(".writing-*"))
 
 
+@pytest.mark.parametrize("is_led", [False, True])
+def test_a_change_that_is_not_wanted_any_more_does_not_undo_a_later_one(tmp_path: Path, *, is_led: bool) -> None:
+    """Its caller went, and had another broker delete the user, which was acknowledged."""
+    file_system, is_wanted = OvertakenFileSystem(), [True]
+    left, other = ledger_on(LocalStore(str(tmp_path), file_system)), ledger_on(LocalStore(str(tmp_path)))
+    other.alter([setting("alice")])
+    if is_led:
+        left.alter([setting("bob")])
+
+    def leave() -> None:
+        is_wanted[0] = False
+        assert other.alter([DeleteScram("alice", SHA_256)]) == {"alice": None}
+
+    file_system.before_next_link(leave)
+    with pytest.raises(StorageFault, match="nothing has changed"):
+        left.alter([setting("alice", b"q")], lambda: is_wanted[0])
+    assert "alice" not in other.follow().by_name
+
+
 def test_a_second_change_needs_no_fence() -> None:
     store = MemoryStore()
     ledger = ledger_on(store)
