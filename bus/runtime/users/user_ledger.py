@@ -11,12 +11,15 @@ none.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
-from bus.errors import Refused, StorageDamaged, StorageFault
+from bus.errors import Refused, StorageDamaged, StorageFault, first_line
 from bus.ports import Clock, Committed, Storage, TypedLog, Unknown
 from bus.users.users import Alteration, Users, apply_all, decide_alter, decode_record, encode_record
+
+_log = logging.getLogger(__name__)
 
 _TRIES_MAX = 100
 _DECOY_KEY_BYTES = 32
@@ -105,5 +108,9 @@ class UserLedger:
 
 
 def _write_checkpoint(log: TypedLog) -> None:
-    if log.table.is_checkpoint_due:
-        log.table.write_checkpoint()
+    """Behind a change that is committed, whatever becomes of this; a later change tries again."""
+    try:
+        if log.table.is_checkpoint_due:
+            log.table.write_checkpoint()
+    except StorageFault as fault:
+        _log.warning("no checkpoint of the log of users could be written: %s", first_line(fault))

@@ -16,6 +16,7 @@ from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.table import DeltaPartitionTable
 from bus.system_clock import SystemClock
 from bus.users.users import DeleteScram, SetScram
 from tests.support.stores import FailingFileSystem
@@ -193,6 +194,19 @@ def test_a_disk_that_fails_once_costs_that_change_alone(tmp_path: Path, call: st
         ledger.alter([setting("bob")])
     ledger.alter([setting("carol")])
     assert set(ledger_on(LocalStore(str(tmp_path / "root"))).follow().by_name) - {"bob"} == {"alice", "carol"}
+
+
+def test_a_change_is_done_though_no_checkpoint_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: DeltaPartitionTable) -> None:
+        raise StorageFault("the disk is full")
+
+    monkeypatch.setattr(DeltaPartitionTable, "is_checkpoint_due", True)
+    monkeypatch.setattr(DeltaPartitionTable, "write_checkpoint", fail)
+    ledger = ledger_on(LocalStore(str(tmp_path / "root")))
+    assert ledger.alter([setting("alice")]) == {"alice": None}
+    assert caplog.messages == ["no checkpoint of the log of users could be written: the disk is full"]
 
 
 def test_a_record_of_a_later_version_stops_who_does_not_know_it() -> None:
