@@ -24,9 +24,16 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
 from bus.broker_api.token_logins import TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.config.broker import BrokerConfig, unused_login_settings
+from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
+from bus.config.login_settings import (
+    broker_login,
+    broker_token,
+    key_set_url,
+    token_listeners,
+    unused_login_settings,
+)
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
@@ -179,7 +186,7 @@ class BrokerCore:
 
     def _token_logins(self) -> dict[str, TokenLogins]:
         """Of each listener with OAUTHBEARER, by its name."""
-        settings = self._config.token_listeners
+        settings = token_listeners(self._config)
         return {
             name: TokenLogins(keys, _token_rules(settings[name]), self._clock)
             for name, keys in self._signing_keys.items()
@@ -382,8 +389,8 @@ def _new_key_directories(config: BrokerConfig, calls: BlockingCalls, tasks: Task
     """Of each listener with OAUTHBEARER, by its name; listeners with the same identity provider share one."""
     made: dict[tuple[DocumentUrl, RefreshTimes], KeyDirectory] = {}
     found = {}
-    for name, own in config.token_listeners.items():
-        url, times = own.key_set_url, _refresh_times(own)
+    for name, own in token_listeners(config).items():
+        url, times = key_set_url(own), _refresh_times(own)
         if (url, times) not in made:
             read = functools.partial(read_document, url)
             made[url, times] = KeyDirectory(read, str(url), times, calls=calls, tasks=tasks)
@@ -415,8 +422,8 @@ def _broker_login(config: BrokerConfig) -> BrokerLogin | None:
     if not config.inter_broker_listener.has_logins:
         return None
     if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
-        return BrokerLogin(OAUTHBEARER, tokens=TokenSource(config.broker_token))
-    name, password = config.broker_login
+        return BrokerLogin(OAUTHBEARER, tokens=TokenSource(broker_token(config)))
+    name, password = broker_login(config)
     return BrokerLogin(config.sasl_mechanism_inter_broker_protocol, name, password)
 
 

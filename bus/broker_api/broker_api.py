@@ -24,6 +24,7 @@ from bus.broker_api.token_logins import TokenLogins
 from bus.broker_api.transactions import TransactionApi
 from bus.broker_api.users import UserApi
 from bus.config.broker import BrokerConfig
+from bus.config.login_settings import login_lives_ms
 from bus.ports import Clock
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
@@ -91,7 +92,7 @@ class BrokerApi:
         self.groups = GroupApi(cluster, coordinator, shares)
         self.users = UserApi(users)
         settings = LoginSettings(
-            config.login_lives_ms,
+            login_lives_ms(config),
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )
         self.logins = LoginApi(users, settings, calls, tokens)

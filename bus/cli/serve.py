@@ -75,7 +75,7 @@ def serve(
     overrides.update({name: value for name, value in named.items() if value is not None})
     if insecure:
         overrides["allow.insecure.listeners"] = True
-    from bus.config.broker import load_broker_config
+    from bus.config.loading import load_broker_config
 
     config = load_broker_config(config_file, overrides)
     _configure_logging(log_config, log_format, log_level)

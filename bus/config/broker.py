@@ -1,22 +1,18 @@
-"""The settings of a broker: what each key means, and how they are read.
+"""The settings of a broker: what each key means, and what they say of its listeners.
 
-Guards one promise: every key here has an effect, and a wrong setting stops the start with the key, what was expected
-and what was found, never later. Reads nothing but the one file that `load_broker_config` is asked to read.
+Guards one promise: every key here has an effect. `bus.config.loading` reads them, and checks that they fit together.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bus.authorization.acls import PRINCIPAL_TYPE, check_principal
 from bus.authorization.decisions import AclPolicy
-from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import (
     INT_MAX,
     AnyOf,
@@ -37,39 +33,25 @@ from bus.config.keys import (
     long,
     string,
     strings,
-    unknown_key_message,
 )
 from bus.config.listener_overrides import (
-    JAAS,
     PREFIX,
-    SESSION_LIFE,
     base_name_of,
-    check_jaas,
-    check_use,
-    find_override,
-    mechanism_key,
     settings_of_listener,
 )
 from bus.config.listeners import (
-    SSL_KEY_SETTINGS,
     HostPort,
     Listener,
-    check_guarded,
-    check_reachable,
-    check_secrets_are_hidden,
     find_listener,
     parse_listeners,
     single_listener,
     ssl_key_files,
 )
-from bus.config.principals import parse_mapping_rules
-from bus.config.toml_files import flatten, read_toml
 from bus.config.topic import TOPIC_CONFIGS
-from bus.config.variables import PROVIDERS, Resolved, resolve
-from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS, KeyFiles, NameChanges
-from bus.oauth.token_settings import TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url, shown_url
-from bus.sasl import MECHANISMS, OAUTHBEARER
+from bus.config.variables import PROVIDERS
+from bus.model import SSL, KeyFiles, NameChanges
+from bus.oauth.urls import shown_url
+from bus.sasl import MECHANISMS
 from bus.scram import SCRAM_MECHANISMS
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
@@ -96,7 +78,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 class BrokerConfig:
     """The settings of one broker: Kafka's names with underscores for dots. All that is known of a key stands here.
 
-    Made by `load_broker_config`, values are checked; made by hand, they are taken as they are.
+    Made by `bus.config.loading`, values are checked; made by hand, they are taken as they are.
     """
 
     root: str = string("./bus-data", "Where topics and cluster metadata are kept: a local folder.", NotEmpty())
@@ -438,89 +420,6 @@ class BrokerConfig:
         """Whether users log in at any listener. Raises `ConfigError`."""
         return any(one.has_logins for one in self.serving_listeners)
 
-    @property
-    def broker_login(self) -> tuple[str, str]:
-        """Name and password by which this broker logs in at others. Raises `ConfigError`, without anything secret."""
-        if not self._between_brokers.sasl_jaas_config:
-            raise ConfigError(
-                f"{JAAS}: expected a line of JAAS with the name and password by which brokers log in at one another at "
-                f"the listener {self.inter_broker_listener.name}: ScramLoginModule required "
-                'username="u" password="p"; found none'
-            )
-        options = self._between_brokers._jaas_options()
-        if not options.get("username") or not options.get("password"):
-            raise ConfigError(f"{JAAS}: expected a username and a password")
-        return options["username"], options["password"]
-
-    @property
-    def token_listeners(self) -> Mapping[str, BrokerConfig]:
-        """Of each listener with OAUTHBEARER the settings that are its own, by its name. Raises `ConfigError`."""
-        mechanisms = self.login_mechanisms
-        serving = [one for one in self.serving_listeners if OAUTHBEARER in mechanisms.get(one.name, ())]
-        return {one.name: self.of_listener(one) for one in serving}
-
-    @property
-    def login_mechanisms(self) -> Mapping[str, Sequence[str]]:
-        """How clients may log in at each listener with SASL, by its name. Raises `ConfigError`."""
-        serving = [one for one in self.serving_listeners if one.has_logins]
-        return {one.name: self.of_listener(one).sasl_enabled_mechanisms for one in serving}
-
-    @property
-    def login_lives_ms(self) -> Mapping[str, Mapping[str, int]]:
-        """How long a login at each listener with SASL holds, by its name and mechanism. Raises `ConfigError`."""
-        return {one.name: self._login_lives_ms(one) for one in self.serving_listeners if one.has_logins}
-
-    def _login_lives_ms(self, listener: Listener) -> Mapping[str, int]:
-        own = self.of_listener(listener)
-        lives = {name: self._of_mechanism(listener, name, SESSION_LIFE) for name in own.sasl_enabled_mechanisms}
-        return {name: own.connections_max_reauth_ms if life is None else life for name, life in lives.items()}
-
-    def _of_mechanism(self, listener: Listener, mechanism: str, key: str) -> Any:
-        """None: the mechanism has none of its own."""
-        return self.listener_overrides.get(listener.name, {}).get(mechanism_key(mechanism, key))
-
-    @property
-    def key_set_url(self) -> DocumentUrl:
-        """Of the identity provider. Raises `ConfigError`."""
-        return self._oauth_url("sasl.oauthbearer.jwks.endpoint.url", self.sasl_oauthbearer_jwks_endpoint_url)
-
-    @property
-    def broker_token(self) -> TokenSettings:
-        """What this broker gets its token by, to log in at others. Raises `ConfigError`, without anything secret."""
-        own = self._between_brokers
-        url = own._oauth_url("sasl.oauthbearer.token.endpoint.url", own.sasl_oauthbearer_token_endpoint_url)
-        if url.path is not None:
-            return TokenSettings(url)
-        options = own._jaas_options()
-        if not options.get("clientId") or not options.get("clientSecret"):
-            raise ConfigError(f"{JAAS}: expected a clientId and a clientSecret for OAUTHBEARER")
-        return TokenSettings(
-            url,
-            client_id=options["clientId"],
-            client_secret=options["clientSecret"],
-            scope=options.get("scope", ""),
-            encodes_header=own.sasl_oauthbearer_header_urlencode,
-        )
-
-    @property
-    def _between_brokers(self) -> BrokerConfig:
-        """The settings of the listener by which brokers reach one another."""
-        listener = self.inter_broker_listener
-        own = self.of_listener(listener)
-        jaas = self._of_mechanism(listener, self.sasl_mechanism_inter_broker_protocol, JAAS)
-        return own if jaas is None else replace(own, sasl_jaas_config=jaas)
-
-    def _oauth_url(self, key: str, text: str) -> DocumentUrl:
-        try:
-            return parse_url(
-                text, ca_location=self.https_ca_location, allows_insecure=self.sasl_oauthbearer_allow_insecure_urls
-            )
-        except ValueError as expected:
-            raise ConfigError(f"{key}: expected {expected}, found {shown_url(text)!r}") from None
-
-    def _jaas_options(self) -> Mapping[str, str]:
-        return check_jaas(JAAS, self.sasl_jaas_config)
-
     def of_listener(self, listener: Listener) -> BrokerConfig:
         """The settings with those that the listener has of its own. Raises `ConfigError`."""
         own: dict[str, Any] = settings_of_listener(self.listener_overrides.get(listener.name, {}))
@@ -578,100 +477,10 @@ class BrokerConfig:
 
 
 BROKER_CONFIGS = keys_of(BrokerConfig)
-_PROVIDERS_KEY = "config.providers"
 # The topic config -> the broker's config that is its default.
 TOPIC_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {one.metadata["stands_for"]: one.name for one in fields(BrokerConfig) if one.metadata.get("stands_for") is not None}
 )
-
-
-def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
-    """The settings in the TOML file at `path` if one is given, changed by `overrides`, the rest at their defaults.
-
-    Both use the names of `BROKER_CONFIGS`, and `listener.name.<name>.` before those of `LISTENER_KEYS`. An override
-    that is a text is parsed, as command lines and environments have only texts; any other must have the key's type.
-    Raises `ConfigError` for a file that cannot be read or is no TOML (with line and column), an unknown key (with the
-    nearest known one), a wrong value.
-    """
-    given = [] if path is None else [(name, value, f"{path}: ") for name, value in _read_settings(Path(path)).items()]
-    given += [(name, value, "") for name, value in (overrides or {}).items()]
-    given = _without_variables(given)
-    settings: dict[str, Any] = {}
-    for name, value, where in given:
-        if not name.startswith(PREFIX):
-            with _told_of(where):
-                settings[field_name(name)] = _value(_broker_key(name), value, where)
-    config = BrokerConfig(**settings)
-    own = [one for one in given if one[0].startswith(PREFIX)]
-    config = replace(config, listener_overrides=_parse_overrides(config, own))
-    _check_overrides(config, own)
-    _check_listeners(config)
-    _check_authorizer(config)
-    _check_session_timeouts(config)
-    _check_heartbeats(config)
-    _check_compaction_lags(config)
-    return config
-
-
-_Given = tuple[str, object, str]  # name, value, and the beginning of messages about it: empty, or the file
-
-
-def _without_variables(given: Sequence[_Given]) -> list[_Given]:
-    """With what variables stand for. Raises `ConfigError`."""
-    of_providers: dict[str, Any] = {}
-    for name, value, where in given:
-        if name == _PROVIDERS_KEY:
-            with _told_of(where):
-                of_providers[field_name(name)] = _value(BROKER_CONFIGS[name], value, where)
-    enabled = BrokerConfig(**of_providers).config_providers
-    found: list[_Given] = []
-    for name, value, where in given:
-        with _told_of(f"{where}{name}: "):
-            found.append((name, value if name == _PROVIDERS_KEY else resolve(value, enabled), where))
-    return found
-
-
-def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str, dict[str, ConfigValue]]:
-    """`listener.name.<name>.<key>`, by listener and key."""
-    found: dict[str, dict[str, ConfigValue]] = {}
-    names: dict[tuple[str, str], str] = {}
-    for name, value, where in given:
-        with _told_of(where):
-            override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
-            other = names.setdefault((override.listener.name, override.own_key), name)
-            if other != name:
-                raise ConfigError(f"expected either {other} or {name}, which mean the same, found both")
-            found.setdefault(override.listener.name, {})[override.own_key] = _value(override.key, value, where)
-    return found
-
-
-def _check_overrides(config: BrokerConfig, given: Iterable[_Given]) -> None:
-    """That each of them has an effect."""
-    mechanisms = config.login_mechanisms
-    for name, _, where in given:
-        with _told_of(where):
-            override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
-            check_use(
-                override,
-                enabled=mechanisms.get(override.listener.name, ()),
-                inter_broker=config.inter_broker_listener,
-                broker_mechanism=config.sasl_mechanism_inter_broker_protocol,
-            )
-
-
-def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
-    """Command lines and variables have only texts, files have types."""
-    if isinstance(value, Resolved):
-        return replace(key, is_secret=True).parse(str(value))
-    return key.parse(value) if isinstance(value, str) and not where else key.check(value)
-
-
-@contextmanager
-def _told_of(where: str) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
 
 
 def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
@@ -693,63 +502,6 @@ def _describe(key: ConfigKey, value: ConfigValue, *, is_default: bool) -> Config
     return describe_key(key, value=shown, default=default, is_default=is_default, is_read_only=True)
 
 
-def _broker_key(name: str) -> ConfigKey:
-    key = BROKER_CONFIGS.get(name)
-    if key is None:
-        reason = reason_of_absence(name)
-        raise ConfigError(
-            unknown_key_message(name, BROKER_CONFIGS) if reason is None else f"{name}: no key of the bus: {reason}"
-        )
-    return key
-
-
-def _check_listeners(config: BrokerConfig) -> None:
-    short = {name: getattr(config, name) for name in ("listen", "advertise")}
-    changed = [name for name, value in short.items() if value != BROKER_CONFIGS[name].default]
-    if config.listeners and changed:
-        raise ConfigError(f"expected either listeners or {changed[0]}, its short form, found both")
-    others = ("listener_security_protocol_map", "advertised_listeners", "inter_broker_listener_name")
-    alone = [name.replace("_", ".") for name in others if getattr(config, name)]
-    if not config.listeners and alone:
-        raise ConfigError(f"{alone[0]}: expected listeners beside it, found none")
-    serving = config.serving_listeners
-    config.inter_broker_listener  # noqa: B018  raises
-    check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
-    check_guarded(
-        serving,
-        certified=[one for one in serving if config.needs_client_certificate(one)],
-        is_insecure_allowed=config.allow_insecure_listeners,
-    )
-    config.key_files  # noqa: B018  raises
-    _check_tls_use(config)
-    _check_logins(config)
-    for listener in serving:
-        parse_mapping_rules(config.of_listener(listener).ssl_principal_mapping_rules)
-
-
-def _check_tls_use(config: BrokerConfig) -> None:
-    """Certificates that no listener shows, or asks clients for, would leave an operator believing that there is TLS."""
-    given = [name for name in SSL_KEY_SETTINGS if getattr(config, field_name(name))]
-    protocols = {one.protocol for one in config.serving_listeners}
-    if config.ssl_client_auth == "required" and SSL not in protocols:
-        raise ConfigError(f"ssl.client.auth: expected a listener of the protocol {SSL} beside it, {_found(protocols)}")
-    if given and not protocols & set(TLS_PROTOCOLS):
-        expected = " or ".join(TLS_PROTOCOLS)
-        raise ConfigError(f"{given[0]}: expected a listener of the protocol {expected} beside it, {_found(protocols)}")
-
-
-def _found(protocols: Iterable[str]) -> str:
-    return f"as listeners=SSL://HOST:PORT; found {', '.join(sorted(protocols))}"
-
-
-def _check_authorizer(config: BrokerConfig) -> None:
-    config.acl_policy  # noqa: B018  raises
-    others = ("super_users", "allow_everyone_if_no_acl_found")
-    useless = [name.replace("_", ".") for name in others if getattr(config, name)]
-    if useless and not config.authorizer_class_name:
-        raise ConfigError(f"{useless[0]}: expected authorizer.class.name=acl beside it, found none")
-
-
 def _parse_principals(text: str) -> frozenset[str]:
     principals = [part.strip() for part in text.split(";") if part.strip()]
     for principal in principals:
@@ -759,117 +511,3 @@ def _parse_principals(text: str) -> frozenset[str]:
         if f",{PRINCIPAL_TYPE}:" in principal.replace(" ", ""):
             raise ConfigError(f"super.users: expected semicolons between principals, found {principal!r}")
     return frozenset(principals)
-
-
-def _check_logins(config: BrokerConfig) -> None:
-    mechanisms = config.login_mechanisms
-    for name, enabled in mechanisms.items():
-        if not enabled:
-            raise ConfigError(f"sasl.enabled.mechanisms: expected a mechanism for the listener {name}, found none")
-    for listener in config.serving_listeners:
-        check_secrets_are_hidden(listener, mechanisms.get(listener.name, ()))
-    if config.sasl_jaas_config:
-        check_jaas(JAAS, config.sasl_jaas_config)
-    if config.inter_broker_listener.has_logins:
-        enabled = mechanisms[config.inter_broker_listener.name]
-        if config.sasl_mechanism_inter_broker_protocol not in enabled:
-            raise ConfigError(
-                "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms of its listener, "
-                f"{', '.join(enabled)}, found {config.sasl_mechanism_inter_broker_protocol}"
-            )
-        if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
-            config.broker_token  # noqa: B018  raises
-        else:
-            config.broker_login  # noqa: B018  raises
-    _check_token_logins(config)
-
-
-def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
-    """What was set about logins and does nothing, as no listener has them; a text for the operator each. It is no
-    error, since it opens nothing: but who set it may believe that callers have to log in."""
-    found = []
-    for names, is_used, expected in (
-        (_OF_LOGINS, config.has_logins, "a listener"),
-        (_OF_BROKER_LOGINS, config.inter_broker_listener.has_logins, "an inter-broker listener"),
-    ):
-        changed = [name for name in names if getattr(config, field_name(name)) != BROKER_CONFIGS[name].default]
-        if changed and not is_used:
-            what = f"expected {expected} of the protocol {' or '.join(SASL_PROTOCOLS)} beside {', '.join(changed)}"
-            found.append(f"{what}, found none: {'it has' if len(changed) == 1 else 'they have'} no effect")
-    return found
-
-
-_OF_LOGINS = ("sasl.enabled.mechanisms", SESSION_LIFE, "connection.failed.authentication.delay.ms")
-_OF_BROKER_LOGINS = ("sasl.mechanism.inter.broker.protocol", JAAS)
-
-
-def _check_token_logins(config: BrokerConfig) -> None:
-    listeners = config.token_listeners
-    for name, own in listeners.items():
-        try:
-            _check_token_rules(own)
-        except ConfigError as error:
-            raise ConfigError(f"listener {name}: {error}") from None
-    if listeners:
-        return
-    others = ("jwks_endpoint_url", "expected_issuer", "expected_audience", "expected_scope")
-    useless = [name.replace("_", ".") for name in others if getattr(config, f"sasl_oauthbearer_{name}")]
-    if useless:
-        raise ConfigError(
-            f"sasl.oauthbearer.{useless[0]}: expected a listener with SASL beside it, and OAUTHBEARER in "
-            "sasl.enabled.mechanisms"
-        )
-
-
-def _check_token_rules(config: BrokerConfig) -> None:
-    """Of a listener with OAUTHBEARER."""
-    for name in ("issuer", "audience"):
-        if not getattr(config, f"sasl_oauthbearer_expected_{name}"):
-            raise ConfigError(
-                f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
-                "services would be accepted"
-            )
-    config.key_set_url  # noqa: B018  raises
-    first, longest = (
-        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-        config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-    )
-    if first > longest:
-        raise ConfigError(
-            "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
-            f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
-        )
-
-
-def _check_session_timeouts(config: BrokerConfig) -> None:
-    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    if shortest > longest:
-        raise ConfigError(
-            f"expected group.min.session.timeout.ms of at most group.max.session.timeout.ms, {longest}, "
-            f"found {shortest}"
-        )
-
-
-def _check_heartbeats(config: BrokerConfig) -> None:
-    interval, timeout = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
-    if interval >= timeout:
-        raise ConfigError(
-            f"expected broker.heartbeat.interval.ms below broker.session.timeout.ms, {timeout}, found {interval}"
-        )
-
-
-def _check_compaction_lags(config: BrokerConfig) -> None:
-    shortest, longest = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
-    if shortest > longest:
-        raise ConfigError(
-            f"expected log.cleaner.min.compaction.lag.ms of at most log.cleaner.max.compaction.lag.ms, {longest}, "
-            f"found {shortest}"
-        )
-
-
-def _read_settings(path: Path) -> dict[str, object]:
-    document = read_toml(path)
-    try:
-        return flatten(document)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None

@@ -12,8 +12,9 @@ import grpc
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig, load_broker_config
+from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
+from bus.config.loading import load_broker_config
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.runtime.logs import TextFormatter

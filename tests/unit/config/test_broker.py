@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import (
-    BROKER_CONFIGS,
-    BrokerConfig,
-    describe_broker_config,
-    load_broker_config,
-)
+from bus.config.broker import BROKER_CONFIGS, BrokerConfig, describe_broker_config
 from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
 from bus.config.listeners import Address, parse_address
+from bus.config.loading import load_broker_config
 from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 
 try:

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from bus.config import kafka_keys
-from bus.config.broker import BROKER_CONFIGS, load_broker_config
+from bus.config.broker import BROKER_CONFIGS
 from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import ConfigError
+from bus.config.loading import load_broker_config
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import describe_broker_config, load_broker_config, unused_login_settings
+from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigError
 from bus.config.listeners import Address, Listener
+from bus.config.loading import load_broker_config
+from bus.config.login_settings import (
+    broker_login,
+    broker_token,
+    key_set_url,
+    login_lives_ms,
+    login_mechanisms,
+    token_listeners,
+    unused_login_settings,
+)
 from bus.model import InlinePem, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
 from bus.oauth.urls import DocumentUrl
@@ -179,7 +189,7 @@ def test_queries_of_urls_are_shown_nowhere(prefix: str) -> None:
     described = {entry.name: entry.value for entry in describe_broker_config(config)}
     for name, url in urls.items():
         assert described[f"{prefix}{name}"] == url.removesuffix("?key=hush")
-    assert "hush" not in repr(config) + repr(config.broker_token) + repr(describe_broker_config(config))
+    assert "hush" not in repr(config) + repr(broker_token(config)) + repr(describe_broker_config(config))
 
 
 def test_password_of_a_key_is_shown_nowhere() -> None:
@@ -193,12 +203,12 @@ def test_password_of_a_key_is_shown_nowhere() -> None:
 def test_brokers_have_tokens_of_their_own_and_show_no_secret() -> None:
     config = load_broker_config(None, BETWEEN | {"https.ca.location": "ca.pem"})
     ca = Path("ca.pem")
-    assert config.key_set_url == DocumentUrl("https://issuer.example/keys", ca_location=ca)
+    assert key_set_url(config) == DocumentUrl("https://issuer.example/keys", ca_location=ca)
     endpoint = DocumentUrl("https://issuer.example/token", ca_location=ca)
-    assert config.broker_token == TokenSettings(endpoint, client_id="c", client_secret="hush", scope="s")
-    assert "hush" not in repr(config) + repr(config.broker_token) + repr(describe_broker_config(config))
+    assert broker_token(config) == TokenSettings(endpoint, client_id="c", client_secret="hush", scope="s")
+    assert "hush" not in repr(config) + repr(broker_token(config)) + repr(describe_broker_config(config))
     file = {"sasl.oauthbearer.token.endpoint.url": "file:///run/token", "sasl.jaas.config": ""}
-    assert load_broker_config(None, BETWEEN | file).broker_token.file == Path("/run/token")
+    assert broker_token(load_broker_config(None, BETWEEN | file)).file == Path("/run/token")
 
 
 def test_listener_that_asks_for_certificates_may_be_reached_from_everywhere() -> None:
@@ -225,7 +235,7 @@ def test_listener_of_this_machine_is_open_to_all(host: str) -> None:
 def test_a_listener_with_logins_by_scram_may_be_reached_from_other_machines() -> None:
     reachable = {"listeners": "SASL_PLAINTEXT://0.0.0.0:1", "advertised.listeners": "SASL_PLAINTEXT://bus:1"}
     config = load_broker_config(None, SASL | reachable)
-    assert config.broker_login == ("u", "p")
+    assert broker_login(config) == ("u", "p")
     assert config.has_logins
 
 
@@ -393,7 +403,7 @@ def test_listeners_have_mechanisms_of_their_own() -> None:
         "listener.name.local.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     }
     config = load_broker_config(None, settings)
-    assert config.login_mechanisms == {
+    assert login_mechanisms(config) == {
         "LOCAL": ("PLAIN", "SCRAM-SHA-256"),
         "REMOTE": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     }
@@ -438,10 +448,10 @@ def test_listeners_have_identity_providers_of_their_own() -> None:
             "listener.name.partners.https.ca.location": "partner.pem",
         },
     )
-    staff, partners = config.token_listeners["STAFF"], config.token_listeners["PARTNERS"]
-    assert config.token_listeners.keys() == {"STAFF", "PARTNERS"}
-    assert staff.key_set_url == DocumentUrl("https://issuer.example/keys")
-    assert partners.key_set_url == DocumentUrl("https://partner.example/keys", ca_location=Path("partner.pem"))
+    staff, partners = token_listeners(config)["STAFF"], token_listeners(config)["PARTNERS"]
+    assert token_listeners(config).keys() == {"STAFF", "PARTNERS"}
+    assert key_set_url(staff) == DocumentUrl("https://issuer.example/keys")
+    assert key_set_url(partners) == DocumentUrl("https://partner.example/keys", ca_location=Path("partner.pem"))
     assert (staff.sasl_oauthbearer_expected_issuer, partners.sasl_oauthbearer_expected_issuer) == (
         "https://issuer.example",
         "https://partner.example",
@@ -459,7 +469,7 @@ def test_logins_hold_as_long_as_the_mechanism_the_listener_or_the_broker_says() 
             "listener.name.staff.oauthbearer.connections.max.reauth.ms": "1000",
         },
     )
-    assert config.login_lives_ms == {
+    assert login_lives_ms(config) == {
         "STAFF": {"OAUTHBEARER": 1000, "SCRAM-SHA-512": 2000},
         "PARTNERS": {"OAUTHBEARER": 3000},
         "BROKERS": {"SCRAM-SHA-256": 3000, "SCRAM-SHA-512": 3000},
@@ -471,15 +481,15 @@ def test_logins_hold_as_long_as_the_mechanism_the_listener_or_the_broker_says() 
 
 def test_what_a_broker_logs_in_with_may_be_spelled_as_kafka_does() -> None:
     config = load_broker_config(None, LOGINS)
-    assert config.broker_login == ("b", "hush")
+    assert broker_login(config) == ("b", "hush")
     name = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
     assert {entry.name: entry.value for entry in describe_broker_config(config)}[name] == "(hidden)"
     assert "hush" not in repr(config)
     listener = {"listener.name.brokers.sasl.jaas.config": _JAAS}
-    assert load_broker_config(None, LOGINS | listener).broker_login == ("b", "hush")
+    assert broker_login(load_broker_config(None, LOGINS | listener)) == ("b", "hush")
     listener |= {"sasl.jaas.config": "M required username=other password=hush;"}
     without = {key: value for key, value in LOGINS.items() if "jaas" not in key}
-    assert load_broker_config(None, without | listener).broker_login == ("u", "hush")
+    assert broker_login(load_broker_config(None, without | listener)) == ("u", "hush")
     tokens = {
         "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
         "listener.name.brokers.sasl.enabled.mechanisms": "OAUTHBEARER",
@@ -488,8 +498,8 @@ def test_what_a_broker_logs_in_with_may_be_spelled_as_kafka_does() -> None:
     }
     others = {key: value for key, value in LOGINS.items() if "scram-sha-512" not in key}
     config = load_broker_config(None, others | tokens)
-    assert config.broker_token.client_id == "c"
-    assert config.broker_token.url == DocumentUrl("https://issuer.example/token")
+    assert broker_token(config).client_id == "c"
+    assert broker_token(config).url == DocumentUrl("https://issuer.example/token")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import describe_broker_config, load_broker_config
+from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigError
+from bus.config.loading import load_broker_config
+from bus.config.login_settings import broker_login
 from bus.config.properties_files import parse_properties
 
 BOTH = {"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "config.providers": "env,file,directory"}
@@ -35,10 +37,10 @@ def test_a_variable_stands_for_what_its_provider_has(
     monkeypatch.setenv("BUS_HUSH", "hush")
     text = jaas(variable.replace("%s", str(secrets)))
     config = load_broker_config(None, BOTH | {"sasl.jaas.config": text})
-    assert config.broker_login == ("b", "hush")
+    assert broker_login(config) == ("b", "hush")
     assert "hush" not in repr(config) + repr(describe_broker_config(config))
     listener = {"listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": text}
-    assert load_broker_config(None, BOTH | listener).broker_login == ("b", "hush")
+    assert broker_login(load_broker_config(None, BOTH | listener)) == ("b", "hush")
 
 
 def test_a_file_of_settings_may_have_them_in_texts_lists_and_for_numbers(

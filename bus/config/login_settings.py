@@ -1,0 +1,198 @@
+"""The settings of a broker about logins: of its clients at each listener, and its own at other brokers.
+
+Guards two promises: a login that could not work is refused at the start, with what was expected; and no error has
+anything secret of a line of JAAS or of a URL. What a listener does not have of its own is the broker's
+(`BrokerConfig.of_listener`). The keys themselves stand in `bus.config.broker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bus.config.broker import BROKER_CONFIGS, BrokerConfig
+from bus.config.keys import ConfigError, field_name
+from bus.config.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
+from bus.config.listeners import Listener, check_secrets_are_hidden
+from bus.model import SASL_PROTOCOLS
+from bus.oauth.token_settings import TokenSettings
+from bus.oauth.urls import DocumentUrl, parse_url, shown_url
+from bus.sasl import OAUTHBEARER
+
+_OF_LOGINS = ("sasl.enabled.mechanisms", SESSION_LIFE, "connection.failed.authentication.delay.ms")
+_OF_BROKER_LOGINS = ("sasl.mechanism.inter.broker.protocol", JAAS)
+
+
+# ------------------------------------------------------------ of clients
+
+
+def login_mechanisms(config: BrokerConfig) -> Mapping[str, Sequence[str]]:
+    """How clients may log in at each listener with SASL, by its name. Raises `ConfigError`."""
+    serving = [one for one in config.serving_listeners if one.has_logins]
+    return {one.name: config.of_listener(one).sasl_enabled_mechanisms for one in serving}
+
+
+def login_lives_ms(config: BrokerConfig) -> Mapping[str, Mapping[str, int]]:
+    """How long a login at each listener with SASL holds, by its name and mechanism. Raises `ConfigError`."""
+    return {one.name: _lives_ms(config, one) for one in config.serving_listeners if one.has_logins}
+
+
+def _lives_ms(config: BrokerConfig, listener: Listener) -> Mapping[str, int]:
+    own = config.of_listener(listener)
+    lives = {name: _of_mechanism(config, listener, name, SESSION_LIFE) for name in own.sasl_enabled_mechanisms}
+    return {name: own.connections_max_reauth_ms if life is None else life for name, life in lives.items()}
+
+
+def _of_mechanism(config: BrokerConfig, listener: Listener, mechanism: str, key: str) -> Any:
+    """None: the mechanism has none of its own."""
+    return config.listener_overrides.get(listener.name, {}).get(mechanism_key(mechanism, key))
+
+
+def token_listeners(config: BrokerConfig) -> Mapping[str, BrokerConfig]:
+    """Of each listener with OAUTHBEARER the settings that are its own, by its name. Raises `ConfigError`."""
+    mechanisms = login_mechanisms(config)
+    serving = [one for one in config.serving_listeners if OAUTHBEARER in mechanisms.get(one.name, ())]
+    return {one.name: config.of_listener(one) for one in serving}
+
+
+def key_set_url(own: BrokerConfig) -> DocumentUrl:
+    """Of the identity provider of a listener with these settings. Raises `ConfigError`."""
+    return _oauth_url(own, "sasl.oauthbearer.jwks.endpoint.url", own.sasl_oauthbearer_jwks_endpoint_url)
+
+
+def _oauth_url(own: BrokerConfig, key: str, text: str) -> DocumentUrl:
+    try:
+        return parse_url(
+            text, ca_location=own.https_ca_location, allows_insecure=own.sasl_oauthbearer_allow_insecure_urls
+        )
+    except ValueError as expected:
+        raise ConfigError(f"{key}: expected {expected}, found {shown_url(text)!r}") from None
+
+
+# ------------------------------------------------------------ between brokers
+
+
+def broker_login(config: BrokerConfig) -> tuple[str, str]:
+    """Name and password by which this broker logs in at others. Raises `ConfigError`."""
+    own = _between_brokers(config)
+    if not own.sasl_jaas_config:
+        raise ConfigError(
+            f"{JAAS}: expected a line of JAAS with the name and password by which brokers log in at one another at "
+            f"the listener {config.inter_broker_listener.name}: ScramLoginModule required "
+            'username="u" password="p"; found none'
+        )
+    options = check_jaas(JAAS, own.sasl_jaas_config)
+    if not options.get("username") or not options.get("password"):
+        raise ConfigError(f"{JAAS}: expected a username and a password")
+    return options["username"], options["password"]
+
+
+def broker_token(config: BrokerConfig) -> TokenSettings:
+    """What this broker gets its token by, to log in at others. Raises `ConfigError`."""
+    own = _between_brokers(config)
+    url = _oauth_url(own, "sasl.oauthbearer.token.endpoint.url", own.sasl_oauthbearer_token_endpoint_url)
+    if url.path is not None:
+        return TokenSettings(url)
+    options = check_jaas(JAAS, own.sasl_jaas_config)
+    if not options.get("clientId") or not options.get("clientSecret"):
+        raise ConfigError(f"{JAAS}: expected a clientId and a clientSecret for OAUTHBEARER")
+    return TokenSettings(
+        url,
+        client_id=options["clientId"],
+        client_secret=options["clientSecret"],
+        scope=options.get("scope", ""),
+        encodes_header=own.sasl_oauthbearer_header_urlencode,
+    )
+
+
+def _between_brokers(config: BrokerConfig) -> BrokerConfig:
+    """The settings of the listener by which brokers reach one another."""
+    listener = config.inter_broker_listener
+    own = config.of_listener(listener)
+    jaas = _of_mechanism(config, listener, config.sasl_mechanism_inter_broker_protocol, JAAS)
+    return own if jaas is None else replace(own, sasl_jaas_config=jaas)
+
+
+# ------------------------------------------------------------ checks
+
+
+def check_logins(config: BrokerConfig) -> None:
+    """Raises `ConfigError` for logins that cannot work, or would let in more than is meant."""
+    mechanisms = login_mechanisms(config)
+    for name, enabled in mechanisms.items():
+        if not enabled:
+            raise ConfigError(f"sasl.enabled.mechanisms: expected a mechanism for the listener {name}, found none")
+    for listener in config.serving_listeners:
+        check_secrets_are_hidden(listener, mechanisms.get(listener.name, ()))
+    if config.sasl_jaas_config:
+        check_jaas(JAAS, config.sasl_jaas_config)
+    if config.inter_broker_listener.has_logins:
+        _check_broker_login(config, mechanisms[config.inter_broker_listener.name])
+    _check_token_logins(config)
+
+
+def _check_broker_login(config: BrokerConfig, enabled: Sequence[str]) -> None:
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    if mechanism not in enabled:
+        raise ConfigError(
+            "sasl.mechanism.inter.broker.protocol: expected one of sasl.enabled.mechanisms of its listener, "
+            f"{', '.join(enabled)}, found {mechanism}"
+        )
+    if mechanism == OAUTHBEARER:
+        broker_token(config)
+    else:
+        broker_login(config)
+
+
+def _check_token_logins(config: BrokerConfig) -> None:
+    listeners = token_listeners(config)
+    for name, own in listeners.items():
+        try:
+            _check_token_rules(own)
+        except ConfigError as error:
+            raise ConfigError(f"listener {name}: {error}") from None
+    if listeners:
+        return
+    others = ("jwks_endpoint_url", "expected_issuer", "expected_audience", "expected_scope")
+    useless = [name.replace("_", ".") for name in others if getattr(config, f"sasl_oauthbearer_{name}")]
+    if useless:
+        raise ConfigError(
+            f"sasl.oauthbearer.{useless[0]}: expected a listener with SASL beside it, and OAUTHBEARER in "
+            "sasl.enabled.mechanisms"
+        )
+
+
+def _check_token_rules(own: BrokerConfig) -> None:
+    """Of a listener with OAUTHBEARER."""
+    for name in ("issuer", "audience"):
+        if not getattr(own, f"sasl_oauthbearer_expected_{name}"):
+            raise ConfigError(
+                f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
+                "services would be accepted"
+            )
+    key_set_url(own)
+    first, longest = (
+        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+    )
+    if first > longest:
+        raise ConfigError(
+            "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
+            f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
+        )
+
+
+def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
+    """What was set about logins and does nothing, as no listener has them; a text for the operator each. It is no
+    error, since it opens nothing: but who set it may believe that callers have to log in."""
+    found = []
+    for names, is_used, expected in (
+        (_OF_LOGINS, config.has_logins, "a listener"),
+        (_OF_BROKER_LOGINS, config.inter_broker_listener.has_logins, "an inter-broker listener"),
+    ):
+        changed = [name for name in names if getattr(config, field_name(name)) != BROKER_CONFIGS[name].default]
+        if changed and not is_used:
+            what = f"expected {expected} of the protocol {' or '.join(SASL_PROTOCOLS)} beside {', '.join(changed)}"
+            found.append(f"{what}, found none: {'it has' if len(changed) == 1 else 'they have'} no effect")
+    return found
