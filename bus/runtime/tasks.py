@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from bus.errors import NotController
@@ -61,6 +61,14 @@ class TaskScope:
         for task in list(self._tasks):
             task.cancel()
         await self.join()
+
+
+async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """What they return, run beside each other. One alone is run by the caller: a task for it takes the loop more turns
+    than most of what is asked within a broker."""
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    return await asyncio.gather(*coroutines)
 
 
 def answered(result: T) -> asyncio.Future[T]:

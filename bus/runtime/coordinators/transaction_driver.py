@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, together
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.requests import Finished, Resolved, TransactionCommand, Voted
 from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition, VoteId
@@ -34,7 +35,7 @@ _RETRY_S_MAX = 2.0
 _LOGGED_AFTER_TRIES = 8
 
 _Key = tuple[str, int, type[TransactionNotice], VoteId | None]  # transactional id, number, step
-AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Awaitable[StepAnswer | Refused]]
+AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Coroutine[Any, Any, StepAnswer | Refused]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,7 @@ class TransactionDriver:
                 is_one_phase=isinstance(notice, Finish) and notice.is_one_phase,
             )
             requests.append((leader, kind, request))
-        answers = await asyncio.gather(*(self._ask(*each) for each in requests))
+        answers = await together([self._ask(*each) for each in requests])
         for (_, _, request), answer in zip(requests, answers, strict=True):
             _take(left, request, answer)
 

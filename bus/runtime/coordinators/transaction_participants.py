@@ -1,12 +1,11 @@
 """The partitions and groups of this broker as the coordinators of transactions ask them.
 
 Each is asked by itself, all at once, so a busy one holds up no other. What has begun runs to its end, also if the
-coordinator that asked goes away: it asks again, and everything here is safe to repeat.
+coordinator that asked goes away, but for a vote, which nobody else waits for: it asks again, and everything here is
+safe to repeat.
 """
 
 from __future__ import annotations
-
-import asyncio
 
 from bus.consumer_groups import requests as groups
 from bus.errors import ErrorCode, Refused
@@ -14,7 +13,7 @@ from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_queue import TransactionWritten
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, together
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.state import TransactionGroup, TransactionPartition
 
@@ -27,12 +26,15 @@ class TransactionParticipants:
 
     async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
         """An answer for each; the refusals of those that are led elsewhere say so."""
+        if kind is StepKind.VOTE:
+            return await self._step(kind, request)
         return await self._tasks.finish(self._step(kind, request), f"transaction/{kind.value}")
 
     async def _step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
-        partitions = (self._step_partition(kind, request, partition, last) for partition, last in request.partitions)
-        groups = (self._step_group(kind, request, group) for group in request.groups)
-        return StepAnswer(*await asyncio.gather(asyncio.gather(*partitions), asyncio.gather(*groups)))
+        partitions = [self._step_partition(kind, request, partition, last) for partition, last in request.partitions]
+        groups = [self._step_group(kind, request, group) for group in request.groups]
+        answers = await together([*partitions, *groups])
+        return StepAnswer(answers[: len(partitions)], answers[len(partitions) :])
 
     async def _step_partition(
         self, kind: StepKind, request: StepRequest, name: TransactionPartition, last_sequence: int

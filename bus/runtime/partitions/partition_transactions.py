@@ -407,7 +407,8 @@ class PartitionTransactions:
         try:
             while self._applied:
                 applied, self._applied = self._applied, []
-                await asyncio.gather(*(self._wait_until_staged(known) for _, known in applied))
+                for _, known in applied:
+                    await self._wait_until_staged(known)
                 await self._calls.housekeep(functools.partial(self._drop_quietly, [key for key, _ in applied]))
         finally:
             self._dropping = None

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, together
 from tests.support.virtual_time import run_virtually
 
 
@@ -88,5 +88,24 @@ def test_names_that_collide_are_held_by_one_at_a_time_and_others_side_by_side() 
         await asyncio.gather(*tasks)
         assert sorted(order) == ["a.b", "a_b", "c", "d"]
         assert not names._locks
+
+    asyncio.run(run())
+
+
+def test_several_run_beside_each_other_and_one_alone_in_the_task_of_its_caller() -> None:
+    async def run() -> None:
+        order: list[str] = []
+
+        async def say(word: str) -> tuple[str, asyncio.Task[object] | None]:
+            order.append(word)
+            await asyncio.sleep(0)
+            order.append(word)
+            return word, asyncio.current_task()
+
+        own = asyncio.current_task()
+        assert list(await together([say("alone")])) == [("alone", own)]
+        assert [word for word, _ in await together([say("one"), say("two")])] == ["one", "two"]
+        assert order == ["alone", "alone", "one", "two", "one", "two"]
+        assert list(await together([])) == []
 
     asyncio.run(run())
