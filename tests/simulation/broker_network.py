@@ -177,12 +177,12 @@ class Server:
         context = Context(self._world, method, login=login)
         try:
             request = handler.request_deserializer(raw)
-            if handler.unary_stream is not None:
-                async for answer in handler.unary_stream(request, context):
+            if handler.response_streaming:
+                async for answer in handler.stream_stream(_only(request), context):
                     last = answer
                 reply(last)
                 return
-            answer = await handler.unary_unary(request, context)
+            answer = await handler.stream_unary(_only(request), context)
             serialized = answer if handler.response_serializer is None else handler.response_serializer(answer)
             reply(_METHODS[method].output_type._concrete_class.FromString(serialized))
         except grpc.aio.AbortError:
@@ -228,6 +228,10 @@ class Server:
         self._under_way.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and not self._life.is_over:
             self._world.fail(error)
+
+
+async def _only(request: Any) -> AsyncIterator[Any]:
+    yield request
 
 
 class Context:

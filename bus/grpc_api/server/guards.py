@@ -26,6 +26,7 @@ from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 from bus.sasl import SESSION_EXPIRED
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,40 @@ class StreamLogin(Protocol):
 
 
 stream_login: ContextVar[StreamLogin | None] = ContextVar("stream_login", default=None)
+
+
+def of_one_request(
+    handle: Callable[..., Any], name: str, seconds_max: float | None = None
+) -> Callable[[AsyncIterator[Any], grpc.aio.ServicerContext], Any]:
+    """The same handler, a coroutine or an async generator, of one request, `name`, for gRPC's form of a call that has a
+    stream of them. gRPC then reads the request when it is asked to, and not, up to its limit, before the handler is
+    called: a caller can be refused before what it sends takes memory. `seconds_max`: for a request to be there."""
+    if inspect.isasyncgenfunction(handle):
+
+        async def answers(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            async for answer in handle(await _only_one(requests, name, seconds_max), context):
+                yield answer
+
+        return answers
+
+    async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> Any:
+        return await handle(await _only_one(requests, name, seconds_max), context)
+
+    return answer
+
+
+async def _only_one(requests: AsyncIterator[Any], name: str, seconds_max: float | None) -> Any:
+    """`Unreadable` if there is none, or if the caller's login has ended before it was there."""
+    try:
+        async with time_limit(seconds_max):
+            request = await anext(requests)
+    except StopAsyncIteration:
+        return Unreadable(grpc.StatusCode.INVALID_ARGUMENT, f"expected a {name}, found the end of the call")
+    except asyncio.TimeoutError:
+        message = f"expected a whole {name} within {seconds_max:.0f} s"
+        return Unreadable(grpc.StatusCode.DEADLINE_EXCEEDED, message)
+    login = stream_login.get()
+    return request if login is None or not login.is_ended else _LOGGED_OUT
 
 
 async def guard(

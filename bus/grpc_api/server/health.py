@@ -11,15 +11,18 @@ import asyncio
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
+from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.broker_api.requests import InvalidArgument
 from bus.grpc_api.server.conversions import caller_of
-from bus.grpc_api.server.guards import guard
+from bus.grpc_api.server.guards import guard, of_one_request
 from bus.grpc_api.server.open_streams import OpenStreams
+from bus.grpc_api.server.request_limits import control_reader
 
 _NAME_LENGTH_MAX = 256  # of a service
 _Status = health_pb2.HealthCheckResponse
+_NAME: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class HealthOfServices:
@@ -53,7 +56,7 @@ class HealthOfServices:
         changed.set()
 
 
-class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+class HealthServicer:
     """For the callers of one listener. `open_streams`: those of all listeners."""
 
     def __init__(self, health: HealthOfServices, open_streams: OpenStreams, listener: str) -> None:
@@ -61,11 +64,24 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._open_streams = open_streams
         self._listener = listener
 
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Those who ask need no login, so they have as long for their questions as for a login."""
+        reader = control_reader(health_pb2.HealthCheckRequest)
+        check, watch = (of_one_request(handle, reader.name, LOGIN_SECONDS_MAX) for handle in (self.Check, self.Watch))
+        handlers = {
+            "Check": grpc.stream_unary_rpc_method_handler(check, reader, _Status.SerializeToString),
+            "Watch": grpc.stream_stream_rpc_method_handler(watch, reader, _Status.SerializeToString),
+        }
+        return grpc.method_handlers_generic_handler(_NAME, handlers)
+
     async def Check(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        status = self._health.find(request.service)
-        if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "")
-        return _Status(status=status)
+        async def check(readable: Any) -> Any:
+            status = self._health.find(readable.service)
+            if status is None:
+                await context.abort(grpc.StatusCode.NOT_FOUND, "")
+            return _Status(status=status)
+
+        return await guard(check, request, context)
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
         async def watch(readable: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.caller_pace import CallerPace
@@ -558,6 +558,5 @@ class _Listening:
 
     async def listen(self, identity: BrokerIdentity, health: HealthServicer) -> None:
         self.door.identify_as(identity)
-        self.server.add_generic_rpc_handlers((self.door,))
-        health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
+        self.server.add_generic_rpc_handlers((self.door, health.handlers()))
         await self.server.start()

@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 from grpc_reflection.v1alpha import reflection_pb2
 
+from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.grpc_api.server.guards import CallsInFlight
+from bus.grpc_api.server.guards import CallsInFlight, of_one_request
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -22,14 +24,15 @@ BUS, CLUSTER = (pb.DESCRIPTOR.services_by_name[name] for name in ("Bus", "Cluste
 REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 # Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
 _SERIALIZED = ("Fetch", "FetchOnce")
-_NEW_HANDLER = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+# By whether the answers are a stream. The requests always are, for gRPC: see `of_one_request`.
+_NEW_HANDLER = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
+
+# It is answered without a login.
+_OF_STRANGERS = "IdentifyBroker"
 
 Handler = Callable[..., Any]
 Recognise = Callable[[Handler, str], Handler]
+Around = Callable[[Handler, MethodDescriptor], Handler]
 Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<service>/<method>"
 
 
@@ -45,7 +48,7 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)
-        self._handlers = _handlers(starting, starting, starting, self._request_bytes_max, self._around)
+        self._handlers = _handlers(starting, starting, starting, self._request_bytes_max, self._around_unread)
 
     def open(self, bus: object, cluster: object, reflection: object, recognise: Recognise | None = None) -> None:
         """The servicers have a method for each call of the service. `recognise`: from now on, where only a broker that
@@ -53,8 +56,18 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._recognise = recognise or self._recognise
         self._handlers = _handlers(bus, cluster, reflection, self._request_bytes_max, self._around)
 
-    def _around(self, handle: Handler, method: str) -> Handler:
-        return self.calls.counted(handle if self._recognise is None else self._recognise(handle, method))
+    def _around(self, handle: Handler, method: MethodDescriptor) -> Handler:
+        """A caller is recognised before anything of its request is read, and counts from when that has been read."""
+        handle = self.calls.counted(handle)
+        if not method.client_streaming:
+            seconds_max = LOGIN_SECONDS_MAX if method.name == _OF_STRANGERS else None
+            handle = of_one_request(handle, method.input_type.name, seconds_max)
+        return handle if self._recognise is None else self._recognise(handle, method.name)
+
+    def _around_unread(self, handle: Handler, method: MethodDescriptor) -> Handler:
+        """For handlers that have no use for a request."""
+        handle = self.calls.counted(handle)
+        return handle if self._recognise is None else self._recognise(handle, method.name)
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(path)
@@ -70,7 +83,7 @@ def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
 
 
 class _StartingServicer:
-    """Of all services. A method that is not here is a call that has to wait."""
+    """Of all services; it looks at no request. A method that is not here is a call that has to wait."""
 
     def __init__(self, identity: BrokerIdentity) -> None:
         self._identity = identity
@@ -89,7 +102,7 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, reflection: object, request_bytes_max: int, around: Recognise) -> Handlers:
+def _handlers(bus: object, cluster: object, reflection: object, request_bytes_max: int, around: Around) -> Handlers:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
     handlers = {}
@@ -99,8 +112,8 @@ def _handlers(bus: object, cluster: object, reflection: object, request_bytes_ma
             is_produce = request_class is pb.ProduceRequest
             reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
             serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
-            new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
-            handle = around(_find(servicer, method), method.name)
+            new_handler = _NEW_HANDLER[method.server_streaming]
+            handle = around(_find(servicer, method), method)
             handlers[f"/{service.full_name}/{method.name}"] = new_handler(handle, reader, serialize)
     return handlers
 

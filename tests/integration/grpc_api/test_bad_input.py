@@ -310,6 +310,14 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(
     assert not [record for record in caplog.records if record.exc_info], "no traceback for what a client sends"
 
 
+@pytest.mark.parametrize("path", ["/bus.v1.Bus/ListViews", "/bus.v1.Bus/MaintainLog", "/grpc.health.v1.Health/Check"])
+def test_a_call_that_ends_without_its_request_is_an_invalid_argument(broker: Broker, path: str) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
+        call = channel.stream_stream(path)(iter(()), timeout=20)
+        assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "found the end of the call" in call.details()
+
+
 @pytest.mark.parametrize("method", STREAMS)
 def test_stream_answers_what_came_before_a_request_that_cannot_be_read(broker: Broker, method: str) -> None:
     requests: dict[str, Any] = {

@@ -343,6 +343,21 @@ def test_a_fetch_that_waits_ends_with_the_login(
             assert ended.details() == SESSION_EXPIRED
 
 
+def test_who_has_not_logged_in_is_refused_before_anything_of_the_request_is_read(channel: grpc.Channel) -> None:
+    """gRPC would keep it in memory, up to its limit, of any number of calls."""
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    methods = [
+        f"/{service.full_name}/{method.name}"
+        for service in pb.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if method.name not in ("SaslAuthenticate", "IdentifyBroker")
+    ]
+    for path in methods:
+        call = channel.stream_stream(path)(iter(requests.get, None), timeout=30)
+        assert call.code() is grpc.StatusCode.UNAUTHENTICATED, path
+        requests.put(None)
+
+
 def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:
     reports: list[LoginReport] = []
     broker.logins.reports.append(reports.append)

@@ -14,8 +14,16 @@ import pytest
 from grpc._cython import cygrpc
 
 from bus.broker_api.request_memory import RequestMemory
-from bus.grpc_api.server.guards import guard_answers, guard_stream, hold_requests, quiet_departures, stream_login
+from bus.grpc_api.server.guards import (
+    guard_answers,
+    guard_stream,
+    hold_requests,
+    of_one_request,
+    quiet_departures,
+    stream_login,
+)
 from bus.grpc_api.v1 import bus_pb2 as pb
+from tests.support.virtual_time import run_virtually
 
 
 class Context:
@@ -191,3 +199,44 @@ def test_a_stream_of_a_caller_that_is_held_is_not_read_and_what_was_read_is_not_
         assert memory.bytes_left(1) == 1_000
 
     asyncio.run(do())
+
+
+async def read_only_one(requests: AsyncIterator[Any], seconds_max: float | None = None) -> Any:
+    async def handle(request: Any, context: Any) -> Any:
+        return request
+
+    return await of_one_request(handle, "ListViewsRequest", seconds_max)(requests, Context())  # type: ignore[arg-type]
+
+
+def test_a_request_that_was_begun_and_does_not_come_is_given_up() -> None:
+    async def never() -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    async def play() -> None:
+        given_up = await read_only_one(never(), seconds_max=10)
+        assert given_up.status is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert given_up.message == "expected a whole ListViewsRequest within 10 s"
+        assert asyncio.get_running_loop().time() == pytest.approx(10)
+
+    run_virtually(play())
+
+
+def test_a_request_that_comes_after_its_callers_login_has_ended_is_refused() -> None:
+    login = SimpleNamespace(is_ended=False)
+
+    async def late() -> AsyncIterator[Any]:
+        login.is_ended = True
+        yield pb.ListViewsRequest()
+
+    async def play() -> None:
+        stream_login.set(login)  # type: ignore[arg-type]
+        refused = await read_only_one(late())
+        assert refused.status is grpc.StatusCode.UNAUTHENTICATED
+        login.is_ended = False
+        assert await read_only_one(one_request()) == pb.ListViewsRequest()
+
+    async def one_request() -> AsyncIterator[Any]:
+        yield pb.ListViewsRequest()
+
+    asyncio.run(play())
