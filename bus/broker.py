@@ -44,7 +44,7 @@ from bus.oauth.documents import read_document
 from bus.oauth.token_sources import TokenSource
 from bus.oauth.urls import DocumentUrl
 from bus.ports import Clock, Storage
-from bus.process_tuning import tune_process
+from bus.process_tuning import connections_max, tune_process
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -244,7 +244,9 @@ class Broker:
         stopping = Stopping()
         self.keys = _open_keys(config)
         self._watching: asyncio.Task[None] | None = None
-        self._server = BusServer(config, stopping, self.keys)
+        self._server = BusServer(
+            config, stopping, self.keys, connections_max=connections_max(len(config.serving_listeners))
+        )
         self._transport = GrpcTransport(self.keys.get(config.inter_broker_listener.name), _broker_login(config))
         self._peers = GrpcPeers(self._transport)
         self._core = BrokerCore(

@@ -21,6 +21,11 @@ _SWITCH_INTERVAL_S = 0.0005
 # causes full ones, which hold the event loop for 60 to 200 ms; with these it causes none, and middle ones of 15 ms.
 _COLLECTION_THRESHOLDS = (10_000, 10, 20)
 
+# Connections that a listener takes where the limit of open files allows more: each takes about 30 KB.
+CONNECTIONS_MAX = 20_000
+# Open files that connections leave, unless that is more than half of all.
+_FILES_KEPT = 2_000
+
 # glibc's mallopt. By default every buffer of a megabyte is mapped and unmapped each time, and the kernel clears its
 # pages: half of the broker's processor time when it serves batches of that size. Now freed memory is used again. Two
 # arenas: more of them only keep more memory that is free.
@@ -43,6 +48,15 @@ def tune_process() -> None:
             mallopt(parameter, value)
     pa.set_memory_pool(pa.system_memory_pool())
     _allow_open_files()
+
+
+def connections_max(listeners: int) -> int:
+    """That each of so many listeners takes, so that connections leave open files to the other ones, to commits and to
+    connections to other brokers."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(1, min(CONNECTIONS_MAX, (limit - min(_FILES_KEPT, limit // 2)) // listeners))
 
 
 def _allow_open_files() -> None:

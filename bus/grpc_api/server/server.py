@@ -54,12 +54,14 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.key_material import WatchedKeyMaterial
 from bus.model import PLAINTEXT
+from bus.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
 _HEADERS_BYTES_MAX = 32 * 1024
+_HANDSHAKE_MS_MAX = 30_000
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _FAREWELL_S = 1.0
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
@@ -439,9 +441,14 @@ class BusServer:
     answered, then it closes."""
 
     def __init__(
-        self, config: BrokerConfig, stopping: Stopping, keys: Mapping[str, WatchedKeyMaterial] | None = None
+        self,
+        config: BrokerConfig,
+        stopping: Stopping,
+        keys: Mapping[str, WatchedKeyMaterial] | None = None,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """`keys`: of listeners with TLS, by their names; None if there are none."""
+        """`keys`: of listeners with TLS, by their names; None if there are none. `connections_max`: of each one."""
         quiet_departures()
         self._config = config
         self._streams = StreamRegistry(stopping)
@@ -449,7 +456,7 @@ class BusServer:
         self._open_streams = OpenStreams(config.client_streams_count_max)
         self._calls = CallsInFlight()
         self._listening = [
-            _Listening(listener, config, self._calls, (keys or {}).get(listener.name))
+            _Listening(listener, config, self._calls, (keys or {}).get(listener.name), connections_max)
             for listener in config.serving_listeners
         ]
 
@@ -501,7 +508,12 @@ class _Listening:
     """One listener: a server of gRPC's by itself, so that each call is known to have come by it."""
 
     def __init__(
-        self, listener: Listener, config: BrokerConfig, calls: CallsInFlight, keys: WatchedKeyMaterial | None
+        self,
+        listener: Listener,
+        config: BrokerConfig,
+        calls: CallsInFlight,
+        keys: WatchedKeyMaterial | None,
+        connections_max: int,
     ) -> None:
         limit = config.socket_request_max_bytes
         self._listener = listener
@@ -518,6 +530,10 @@ class _Listening:
             options=[
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
+                # More are closed as soon as they are there.
+                ("grpc.max_allowed_incoming_connections", connections_max),
+                # For TLS and the first words of HTTP/2: those that say nothing leave their places to others.
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS_MAX),
                 # Of one connection; more wait in the client until others of its calls have ended.
                 ("grpc.max_concurrent_streams", _CONCURRENT_CALLS_MAX),
                 ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),

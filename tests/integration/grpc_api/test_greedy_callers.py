@@ -3,8 +3,11 @@ never end, floods of calls. Nothing here depends on how fast the machine is."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +116,33 @@ def test_headers_beyond_their_bound_are_refused(broker: Broker) -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
         token = (("authorization", "y" * 16_000),)
         assert BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=token, timeout=20) == pb.ListViewsResponse()
+
+
+def is_taken(connection: socket.socket) -> bool:
+    """The broker has sent gRPC's first frame, and has not closed it at once."""
+    try:
+        return bool(connection.recv(1))
+    except ConnectionResetError:
+        return False
+
+
+def test_connections_above_the_bound_of_a_listener_are_closed_and_those_there_are_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that say nothing would take the open files that commits need, and those of other listeners."""
+    monkeypatch.setattr("bus.broker.connections_max", lambda listeners: 8 // listeners)
+    config = replace(
+        CONFIG,
+        listeners=("OUTER://127.0.0.1:0", "INNER://127.0.0.1:0"),
+        listener_security_protocol_map=("OUTER:PLAINTEXT", "INNER:PLAINTEXT"),
+        inter_broker_listener_name="INNER",
+    )
+    with running_broker(tmp_path / "root", config=config) as broker, contextlib.ExitStack() as open_ones:
+        outer = "127.0.0.1", broker.ports["OUTER"]
+        with Admin("{}:{}".format(*outer)) as admin:
+            admin.create_topics([NewTopic("t", 1)])
+            silent = [open_ones.enter_context(socket.create_connection(outer, timeout=30)) for _ in range(8)]
+            assert 0 < sum(map(is_taken, silent)) < 4
+            assert list(admin.list_topics()) == ["t"]
+        with Admin(f"127.0.0.1:{broker.ports['INNER']}") as admin:
+            assert list(admin.list_topics()) == ["t"]
