@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from bus.saslprep import prepared
+
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 16_384
 # A client computes as many rounds as the broker asks for; one that asks for far more only burns its processor.
@@ -55,7 +57,7 @@ class ScramCredential:
 
 def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """SaltedPassword. Some milliseconds of processor, without the interpreter's lock."""
-    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, prepared(password).encode(), salt, iterations)
 
 
 def credential_of(mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from bus.client_texts import check_text, shown
+from bus.client_texts import check_text, check_user, shown
 from bus.errors import ErrorCode, Refused
 
 CLUSTER_NAME = "kafka-cluster"  # the one resource of the type Cluster has Kafka's name
@@ -147,7 +147,7 @@ def check_principal(principal: str) -> Refused | None:
     kind, _, name = principal.partition(":")
     if kind != PRINCIPAL_TYPE or not name:
         return _invalid(f"expected a principal {PRINCIPAL_TYPE}:<name>, found {shown(principal)!r}")
-    return check_text("a principal", principal, PRINCIPAL_BYTES_MAX)
+    return check_text("a principal", principal, PRINCIPAL_BYTES_MAX) or check_user("a principal", name)
 
 
 def check_host(host: str) -> Refused | None:

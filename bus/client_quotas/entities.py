@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from bus.client_texts import CLIENT_ID_BYTES_MAX, check_text
+from bus.client_texts import CLIENT_ID_BYTES_MAX, check_text, check_user
 from bus.errors import Refused
 
 USER, CLIENT_ID = "user", "client-id"
@@ -58,7 +58,7 @@ def check_entity(entity: QuotaEntity) -> Refused | None:
         refused = check_text(what, name, bytes_max) if isinstance(name, str) else None
         if refused is not None:
             return refused
-    return None
+    return check_user("a user", entity.user) if isinstance(entity.user, str) else None
 
 
 def encode_entity(entity: QuotaEntity) -> str:

@@ -13,7 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from bus.authorization.acls import RESERVED_NAMES
+from bus.client_texts import is_seen
 from bus.errors import ErrorCode, Refused, show_names
+from bus.saslprep import prepared
 from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of
 from bus.users.decoys import DecoyForms, Form, decoy_of, form_of
 
@@ -207,7 +209,7 @@ def _refusal(users: Users, one: Alteration) -> Refused | None:
             return None
         message = f"expected a user with a password for {one.mechanism}, found none named {_show(one.name)}"
         return Refused(ErrorCode.RESOURCE_NOT_FOUND, message)
-    if (fault := fault_of_name(one.name)) is not None:
+    if (fault := fault_of_name(one.name) or _fault_of_form(one.name)) is not None:
         return Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, fault)
     if not ITERATIONS_MIN <= one.iterations <= ITERATIONS_MAX:
         message = f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, found {one.iterations}"
@@ -223,14 +225,20 @@ def _refusal(users: Users, one: Alteration) -> Refused | None:
 
 def fault_of_name(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
     """Why no user may have this name; None if one may."""
-    expected = f"expected a name of 1 to {bytes_max} bytes without control characters or blanks around it"
-    if not name or len(name.encode("utf-8", "surrogatepass")) > bytes_max or name != name.strip():
-        return f"{expected}, found {_show(name)}"
-    if not name.isprintable():
-        return f"{expected}, found {_show(name)}"
+    if not name or len(name.encode("utf-8", "surrogatepass")) > bytes_max or not is_seen(name):
+        return (
+            f"expected a name of 1 to {bytes_max} bytes without characters that are not seen and blanks around it, "
+            f"found {_show(name)}"
+        )
     if name in RESERVED_NAMES:
         return f"expected another name than {' and '.join(RESERVED_NAMES)}, which mean no single user"
     return None
+
+
+def _fault_of_form(name: str) -> str | None:
+    """Of names that look the same there is one user at most."""
+    form = prepared(name)
+    return None if form == name else f"expected the name {_show(form)} (SASLprep, RFC 4013), found {name!a}"
 
 
 def _show(name: str) -> str:

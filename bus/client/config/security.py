@@ -20,6 +20,7 @@ from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.oauth.token_settings import TokenSettings
 from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
+from bus.saslprep import prepared
 
 ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
 
@@ -237,7 +238,7 @@ def _login_of(config: SecurityConfig) -> ClientLogin | TokenLogin:
         )
     if chosen == PLAIN and ":" in name:
         raise conflict("sasl_username: by PLAIN expected a name without a colon; take SCRAM-SHA-512")
-    return ClientLogin(chosen, name, password)
+    return ClientLogin(chosen, prepared(name), password)
 
 
 def with_passwords(config: ConfigT) -> ConfigT:

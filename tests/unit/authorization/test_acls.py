@@ -34,6 +34,7 @@ READ_ALL = replace(READ_ORDERS, resource_name="*")
         READ_ORD,
         replace(READ_ORDERS, principal=ANY_PRINCIPAL),
         replace(READ_ORDERS, principal="User:CN=alice,O=Example"),
+        replace(READ_ORDERS, principal="User:CN=blank\\ "),
         replace(READ_ORDERS, host="10.0.0.1"),
         replace(READ_ORDERS, host="::1"),
         replace(READ_ORDERS, operation=AclOperation.ALL),
@@ -64,6 +65,17 @@ def test_there_can_be_such_a_binding(acl: AclBinding) -> None:
         (
             {"principal": "User:a\nprincipal=User:root"},
             "expected a principal without control characters, found '\\n' at position 6",
+        ),
+        *(
+            (
+                {"principal": f"User:{name}"},
+                f"expected a principal without characters that are not seen and blanks around the name, found {name!a}",
+            )
+            for name in ("alice ", " alice", "alice\u200b", "al\u00adice", "alice\ufe0f", "alice\ufeff")
+        ),
+        (
+            {"principal": "User:\u202eecila"},
+            "expected a principal without control characters, found '\\u202e' at position 5",
         ),
         ({"host": "example.com"}, "expected * or an address of IP as host, found 'example.com'"),
         ({"host": "10.0.0.0/8"}, "expected * or an address of IP as host, found '10.0.0.0/8'"),

@@ -62,6 +62,15 @@ def test_entity_is_shown_as_kafka_does() -> None:
     assert str(QuotaEntity(DEFAULT, DEFAULT)) == "the default user-principal, the default client-id"
 
 
-@pytest.mark.parametrize("entity", [QuotaEntity("a\nb"), QuotaEntity("u" * 1025), QuotaEntity(client_id="c" * 256)])
+@pytest.mark.parametrize(
+    "entity",
+    [
+        QuotaEntity("a\nb"),
+        QuotaEntity("u" * 1025),
+        QuotaEntity(client_id="c" * 256),
+        QuotaEntity("a "),
+        QuotaEntity("a\u200b"),
+    ],
+)
 def test_name_that_no_caller_can_have_is_refused(entity: QuotaEntity) -> None:
     assert check_entity(entity) is not None

@@ -74,7 +74,11 @@ def test_each_user_is_decided_alone() -> None:
         (SetScram("alice", SHA_256, 4096, SALT, b"short"), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         *[
             (setting(name), ErrorCode.UNACCEPTABLE_CREDENTIAL)
-            for name in ("", " alice", "al\nice", "al\x00ice", "a" * 257, "ä" * 129, "\ud800", "ANONYMOUS", "*")
+            for name in (
+                *("", " alice", "al\nice", "al\x00ice", "a" * 257, "ä" * 129, "\ud800", "ANONYMOUS", "*"),
+                *("alice\u200b", "\u202ealice", "alice\ufe0f", "\u3164"),  # look like another name, or like none
+                *("\uff41lice", "ame\u0301lie", "o\ufb03ce"),  # have another form
+            )
         ],
     ],
 )
