@@ -343,6 +343,8 @@ def test_a_refusal_about_a_view_does_not_tell_its_topic() -> None:
         for name in ("hidden", "none"):
             refused = await ask(broker, "alice", "DeleteView", pb.DeleteViewRequest(name=name))
             assert refused.error_message == f"User:alice may not AlterConfigs topic of view {name}"
+        none = await ask(broker, "alice", "DeleteView", pb.DeleteViewRequest(name="orders"))  # as her topic is named
+        assert none.error_message == "expected a view, found none named 'orders'"
         hidden.view.topic, hidden.replace = "orders", True
         refused = await ask(broker, "alice", "CreateView", hidden)
         assert refused.error_message == "User:alice may not AlterConfigs topic of view hidden"
