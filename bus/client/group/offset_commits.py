@@ -3,7 +3,8 @@
 A machine without threads, clock or I/O, beside `membership`. Guards two promises: commits take effect in the order in
 which they were asked for, and an offset of a partition that is not this consumer's any more is never sent. What is
 asked for while a request is under way gathers and goes as one request: the last offset of each partition. A commit
-that waits for its outcome is repeated until it succeeds or its time is over; any other fails at the first error.
+that waits for its outcome is repeated until it succeeds or its time is over; any other fails at the first error. For a
+partition that the coordinator does not know it is repeated only while that may be news to the coordinator.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_UNKNOWN_MS_MAX = 2_000  # a coordinator follows the metadata several times a second
 
 CommitErrors = Mapping[TopicPartition, BusError]  # of the partitions that were not committed
 CommitCallback = Callable[[Offsets, BusError | None], object]
@@ -238,7 +241,7 @@ class OffsetCommits:
             if (
                 failures
                 and commit.is_repeated
-                and all(error.retriable for error in failures)
+                and all(_may_pass(error, now_ms - commit.asked_at_ms) for error in failures)
                 and now_ms < commit.deadline_ms
             ):
                 again.append(commit)
@@ -271,6 +274,13 @@ class _Sent:
     left: deque[Offsets]
     errors: CommitErrors
     deadline_ms: float
+
+
+def _may_pass(error: BusError, age_ms: float) -> bool:
+    """`age_ms`: of the commit. A topic that was deleted, perhaps created again with fewer partitions, does not come
+    back; Kafka's consumer does not repeat this error at all."""
+    is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return error.retriable and not (is_unknown and age_ms >= _UNKNOWN_MS_MAX)
 
 
 def not_assigned(partition: TopicPartition) -> BusError:

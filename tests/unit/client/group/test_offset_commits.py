@@ -295,3 +295,21 @@ def test_requests_behind_one_that_was_not_answered_are_not_sent() -> None:
     first, _ = world.take()
     world.commits.on_answer(first, BusError(ErrorCode.NETWORK_EXCEPTION, "gone"), world.now_ms)
     assert (world.sent, commit.is_done, world.commits.committed) == ([], True, {})
+
+
+def test_partition_that_the_coordinator_does_not_know_is_not_asked_for_until_the_time_is_over() -> None:
+    """Its topic was deleted: what waits for this commit, a rebalance for example, goes on."""
+    world = World()
+    commit = world.ask({P0: 1, P1: 2}, is_repeated=True)
+    asked_for = []
+    while not commit.is_done:
+        request, offsets = world.take()
+        asked_for.append(offsets)
+        refused = BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no")
+        world.commits.on_answer(request, {P1: refused}, world.now_ms)
+        world.now_ms += BACKOFF_MS
+        world.commits.advance(world.now_ms)
+    assert asked_for == [{P0: 1, P1: 2}, *[{P1: 2}] * 20]  # for two seconds: it may be news to the coordinator
+    assert commit.error is not None
+    assert commit.error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.commits.committed == {P0: 1}
