@@ -103,6 +103,7 @@ class WatchedKeyMaterial:
         with self._lock:
             signature = self._sign()
             if signature == self._signature:
+                self._told = ""  # the files of before are back: the next bad ones are told again
                 return
             try:
                 found = read_key_material(self._files, self._now())

@@ -178,6 +178,22 @@ def test_bad_change_leaves_the_earlier_certificate_and_is_told_once(
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+def test_a_bad_change_is_told_again_after_the_files_of_before_were_back(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = authority.issue("broker")
+    watched = WatchedKeyMaterial(KeyFiles(issued.certificate, issued.key))
+    aside = tmp_path / "aside"
+    for _ in range(2):
+        caplog.clear()
+        issued.certificate.rename(aside)
+        watched.look()
+        watched.look()
+        assert len(caplog.records) == 1
+        aside.rename(issued.certificate)
+        watched.look()
+
+
 @pytest.mark.parametrize(
     ("may_change", "uris", "refused"),
     [
