@@ -24,8 +24,10 @@ LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
 _CHUNK_ROWS = 1_000
 T = TypeVar("T")
-# A newline in a value must not break a table, nor an escape sequence recolour the terminal.
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+# A newline in a value must not break a table, nor an escape sequence recolour the terminal, nor a mark of direction
+# turn round the cells behind it.
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *_DIRECTIONS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def test_empty_listing_is_an_empty_array_and_a_header(capsys: pytest.CaptureFixt
 
 def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
     assert cell_text(Column("value"), "a\n\x1b[31mb") == "a\\n\\x1b[31mb"
+    assert cell_text(Column("value"), "a\u202eb\u2066c") == "a\\u202eb\\u2066c"
 
 
 def test_wide_characters_keep_the_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
