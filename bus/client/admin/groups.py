@@ -19,9 +19,8 @@ from bus.client.connection.group_requests import (
     PROTOCOL_TYPE,
     commit_partitions,
     commit_portions,
-    flat,
-    topic_partitions,
 )
+from bus.client.connection.partition_lists import decode_partitions, encode_partitions
 from bus.client.connection.portions import ITEMS_MAX, portions
 from bus.client.values import (
     BrokerInfo,
@@ -83,7 +82,7 @@ class GroupAdmin:
         self, group_ids: Iterable[str], partitions: Collection[TopicPartition] | None
     ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         def request_of(wanted: Sequence[TopicPartition] | None, ids: Sequence[str]) -> pb.OffsetFetchRequest:
-            topics = [] if wanted is None else topic_partitions(wanted)
+            topics = [] if wanted is None else encode_partitions(wanted)
             groups = [
                 pb.OffsetFetchGroup(group_id=group_id, all_partitions=wanted is None, topics=topics) for group_id in ids
             ]
@@ -120,7 +119,7 @@ class GroupAdmin:
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         for portion in portions(sorted(partitions)):
-            request = pb.OffsetDeleteRequest(group_id=group_id, topics=topic_partitions(portion))
+            request = pb.OffsetDeleteRequest(group_id=group_id, topics=encode_partitions(portion))
             answer = self._ask_one("OffsetDelete", group_id, request, is_repeatable=True)
             _raise_refusals({group_id: answer})
             _raise_partition_failures(answer.item)
@@ -220,7 +219,7 @@ def _member(member: pb.DescribedMember, *, is_consumer: bool) -> MemberDescripti
         session_timeout_ms=member.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topics=tuple(subscription.topics),
-        partitions=tuple(sorted(flat(assignment.partitions))),
+        partitions=tuple(sorted(decode_partitions(assignment.partitions))),
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from bus.client.admin.coordinator_calls import NOTHING_DONE, CoordinatorAnswer, CoordinatorCalls
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.connection.group_requests import flat, topic_partitions
 from bus.client.connection.leader_calls import ask_leaders
+from bus.client.connection.partition_lists import decode_partitions, encode_partitions
 from bus.client.values import (
     BrokerInfo,
     FencedProducer,
@@ -120,7 +120,7 @@ class TransactionAdmin:
         def ask(
             address: str, some: Sequence[TopicPartition]
         ) -> Iterator[tuple[TopicPartition, tuple[ProducerState, ...] | BusError]]:
-            request = pb.DescribeProducersRequest(topics=topic_partitions(some))
+            request = pb.DescribeProducersRequest(topics=encode_partitions(some))
             response = self._cluster.call("DescribeProducers", request, address=address, deadline_ms=deadline_ms)
             for answer in response.partitions:
                 yield TopicPartition(answer.topic, answer.partition), _producers(answer)
@@ -226,7 +226,7 @@ def _description(one: pb.DescribedTransaction) -> TransactionDescription:
         start_ms=one.start_ms,
         update_ms=one.update_ms,
         number=one.number,
-        partitions=tuple(sorted(flat(one.topics))),
+        partitions=tuple(sorted(decode_partitions(one.topics))),
         group_ids=tuple(sorted(one.group_ids)),
     )
 

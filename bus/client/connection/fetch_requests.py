@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import LeaderHint, error_of, hint_of
-from bus.client.connection.group_requests import topic_partitions
+from bus.client.connection.partition_lists import encode_partitions
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -89,7 +89,7 @@ def encode_fetch(
         columns=LOG_COLUMNS,
         rack_id=config.client_rack,
         session=session,
-        forgotten=topic_partitions(forgotten),
+        forgotten=encode_partitions(forgotten),
         partitions=[
             pb.FetchPartition(
                 topic=partition.topic,

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from bus.client.assignors import Assignment, MemberSubscription
 from bus.client.connection.cluster import error_of
+from bus.client.connection.partition_lists import decode_partitions, encode_partitions
 from bus.client.connection.portions import portions
 from bus.client.values import BrokerInfo, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
@@ -147,7 +148,7 @@ def encode_group_call(call: GroupCall) -> Message:
         case OffsetCommit(member, offsets):
             return pb.OffsetCommitRequest(**_member(member), partitions=commit_partitions(offsets))
         case OffsetFetch(group_id, partitions, require_stable):
-            group = pb.OffsetFetchGroup(group_id=group_id, topics=topic_partitions(partitions))
+            group = pb.OffsetFetchGroup(group_id=group_id, topics=encode_partitions(partitions))
             return pb.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
@@ -191,7 +192,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
     message = pb.ConsumerSubscription(
         topics=sorted(subscription.topics),
         user_data=subscription.user_data,
-        owned=topic_partitions(subscription.owned),
+        owned=encode_partitions(subscription.owned),
         generation=subscription.generation,
         rack=subscription.rack,
     )
@@ -200,15 +201,8 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    data: bytes = pb.ConsumerAssignment(partitions=topic_partitions(partitions)).SerializeToString()
+    data: bytes = pb.ConsumerAssignment(partitions=encode_partitions(partitions)).SerializeToString()
     return data
-
-
-def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return [pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
 
 
 def commit_portions(offsets: Offsets) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
@@ -302,7 +296,7 @@ def decode_subscription(member: pb.JoinedMember) -> MemberSubscription:
     return MemberSubscription(
         topics=tuple(subscription.topics),
         user_data=subscription.user_data,
-        owned=flat(subscription.owned),
+        owned=decode_partitions(subscription.owned),
         generation=subscription.generation,
         group_instance_id=member.group_instance_id if member.HasField("group_instance_id") else None,
         rack=subscription.rack or None,
@@ -312,13 +306,9 @@ def decode_subscription(member: pb.JoinedMember) -> MemberSubscription:
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
     """No bytes: nothing, as for a member that the leader left out."""
     try:
-        return frozenset(flat(pb.ConsumerAssignment.FromString(data).partitions))
+        return frozenset(decode_partitions(pb.ConsumerAssignment.FromString(data).partitions))
     except DecodeError as error:
         raise _unreadable("the assignment", error) from None
-
-
-def flat(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
 
 
 def _commit_errors(asked: Collection[TopicPartition], response: Any) -> dict[TopicPartition, BusError]:

@@ -6,7 +6,7 @@ import functools
 
 from bus.broker_api.cluster_admin import ClusterAdminApi, DescribedBroker
 from bus.errors import Refused
-from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.conversions import partitions_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.loop_shares import LoopShares
@@ -32,7 +32,7 @@ class ClusterAdminHandler:
         )
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
-        named = [TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions]
+        named = partitions_of(request.topics)
         response = pb.ElectLeadersResponse()
         if request.topics and not named:
             return response

@@ -19,9 +19,8 @@ from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import InvalidArgument
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE
 from bus.errors import ErrorCode, Refused, count_of
-from bus.grpc_api.server.conversions import Converted, caller_of
+from bus.grpc_api.server.conversions import Converted, caller_of, partitions_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
-from bus.grpc_api.server.group_calls import partitions_of
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests, until_logout
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

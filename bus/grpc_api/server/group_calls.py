@@ -34,7 +34,7 @@ from bus.consumer_groups.request_bounds import (
 )
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
+from bus.grpc_api.server.conversions import Converted, encode_broker, partitions_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 
@@ -239,10 +239,6 @@ def count_partitions(topics: Iterable[pb.TopicPartitions]) -> int:
         if count > PARTITIONS_MAX:
             break
     return count
-
-
-def partitions_of(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
-    return [TopicPartition(item.topic, number) for item in topics for number in item.partitions]
 
 
 def _partition_response(partition: TopicPartition, why: Refused | None) -> pb.OffsetCommitPartitionResponse:

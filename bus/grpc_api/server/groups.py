@@ -20,7 +20,7 @@ from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import PARTITIONS_MAX, check_count
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.conversions import caller_of, with_error
+from bus.grpc_api.server.conversions import caller_of, partitions_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.blocking import BlockingCalls
@@ -91,7 +91,7 @@ class GroupHandler:
         refused = check_count(calls.count_partitions(request.topics), PARTITIONS_MAX, "partitions")
         if refused is not None:
             return calls.encode_offset_delete((), refused)
-        partitions = calls.partitions_of(request.topics)
+        partitions = partitions_of(request.topics)
         answer = await self._api.delete_offsets(rq.OffsetDelete(request.group_id, tuple(partitions)))
         return calls.encode_offset_delete(partitions, answer)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bus.broker_api.transactions import ActiveProducer, TransactionApi
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
+from bus.grpc_api.server.conversions import Converted, encode_broker, partitions_of, with_error
 from bus.grpc_api.server.group_calls import (
     encode_coordinator,
     encode_outcomes,
     member_of,
     offsets_of,
-    partitions_of,
 )
 from bus.grpc_api.server.transaction_messages import (
     additions_of,
