@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from bus import Admin, BusError, Consumer, NewTopic, Producer, aio
+from bus import Admin, BusError, Consumer, Producer, aio
 from bus.broker import Broker
 from bus.broker_api.login_log import LoginReport
 from bus.cli.main import cli
@@ -26,7 +25,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.oauth.messages import client_response
 from tests.integration.client.test_logins import check_that_ending_streams_cost_nothing, values_of
-from tests.support.broker_thread import run_on, running_broker
+from tests.support.broker_thread import running_broker
 from tests.support.identity_provider import (
     AUDIENCE,
     ISSUER,
@@ -38,6 +37,7 @@ from tests.support.identity_provider import (
     signed,
 )
 from tests.support.member_processes import wait_until
+from tests.support.peer_logins import check_that_brokers_log_in
 
 # A client that retried would take a minute.
 pytestmark = pytest.mark.timeout(50)
@@ -551,7 +551,6 @@ def test_streams_end_with_their_token_and_the_producer_goes_on_without_loss_or_d
 
 @pytest.mark.parametrize("source", ["endpoint", "file"])
 def test_brokers_log_in_at_one_another(tmp_path: Path, provider: IdentityProvider, source: str) -> None:
-    root, numbers = tmp_path / "root", itertools.count()
     file = tmp_path / "token"
     file.write_text(provider.token("broker"))
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -563,23 +562,14 @@ def test_brokers_log_in_at_one_another(tmp_path: Path, provider: IdentityProvide
         "file": {"sasl_oauthbearer_token_endpoint_url": file.as_uri()},
     }[source]
 
-    def config() -> BrokerConfig:
+    def config(broker_id: int) -> BrokerConfig:
         return serving(
             provider,
-            broker_id=next(numbers),
+            broker_id=broker_id,
             listeners=("SASL_PLAINTEXT://127.0.0.1:0",),
             inter_broker_listener_name="",
             sasl_mechanism_inter_broker_protocol="OAUTHBEARER",
             **means,
         )
 
-    settings = by_endpoint(provider)
-    with running_broker(root, config=config()) as controller, running_broker(root, config=config()) as other:
-        run_on(other, other.wait_until_unfenced())
-        with Admin(f"127.0.0.1:{other.port}", **settings) as admin:
-            admin.create_topics([NewTopic("forwarded", partitions=2)])
-            assert {one.broker_id for one in admin.describe_cluster().brokers} == {0, 1}
-        with Admin(f"127.0.0.1:{controller.port}", **settings) as admin:
-            shown = {one.name: one.value for one in admin.describe_configs(kind="broker")}
-            assert admin.list_topics() == ["forwarded"]
-        assert SECRET not in str(shown)
+    check_that_brokers_log_in(tmp_path / "root", config(0), config(1), by_endpoint(provider), secret=SECRET)

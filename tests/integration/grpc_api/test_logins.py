@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-from bus import Admin, NewTopic
 from bus.broker import Broker
 from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
@@ -29,8 +28,9 @@ from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_passwor
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
 from bus.users.users import SetScram
-from tests.support.broker_thread import loop_of, run_on, running_broker
+from tests.support.broker_thread import loop_of, running_broker
 from tests.support.member_processes import wait_until
+from tests.support.peer_logins import check_that_brokers_log_in
 
 pytestmark = pytest.mark.timeout(50)
 SHA_256 = SCRAM_SHA_256.name
@@ -412,12 +412,4 @@ def test_brokers_log_in_at_one_another(tmp_path: Path, mechanism: str) -> None:
         "sasl_username": "broker",
         "sasl_password": PASSWORD,
     }
-    with running_broker(root, config=config(0)) as controller, running_broker(root, config=config(1)) as other:
-        run_on(other, other.wait_until_unfenced())
-        with Admin(f"127.0.0.1:{other.port}", **settings) as admin:
-            admin.create_topics([NewTopic("forwarded", partitions=2)])
-            assert {one.broker_id for one in admin.describe_cluster().brokers} == {0, 1}
-        with Admin(f"127.0.0.1:{controller.port}", **settings) as admin:
-            shown = {one.name: one.value for one in admin.describe_configs(kind="broker")}
-            assert admin.list_topics() == ["forwarded"]
-        assert PASSWORD not in str(shown)
+    check_that_brokers_log_in(root, config(0), config(1), settings, secret=PASSWORD)
