@@ -137,7 +137,7 @@ class WatchedKeyMaterial:
             )
 
     def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What tells whether files were changed."""
+        """It differs if a file was changed."""
         return tuple(map(_signature, (self._files.certificate, self._files.key, self._files.trusted)))
 
 

@@ -1,1 +1,1 @@
-"""Rules of the audit: what is told of callers, and how it is kept until it is in the log."""
+"""Rules of the audit: its events, and how they are kept until they are in the log."""

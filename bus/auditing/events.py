@@ -1,4 +1,4 @@
-"""What the audit tells: a decision about a caller, a login, a change that a caller has made, or a gap.
+"""Events of the audit: a decision about a caller, a login, a change that a caller has made, or a gap.
 
 Guards one promise: a row that is written can be read for ever, so the meaning of a column never changes.
 """

@@ -1,4 +1,4 @@
-"""Access control lists as values: who may do what to which resource, and which of them there can be.
+"""Access control lists as values: which principal may do what to which resource, and which lists are valid.
 
 The words and their meaning are Kafka's (KIP-11, KIP-290): a binding says that a principal, from a host, may or may not
 do an operation on the resources that a pattern names. Guards one promise: a binding that is in the cluster metadata

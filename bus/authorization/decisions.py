@@ -36,7 +36,7 @@ _ALLOWING = {operation: _IMPLIED_BY.get(operation, frozenset({operation, _Op.ALL
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks for access: `principal` "User:<name>", `host` an address of IP."""
+    """The caller that asks for access: `principal` is "User:<name>", `host` an IP address."""
 
     principal: str
     host: str

@@ -1,8 +1,8 @@
-"""Who may read the files of which topics, as far as ACLs say it: for storage that asks no broker.
+"""Which principals may read the files of which topics by the ACLs: for storage that asks no broker.
 
 Files know no host, and what is granted on them is granted for as long as nothing takes it back. Guards one promise:
 nothing is granted here that a broker would deny from any host; and each ACL about reading that this cannot express is
-told, with the reason.
+listed, with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_HOST = ""  # one that no ACL names
 
 @dataclass(frozen=True, slots=True)
 class TopicReaders:
-    """Principals, sorted. `allowed` may have ANY_PRINCIPAL; `denied` are those whom it would let in and who may not
+    """Principals, sorted. `allowed` may have ANY_PRINCIPAL; `denied` are those that it covers and that may not
     read."""
 
     topic: str
@@ -68,7 +68,7 @@ def _readers_of(
     topic: str, principals: Sequence[str], acls: Sequence[AclBinding], index: AclIndex, policy: AclPolicy
 ) -> TopicReaders:
     resource = AclResource(AclResourceType.TOPIC, topic)
-    # Who may not read it from some host.
+    # Principals that may not read it from some host.
     kept_out = {
         acl.principal
         for acl in acls

@@ -1,4 +1,4 @@
-"""What was decided about access, told in one place: the logger `bus.authorizer`, with Kafka's line.
+"""Reports what was decided about access: to the logger `bus.authorizer`, with Kafka's line, and to the audit.
 
 Denials at INFO, those that repeat as one line a minute (auditing/denials.py). Grants, and what a list merely left out,
 at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and written.
@@ -22,8 +22,8 @@ from bus.runtime.logs import request_id
 
 _log = logging.getLogger("bus.authorizer")
 
-# What is done so often that it is told once a minute; of other operations that were allowed the audit tells what they
-# changed.
+# What is done so often that it is reported once a minute. Of other operations that were allowed, the audit has what
+# they changed.
 _COUNTED = (AclOperation.READ, AclOperation.WRITE)
 
 
@@ -56,7 +56,7 @@ class AccessLog:
 
     def report(self, decided: AccessDecided) -> None:
         if self._audit is not None and not decided.is_filter:
-            self._tell(self._audit, decided)
+            self._add_to_audit(self._audit, decided)
         if decided.decision.is_allowed or decided.is_filter:
             if _log.isEnabledFor(logging.DEBUG):
                 _log.debug("%s", describe_access(decided))
@@ -85,7 +85,7 @@ class AccessLog:
         if lost:
             _log.info("%d denials within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX)
 
-    def _tell(self, audit: AuditLog, decided: AccessDecided) -> None:
+    def _add_to_audit(self, audit: AuditLog, decided: AccessDecided) -> None:
         is_allowed, caller = decided.decision.is_allowed, decided.caller
         if is_allowed and decided.operation not in _COUNTED:
             return

@@ -156,7 +156,7 @@ class Access:
         return on_any if on_any.is_allowed else decision
 
     def refused(self, need: Need, name: str) -> Refused:
-        """The refusal on a resource of this name. Which rule decided is told to the log only."""
+        """The refusal on a resource of this name. Which rule decided is reported to the log only."""
         resource = AclResource(need.resource_type, name)
         return Refused(need.code, f"{shown(self._requester.principal)} may not {need.operation.value} {resource}")
 

@@ -1,9 +1,9 @@
 """Quotas of callers: what each has used at this broker, and how long it waits.
 
 The quotas themselves are cluster metadata; what was used is memory of each broker, as in Kafka. Theory of operation:
-what a request uses is charged before its work is done, and one that goes over the quota is done all the same. Those who
-share the quota owe the rest then, and are held for as long as it takes to pay (`RateMeter.debt_s`). Guards four
-promises: while a caller owes something nothing is done for it, by whichever stream, call or deadline it comes; of
+what a request uses is charged before its work is done, and one that goes over the quota is done all the same. The
+callers that share the quota owe the rest then, and are held for as long as it takes to pay (`RateMeter.debt_s`). Guards
+four promises: while a caller owes something nothing is done for it, by whichever stream, call or deadline it comes; of
 callers that wait for the same debt, one goes on, and the others when they do not owe what that one used; a stream is
 not refused for a quota, it is not read, and a fetch is answered empty; and where there are no quotas, none of this
 costs more than a look whether there are any.
@@ -92,7 +92,7 @@ class ClientQuotas:
         )
 
     def usage(self) -> list[QuotaUsage]:
-        """Of all that have used something of late of which they have a quota, at this broker."""
+        """Of all entities that have used something recently of which they have a quota, at this broker."""
         now_s, found = _now_s(), []
         for name, entity, meter in self._meters.usage(now_s):
             user, client_id = _name(entity.user), _name(entity.client_id)
@@ -130,7 +130,7 @@ class ClientQuotas:
         return None if found is None else Allowance(name, *found)
 
     def charge(self, allowance: Allowance, amount: float) -> float:
-        """How many seconds those who share the quota are held, now that so much more was used."""
+        """How many seconds the callers that share the quota are held, now that so much more was used."""
         return self._meters.charge(allowance, amount, _now_s())
 
     def charge_unless_over(self, allowance: Allowance, amount: float) -> tuple[float, bool]:
@@ -138,7 +138,7 @@ class ClientQuotas:
         return self._meters.charge_unless_over(allowance, amount, _now_s())
 
     def debt_s(self, allowance: Allowance, now_s: float) -> float:
-        """How many seconds those who share the quota are held from now on. `now_s`: of the loop."""
+        """How many seconds the callers that share the quota are held from now on. `now_s`: of the loop."""
         return self._meters.debt_s(allowance, now_s)
 
     def burst(self, allowance: Allowance) -> float:

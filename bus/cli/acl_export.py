@@ -1,7 +1,7 @@
-"""Who may read the files of topics, in the words of a file system or of an object store.
+"""Rights to read the files of topics, as a file system or an object store expresses them.
 
 Guards two promises: a user, group or role gets a right only if every principal that it stands for may read the topic;
-and what cannot be expressed is told.
+and what cannot be expressed is listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bus.authorization.file_readers import FileReaders, TopicReaders
 from bus.cli.failures import Failure
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
 
-PrincipalMap = Mapping[str, str]  # of a principal, who it is in the storage
+PrincipalMap = Mapping[str, str]  # a principal -> its user, group or role in the storage
 _POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")
 _POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
 _S3_LOCATION = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9!_.'()=-]+)*)/?")
@@ -34,8 +34,8 @@ class Grants:
 
 
 def parse_principal_map(text: str) -> PrincipalMap:
-    """Lines of a principal, which may have blanks in it, and of who it is in the storage, which has none; `#` begins a
-    comment line. Raises `Failure`."""
+    """Lines of a principal, which may contain blanks, and of its user, group or role in the storage, which has none;
+    `#` begins a comment line. Raises `Failure`."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -93,11 +93,11 @@ class GrantPlan:
         """Raises what `target_of` raises."""
         principals = sorted({name for topic in found.topics for name in (*topic.allowed, *topic.denied)})
         targets = {name: self._target_of(name) for name in principals}
-        told = [f"{one.acl}: {one.reason}" for one in found.not_expressed]
-        told += [
+        not_expressed = [f"{one.acl}: {one.reason}" for one in found.not_expressed]
+        not_expressed += [
             f"{name}: name in --principal-map who it is in the storage" for name in principals if not targets[name]
         ]
-        grants = Grants({}, {}, told)
+        grants = Grants({}, {}, not_expressed)
         for topic in found.topics:
             self._add(topic, targets, grants)
         return grants
@@ -127,7 +127,7 @@ class GrantPlan:
 
 def posix_script(grants: Grants, root: str, *, tables_only: bool) -> Iterator[str]:
     """Lines for a shell: `setfacl` for what is there, and as the default for what comes."""
-    yield "# Who may read the files of topics, by `bus acls export`. It takes no right away that was given before."
+    yield "# Who may read the files of topics, by `bus acls export`. It revokes no right that was given before."
     yield from (f"# not expressed: {line}" for line in grants.not_expressed)
     for target, topics in grants.denied.items():
         yield from _setfacl(f"{target}:-", _folders(root, topics))

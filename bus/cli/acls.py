@@ -1,4 +1,4 @@
-"""`bus acls`: who may do what. The options and the texts are those of kafka-acls."""
+"""`bus acls`: access control lists. The options and the texts are those of kafka-acls."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _rule_options(command: CommandT) -> CommandT:
 
 @click.group(cls=BusGroup)
 def acls() -> None:
-    """Access control lists: list, add and remove them, and tell which rule decides."""
+    """Access control lists: list, add and remove them, and show which rule decides."""
 
 
 @acls.command(
@@ -158,7 +158,7 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
     if topic is not None:
         click.echo(
             f"note: every user of this machine may read the files of topic {topic}, whatever ACLs say; "
-            "`bus acls export --check` tells where",
+            "`bus acls export --check` shows where",
             err=True,
         )
 
@@ -305,8 +305,8 @@ def export(
     brokers: tuple[str, ...],
     address: str,
 ) -> None:
-    """Write what grants the readers of topics their files, as bus sql and Spark with bus.root read them, broker or not.
-    What ACLs say and the storage cannot is told as well: as comments of the script, or on standard error."""
+    """Write what grants the readers of topics their files, as bus sql and Spark with bus.root read them.
+    What the storage cannot express of the ACLs is listed: as comments of the script, or on standard error."""
     _check_options(form, is_check=is_check, has_policy=policy is not None, has_brokers=bool(brokers))
     mapped = parse_principal_map("" if principal_map is None else principal_map.read())
     with open_admin(address) as admin:
@@ -330,7 +330,7 @@ def export(
         click.echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
     else:
         click.echo(s3_policy(grants, place, tables_only=tables_only))
-        _tell_not_expressed(grants)
+        _write_not_expressed(grants)
 
 
 def _check_options(form: str, *, is_check: bool, has_policy: bool, has_brokers: bool) -> None:
@@ -349,7 +349,7 @@ def _check_options(form: str, *, is_check: bool, has_policy: bool, has_brokers: 
 
 
 def _write_differences(differences: Iterable[str], grants: Grants) -> None:
-    _tell_not_expressed(grants)
+    _write_not_expressed(grants)
     is_different = False
     for line in differences:
         is_different = True
@@ -358,7 +358,7 @@ def _write_differences(differences: Iterable[str], grants: Grants) -> None:
         raise SystemExit(1)
 
 
-def _tell_not_expressed(grants: Grants) -> None:
+def _write_not_expressed(grants: Grants) -> None:
     for line in grants.not_expressed:
         click.echo(f"not expressed: {line}", err=True)
 

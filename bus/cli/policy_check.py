@@ -178,14 +178,14 @@ def _parse(document: str) -> tuple[list[_Statement], list[str]]:
     listed = [listed] if isinstance(listed, dict) else listed
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise Failure('--policy: expected the JSON of a bucket\'s policy, {"Statement": [...]}, found other JSON')
-    statements, told = [], []
+    statements, not_compared = [], []
     for number, one in enumerate(listed, start=1):
         strange = _strange_part(one)
         if strange is None:
             statements.append(_statement(number, one))
         else:
-            told.append(f"statement {number}: expected what can be compared, found {strange}")
-    return statements, told
+            not_compared.append(f"statement {number}: expected what can be compared, found {strange}")
+    return statements, not_compared
 
 
 def _strange_part(statement: Mapping[str, Any]) -> str | None:

@@ -80,7 +80,7 @@ def find_open_topic(root: str) -> str | None:
 
 
 def _is_open(folder: Path) -> bool:
-    """Whether others than those who are named reach the topics."""
+    """Whether others than the named ones reach the topics."""
     return all(rights_of(path).other & SEARCH for path in (folder, folder / "topics"))
 
 

@@ -1,4 +1,4 @@
-"""Who has which rights to a file or folder of a local file system: modes and POSIX access control lists of Linux.
+"""Rights to a file or folder of a local file system: modes and POSIX access control lists of Linux.
 
 Follows POSIX 1003.1e, draft 17, 23.1.5 (access check), and acl(5). Reads attributes and no contents.
 """

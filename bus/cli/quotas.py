@@ -122,7 +122,7 @@ def delete(
 @listing_format_option()
 @address_option()
 def usage(form: str | None, address: str) -> None:
-    """What is used of quotas at each broker, per second, by those who have used any in the last hour."""
+    """What is used of quotas at each broker, per second, by entities that have used any in the last hour."""
     with open_admin(address) as admin:
         found = admin.describe_quota_usage()
     rows = [

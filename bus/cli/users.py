@@ -1,5 +1,5 @@
-"""`bus users`: who may log in by a password. With --root the log of users is changed without asking a broker, which is
-how the first user comes to be."""
+"""`bus users`: users that log in by a password. With --root the log of users is changed without asking a broker, which
+is how the first user is created."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _password_options(command: CommandT) -> CommandT:
 def create(name: str, password_file: Path | None, mechanisms: Sequence[str], root: str | None, address: str) -> None:
     """Create a user.
 
-    Its password is made here and printed once, alone on standard output; it is kept nowhere. The first user of a
-    cluster whose brokers ask everybody to log in is made with --root.
+    Its password is made here and printed once, on standard output; it is stored nowhere. The first user of a cluster
+    whose brokers ask every client to log in is created with --root.
     """
     with _open(root, address) as found:
         if name in found.describe_user_scram_credentials():

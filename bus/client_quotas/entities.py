@@ -1,8 +1,8 @@
-"""Whose a quota is: a user, a client id, or both, each by its name or as the default for those without one.
+"""To whom a quota applies: a user, a client id, or both, each by its name or as the default for those without one.
 
 Guards one promise: for each caller and each kind of quota there is one that holds, by Kafka's precedence, or none. All
-connections of those who share a meter share its quota: where the quota is a user's, all of the user's; where it is a
-pair's, those of the pair.
+connections of the callers that share a meter share its quota: where the quota is a user's, all of the user's; where it
+is a pair's, those of the pair.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What an entity has used of late, and how long it has to wait to be within its quota. Time is an argument, in seconds.
+"""What an entity has used recently, and how long it has to wait to be within its quota. Time is an argument,
+in seconds.
 
 Guards one promise: the numbers are Kafka's. A rate is the sum of the last `windows` samples of `window_s` each, over
 the time since the oldest of them began, but at least over all windows but one (Kafka's `Rate`): so an entity that was
@@ -63,8 +64,8 @@ class RateMeter:
         return wait_s
 
     def debt_s(self, limit: float, now_s: float) -> float:
-        """For how long the entity is to use nothing more, as it was told when it was charged: also longer than the
-        windows, which forget what was worth more than they hold. The same debt is paid sooner by a higher limit."""
+        """For how long the entity may use nothing more, by its last charge. That may be longer than the windows, which
+        forget an amount that is worth more than they hold. A higher limit pays the same debt sooner."""
         if self._debt is None:
             return 0.0
         return min(WAIT_S_MAX, max(0.0, self._debt.until_s - now_s) * self._debt.limit / limit)

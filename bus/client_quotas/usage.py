@@ -46,7 +46,7 @@ class QuotaMeters:
 
     def charge_unless_over(self, allowance: Allowance, amount: float, now_s: float) -> tuple[float, bool]:
         """As `charge`, and whether the amount is recorded. One that would be over the quota is not, unless nothing else
-        was used of late: an amount that is above the whole quota must come through at some time."""
+        was used recently: an amount that is above the whole quota must come through at some time."""
         meter = self._rate(allowance, now_s)
         debt_s = meter.debt_s(allowance.limit, now_s)
         if debt_s > 0:

@@ -1,4 +1,4 @@
-"""TOML files of settings: what cannot be read is told with its place, and dotted keys are names again."""
+"""TOML files of settings: errors name the place of what cannot be read, and dotted keys are names again."""
 
 from __future__ import annotations
 

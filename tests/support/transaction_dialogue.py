@@ -13,7 +13,7 @@ fence; abort; describe
 wait 3000               milliseconds pass; what runs out meanwhile is told with its time
 crash                   another coordinator loads the log; clients repeat their calls
 crash early             the same, and what may be logged later is not in the log yet
-one phase               from here on a version may decide alone
+one phase               from here on a version may decide a transaction
 flush                   what may be logged later is in the log now
 resolve 2; resolve gone the partition has 2 transactions behind the log; its topic is deleted
 
@@ -244,5 +244,5 @@ def _wanted(notice: TransactionNotice) -> str:
         case Finish():
             verb = "apply" if notice.is_commit else "drop"
             new = ", with a new producer id" if notice.needs_producer_id else ""
-            how = " alone" if notice.is_one_phase else ""
+            how = " one phase" if notice.is_one_phase else ""
             return f"{verb}{how} {who}{_shown(dict(notice.partitions))}{groups}{new}"

@@ -1,6 +1,6 @@
 """Settings of connections that Kafka's and librdkafka's clients have and the bus has not, and what to do instead.
 
-For those who bring a client.properties: a setting that would do nothing is refused with the reason, not ignored.
+For users of Kafka's client.properties: a setting that would do nothing is refused with the reason, not ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings that all clients share: who they are, and how they reach brokers and try again."""
+"""The settings that all clients share: their client id, and how they reach brokers and try again."""
 
 from __future__ import annotations
 

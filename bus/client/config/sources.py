@@ -69,12 +69,12 @@ class FoundSettings:
     origins: Mapping[str, str]
 
     def show_origin(self, name: str) -> str:
-        """To stand behind the name; empty for one that the program gave."""
+        """Text to follow the name; empty for one that the program gave."""
         origin = self.origins[name]
         return "" if origin == _PROGRAM else f" (from {origin})"
 
     def show_origins(self, message: str) -> str:
-        """To stand behind an error: where the settings that it names are from; empty if the program gave them all."""
+        """Text to follow an error: where the settings that it names are from; empty if the program gave them all."""
         named = [name for name in dict.fromkeys(_NAME.findall(message)) if name in self.values]
         if all(self.origins[name] == _PROGRAM for name in named):
             return ""

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from bus.auditing.denials import DENIAL_INTERVAL_MS, NAMES_TOLD_MAX
+from bus.auditing.denials import DENIAL_INTERVAL_MS, NAMES_REPORTED_MAX
 from bus.broker_api.login_log import LoginLog, LoginReport
 from bus.broker_api.requests import Caller
 from tests.support.virtual_time import run_virtually
@@ -28,13 +28,13 @@ def test_repeated_logins_by_a_mechanism_that_is_missing_are_one_line_a_minute(
         log = LoginLog()
         for number in range(1000):
             log.write_refused_mechanism(refused(f"user-{number % 20}"))
-        assert len(caplog.messages) == NAMES_TOLD_MAX
+        assert len(caplog.messages) == NAMES_REPORTED_MAX
         await asyncio.sleep(DENIAL_INTERVAL_MS / 1000 + 1)
         log.write_refused_mechanism(refused("alice"))
 
     run_virtually(flood())
     assert caplog.messages[0] == "failed login of 'user-0' by PLAIN from /10.0.0.1: not enabled"
-    assert caplog.messages[NAMES_TOLD_MAX:] == [
+    assert caplog.messages[NAMES_REPORTED_MAX:] == [
         "failed login of 'user-19' by PLAIN from /10.0.0.1: not enabled; the last of 990 by this mechanism within 60 s "
         "that are not shown",
         "failed login of 'alice' by PLAIN from /10.0.0.1: not enabled",
