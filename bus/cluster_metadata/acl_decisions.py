@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bus.authorization.acls import AclBinding, AclBindingFilter, check_acl
+from bus.authorization.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
 from bus.authorization.index import AclIndex
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import (
@@ -18,6 +18,7 @@ from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     encode_acl,
 )
+from bus.cluster_metadata.names import check_topic_name
 from bus.errors import ErrorCode, Refused
 from bus.model import Step
 
@@ -38,7 +39,7 @@ def decide_create_acls(
     answers: list[Refused | None] = []
     for acl in acls:
         is_known = acl in state.acls or acl in added
-        why = check_acl(acl) or (None if is_known else _check_count(len(state.acls) + len(added)))
+        why = check_acl(acl) or _check_topic(acl) or (None if is_known else _check_count(len(state.acls) + len(added)))
         if why is None and not is_known:
             added[acl] = None
         answers.append(why)
@@ -74,6 +75,21 @@ def _check_filters(filters: Sequence[AclBindingFilter], known: int) -> Refused |
         f"expected at most {count_max} filters in a call while there are {known:,} ACLs, beside those that name a "
         f"single ACL, found {count}",
     )
+
+
+def _check_topic(acl: AclBinding) -> Refused | None:
+    """A pattern that no topic's name can match, as one with a blank behind it, would have no effect."""
+    name, is_prefix = acl.resource_name, acl.pattern_type is PatternType.PREFIXED
+    if acl.resource_type is not AclResourceType.TOPIC or (name == ANY_NAME and not is_prefix):
+        return None
+    if is_prefix and name == ANY_NAME:
+        return Refused(
+            ErrorCode.INVALID_REQUEST,
+            "expected what names of topics begin with, found '*', which stands for all topics as a literal name only",
+        )
+    begins_names = is_prefix and name in (".", "..")
+    refused = None if begins_names else check_topic_name(name)
+    return None if refused is None else Refused(ErrorCode.INVALID_REQUEST, refused.message)
 
 
 def _check_level(state: ClusterState) -> Refused | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bus.authorization.acls import (
     AclBinding,
     AclBindingFilter,
@@ -50,6 +52,29 @@ def test_a_binding_that_cannot_be_costs_itself_alone() -> None:
     assert refused is not None
     assert refused.code is ErrorCode.INVALID_REQUEST
     assert step.records == (AclAdded(encode_acl(WRITE)),)
+
+
+@pytest.mark.parametrize(
+    ("acl", "message"),
+    [
+        (allow(name="orders "), "expected a topic name of a-z, A-Z, 0-9, '.', '_' and '-', found 'orders '"),
+        (allow(name="ordérs"), "expected a topic name of a-z, A-Z, 0-9, '.', '_' and '-', found 'ordérs'"),
+        (allow(name=".."), "expected a topic name other than . and .., found .."),
+        (prefixed(allow(name="o/")), "expected a topic name of a-z, A-Z, 0-9, '.', '_' and '-', found 'o/'"),
+        (
+            prefixed(allow(name="*")),
+            "expected what names of topics begin with, found '*', which stands for all topics as a literal name only",
+        ),
+    ],
+)
+def test_a_pattern_that_no_topic_can_match_is_refused(acl: AclBinding, message: str) -> None:
+    assert decide_create_acls(state_with(), [acl]).response == [Refused(ErrorCode.INVALID_REQUEST, message)]
+
+
+def test_each_pattern_that_a_topic_can_match_is_taken() -> None:
+    acls = [allow(name="*"), allow(name="t" * 249), *(prefixed(allow(name=name)) for name in (".", "__", "t" * 249))]
+    of_group = allow(name="any text, *", of=AclResourceType.GROUP)
+    assert decide_create_acls(state_with(), [*acls, of_group]).response == [None] * 6
 
 
 def test_more_bindings_than_there_may_be_are_refused() -> None:
