@@ -236,7 +236,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 self._carry_out(turn)
                 self._states.update(self._machine.logged(self._states, [*later, *turn.records]))
                 self._turn()
-            if self._closed is not None:
+                if self._closed is not None:
+                    self._log_later()  # what this commit kept back
+            if self._closed is not None and self._committing is None:
                 self._leave_totals()
 
     @staticmethod
@@ -302,14 +304,14 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _log_in_time(self) -> None:
         self._later_timer = None
-        if len(self._keep_back(())) < len(self._later):
+        if self._committing is None and len(self._keep_back(())) < len(self._later):
             self._logged_s = self._loop.time()
             self._log_later()
         else:
             self._set_later_timer(_LOG_AGAIN_S)
 
     def _log_later(self) -> None:
-        """A commit that is in flight has taken them, or will."""
+        """Unless a commit is in flight: what that keeps back is logged by the timer, or once the shard has closed."""
         if self._later and self._committing is None and self._states_log.stopped is None:
             self._start_commit(Turn(self._machine, self._states, self._timers))
 

@@ -4,7 +4,9 @@ it may be lacking: the end of a transaction, whose decision is in the log, and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -49,6 +51,7 @@ class ShardBench:
         self.below = Bench(table=table)
         self.table = self.below.table
         self.notices: list[TransactionNotice] = []
+        self.held = threading.Event()  # a commit is
         self.shard: TransactionShard = CoordinatorShard(
             TransactionMachine(TransactionRules()),
             CoordinatorLog(
@@ -105,6 +108,21 @@ class ShardBench:
     def commits(self) -> list[int]:
         """Records of each."""
         return [sum(batch.record_count for batch in commit) for commit in self.table.commits]
+
+    @contextmanager
+    def held_commit(self) -> Iterator[None]:
+        """The next commit waits for the end of the block."""
+        may_go_on = threading.Event()
+
+        def wait() -> None:
+            self.held.set()
+            may_go_on.wait()
+
+        self.table.script.append(wait)
+        try:
+            yield
+        finally:
+            may_go_on.set()
 
     async def close(self) -> None:
         self.shard.close()
@@ -216,6 +234,36 @@ def test_a_shard_that_closes_logs_a_young_transaction_as_well() -> None:
         await bench.begin(0)
         bench.shard.close()
         await wait_until(lambda: bench.commits() == [1, 1])
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_shard_that_closes_during_a_commit_logs_what_that_commit_kept_back() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        with bench.held_commit():
+            answer = bench.shard.submit(InitProducerId("another", TIMEOUT_MS, new_producer_id=8))
+            await wait_until(bench.held.is_set)
+            bench.shard.close()
+        assert isinstance(await answer, ProducerInitialized)
+        await wait_until(lambda: bench.commits() == [1, 1, 1])
+
+    run(scenario)
+
+
+def test_a_transaction_that_grows_old_during_a_commit_is_logged_behind_it(
+    no_wait: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        with bench.held_commit():
+            answer = bench.shard.submit(InitProducerId("another", TIMEOUT_MS, new_producer_id=8))
+            await wait_until(bench.held.is_set)
+            monkeypatch.setattr(decisions, "YOUNG_MS", 0)
+            await asyncio.sleep(0.02)  # the time of the record comes meanwhile
+        assert isinstance(await answer, ProducerInitialized)
+        await wait_until(lambda: bench.commits() == [1, 1, 1])
 
     run(scenario)
 
