@@ -218,7 +218,7 @@ class OutputTransactions:
                 raise OutputInDoubt(str(failed)) from failed
             if not failed.retriable and failed.code not in _PASSING:
                 raise
-            if failed.code is ErrorCode.TRANSACTION_ABORTABLE:
+            if failed.code is ErrorCode.TRANSACTION_ABORTABLE and not _is_of_deleted_input(failed):
                 self._go_smaller(outcomes, failed)
             raise TransactionPutOff(str(failed)) from failed
 
@@ -297,3 +297,9 @@ class OutputTransactions:
     def close(self) -> None:
         self._producer.close()
         close_all(self._serializers)
+
+
+def _is_of_deleted_input(error: BusError) -> bool:
+    """The offsets are of a partition that was deleted and is revoked soon: smaller transactions would not help."""
+    cause = error.__cause__
+    return isinstance(cause, BusError) and cause.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

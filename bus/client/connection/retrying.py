@@ -12,6 +12,8 @@ from bus.errors import BusError
 ResultT = TypeVar("ResultT")
 # After so many failures, one after another, the next one is a warning: a leader that moves costs one or two.
 FAILURES_UNTOLD = 2
+# For so long a broker may not know a partition that there is: it follows the metadata several times a second.
+UNKNOWN_PARTITION_MS_MAX = 2_000
 
 
 def monotonic_ms() -> float:

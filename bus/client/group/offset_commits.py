@@ -18,6 +18,7 @@ from typing import Protocol
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.group_requests import OffsetCommit, Offsets, commit_portions
+from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation
 from bus.client.values import GroupMetadata, OffsetAndMetadata
@@ -25,8 +26,6 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
-
-_UNKNOWN_MS_MAX = 2_000  # a coordinator follows the metadata several times a second
 
 CommitErrors = Mapping[TopicPartition, BusError]  # of the partitions that were not committed
 CommitCallback = Callable[[Offsets, BusError | None], object]
@@ -280,7 +279,7 @@ def _may_pass(error: BusError, age_ms: float) -> bool:
     """`age_ms`: of the commit. A topic that was deleted, perhaps created again with fewer partitions, does not come
     back; Kafka's consumer does not repeat this error at all."""
     is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return error.retriable and not (is_unknown and age_ms >= _UNKNOWN_MS_MAX)
+    return error.retriable and not (is_unknown and age_ms >= UNKNOWN_PARTITION_MS_MAX)
 
 
 def not_assigned(partition: TopicPartition) -> BusError:

@@ -13,7 +13,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection import transaction_requests as requests
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_portions
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX, monotonic_ms
 from bus.client.connection.transaction_requests import Coordinated, TransactionRequest
 from bus.client.group.coordinator import LOST_COORDINATOR
 from bus.client.producer.engine import Engine
@@ -61,17 +61,23 @@ class TransactionCalls:
     # ------------------------------------------------------------ asking
 
     def _ask(self, call: Call, request: TransactionRequest, timeout: float | None = None) -> Any:
-        given_ms = self._config.max_block_ms
-        deadline_ms = monotonic_ms() + (given_ms if timeout is None else min(given_ms, timeout * 1000))
+        given_ms, began_ms = self._config.max_block_ms, monotonic_ms()
+        deadline_ms = began_ms + (given_ms if timeout is None else min(given_ms, timeout * 1000))
+
+        def may_retry(error: BusError) -> bool:
+            return judge(call, error) is Verdict.RETRY and not _is_gone(call, error, monotonic_ms() - began_ms)
+
         try:
             return self._cluster.retry(
                 lambda: self._ask_once(request, deadline_ms),
                 deadline_ms=deadline_ms,
-                may_retry=lambda error: judge(call, error) is Verdict.RETRY,
+                may_retry=may_retry,
             )
         except BusError as error:
-            if self._engine.on_transaction_failed(call, error) is not Verdict.RETRY:
-                raise self._with_way_on(error) from error
+            is_gone = _is_gone(call, error, monotonic_ms() - began_ms)
+            final = BusError(ErrorCode.TRANSACTION_ABORTABLE, error.message) if is_gone else error
+            if self._engine.on_transaction_failed(call, final) is not Verdict.RETRY:
+                raise self._with_way_on(final) from error
             raise self._give_up(call, f"had no final answer in time (max.block.ms): {error}") from error
         except BaseException:
             self._give_up(call, "was interrupted")
@@ -109,3 +115,9 @@ class TransactionCalls:
             )
             known = self._addresses[coordinated] = requests.decode_coordinator(answer)
         return known
+
+
+def _is_gone(call: Call, error: BusError, age_ms: float) -> bool:
+    """Offsets of a partition that was deleted can never be committed, so the transaction can only be aborted."""
+    is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return call is Call.COMMIT_OFFSETS and is_unknown and age_ms >= UNKNOWN_PARTITION_MS_MAX

@@ -72,9 +72,9 @@ def values_of(address: str, topic: str = "doubles") -> list[int]:
         return found
 
 
-def committed_sum(address: str, group_id: str = "billing") -> int:
+def committed_sum(address: str, group_id: str = "billing", *, partitions: int = 2) -> int:
     with Consumer(address, **{**GROUP, "group_id": group_id}) as consumer:
-        committed = consumer.committed([TopicPartition("orders", number) for number in range(2)])
+        committed = consumer.committed([TopicPartition("orders", number) for number in range(partitions)])
         return sum(each.offset for each in committed.values() if each is not None)
 
 
@@ -273,6 +273,27 @@ def test_input_topic_that_is_created_again_is_read_from_its_beginning(address: s
     assert seen == Counter([*range(40), *range(100, 110)])
     assert sorted(values_of(address)) == [2 * number for number in (*range(40), *range(100, 110))]
     assert committed_sum(address) == 10
+
+
+def test_offsets_of_a_partition_that_is_gone_hold_up_no_run(address: str) -> None:
+    """Its input is created again with fewer partitions before the offsets are committed."""
+    produce(address, range(40))
+    handled: list[int] = []
+    stop = threading.Event()
+
+    def handler(record: ConsumerRecord, output: Output) -> None:
+        double(record, output)
+        handled.append(int(record.value or b""))
+        if len(handled) == 40:
+            create_again(address, "orders", 1)
+            produce(address, range(100, 140))
+        if handled[-1] == 139:
+            stop.set()
+
+    with Consumer(address, **GROUP, metadata_max_age_ms=500) as consumer:
+        consumer.subscribe(["orders"])
+        summary = consumer.run(handler, stop=stop, **ID, workers=1, ack="count", ack_count=40)
+    assert (summary.ended_by, committed_sum(address, partitions=1)) == ("stop", 40)
 
 
 def test_topic_that_is_not_there_fails_the_handler(address: str) -> None:

@@ -173,6 +173,19 @@ def test_transactions_get_smaller_when_they_are_aborted_and_larger_again_when_no
     assert transactions.bytes_max == first
 
 
+def test_offset_of_a_deleted_partition_makes_no_transaction_smaller_and_refuses_no_output() -> None:
+    class Producer(FakeProducer):
+        def send_offsets_to_transaction(self, *_: Any) -> None:
+            raise BusError(E.TRANSACTION_ABORTABLE, "gone") from BusError(E.UNKNOWN_TOPIC_OR_PARTITION, "gone")
+
+    transactions = of(Producer())
+    first = transactions.bytes_max
+    for _ in range(10):
+        with pytest.raises(TransactionPutOff):
+            commit(transactions, outcome(0))
+    assert transactions.bytes_max == first
+
+
 def test_output_of_one_record_that_no_transaction_takes_is_refused_at_last() -> None:
     transactions = of(FakeProducer(send=[E.TRANSACTION_ABORTABLE] * 100))
     for attempt in range(10):
