@@ -218,7 +218,7 @@ class OutputTransactions:
                 raise OutputInDoubt(str(failed)) from failed
             if not failed.retriable and failed.code not in _PASSING:
                 raise
-            if failed.code is ErrorCode.TRANSACTION_ABORTABLE and not _is_of_deleted_input(failed):
+            if failed.code is ErrorCode.TRANSACTION_ABORTABLE and not _is_of_deleted_topic(failed):
                 self._go_smaller(outcomes, failed)
             raise TransactionPutOff(str(failed)) from failed
 
@@ -299,7 +299,7 @@ class OutputTransactions:
         close_all(self._serializers)
 
 
-def _is_of_deleted_input(error: BusError) -> bool:
-    """The offsets are of a partition that was deleted and is revoked soon: smaller transactions would not help."""
+def _is_of_deleted_topic(error: BusError) -> bool:
+    """An offset or a record is for a partition that was deleted: smaller transactions would not help."""
     cause = error.__cause__
     return isinstance(cause, BusError) and cause.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
