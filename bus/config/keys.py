@@ -254,6 +254,13 @@ def unknown_key_message(name: str, known: Iterable[str]) -> str:
     return f"unknown configuration key {name!r}{hint}"
 
 
+def check_at_most(settings: object, name: str, longest: str) -> None:
+    """Raises `ConfigError` if the value of the key `name` is larger than that of the key `longest`."""
+    value, limit = getattr(settings, field_name(name)), getattr(settings, field_name(longest))
+    if value > limit:
+        raise ConfigError(f"expected {name} of at most {longest}, {limit}, found {value}")
+
+
 def field_name(name: str) -> str:
     """The Python name of a key: `num.partitions` -> `num_partitions`."""
     return name.replace(".", "_")

@@ -14,7 +14,7 @@ from typing import Any
 
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig
 from bus.config.kafka_keys import reason_of_absence
-from bus.config.keys import ConfigError, ConfigKey, ConfigValue, field_name, unknown_key_message
+from bus.config.keys import ConfigError, ConfigKey, ConfigValue, check_at_most, field_name, unknown_key_message
 from bus.config.listener_overrides import PREFIX, check_use, find_override
 from bus.config.listeners import SSL_KEY_SETTINGS, check_guarded, check_reachable
 from bus.config.login_settings import check_logins, login_mechanisms
@@ -40,7 +40,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     settings: dict[str, Any] = {}
     for name, value, where in given:
         if not name.startswith(PREFIX):
-            with _told_of(where):
+            with _located(where):
                 settings[field_name(name)] = _value(_broker_key(name), value, where)
     config = BrokerConfig(**settings)
     own = [one for one in given if one[0].startswith(PREFIX)]
@@ -48,9 +48,9 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     _check_overrides(config, own)
     _check_listeners(config)
     _check_authorizer(config)
-    _check_session_timeouts(config)
+    check_at_most(config, "group.min.session.timeout.ms", "group.max.session.timeout.ms")
     _check_heartbeats(config)
-    _check_compaction_lags(config)
+    check_at_most(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
     return config
 
 
@@ -62,12 +62,12 @@ def _without_variables(given: Sequence[_Given]) -> list[_Given]:
     of_providers: dict[str, Any] = {}
     for name, value, where in given:
         if name == _PROVIDERS_KEY:
-            with _told_of(where):
+            with _located(where):
                 of_providers[field_name(name)] = _value(BROKER_CONFIGS[name], value, where)
     enabled = BrokerConfig(**of_providers).config_providers
     found: list[_Given] = []
     for name, value, where in given:
-        with _told_of(f"{where}{name}: "):
+        with _located(f"{where}{name}: "):
             found.append((name, value if name == _PROVIDERS_KEY else resolve(value, enabled), where))
     return found
 
@@ -77,7 +77,7 @@ def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str,
     found: dict[str, dict[str, ConfigValue]] = {}
     names: dict[tuple[str, str], str] = {}
     for name, value, where in given:
-        with _told_of(where):
+        with _located(where):
             override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
             other = names.setdefault((override.listener.name, override.own_key), name)
             if other != name:
@@ -90,7 +90,7 @@ def _check_overrides(config: BrokerConfig, given: Iterable[_Given]) -> None:
     """That each of them has an effect."""
     mechanisms = login_mechanisms(config)
     for name, _, where in given:
-        with _told_of(where):
+        with _located(where):
             override = find_override(name, config.serving_listeners, BROKER_CONFIGS)
             check_use(
                 override,
@@ -108,7 +108,8 @@ def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
 
 
 @contextmanager
-def _told_of(where: str) -> Iterator[None]:
+def _located(where: str) -> Iterator[None]:
+    """Errors raised within begin with `where`."""
     try:
         yield
     except ConfigError as error:
@@ -172,29 +173,11 @@ def _check_authorizer(config: BrokerConfig) -> None:
         raise ConfigError(f"{useless[0]}: expected authorizer.class.name=acl beside it, found none")
 
 
-def _check_session_timeouts(config: BrokerConfig) -> None:
-    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    if shortest > longest:
-        raise ConfigError(
-            f"expected group.min.session.timeout.ms of at most group.max.session.timeout.ms, {longest}, "
-            f"found {shortest}"
-        )
-
-
 def _check_heartbeats(config: BrokerConfig) -> None:
     interval, timeout = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
     if interval >= timeout:
         raise ConfigError(
             f"expected broker.heartbeat.interval.ms below broker.session.timeout.ms, {timeout}, found {interval}"
-        )
-
-
-def _check_compaction_lags(config: BrokerConfig) -> None:
-    shortest, longest = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
-    if shortest > longest:
-        raise ConfigError(
-            f"expected log.cleaner.min.compaction.lag.ms of at most log.cleaner.max.compaction.lag.ms, {longest}, "
-            f"found {shortest}"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig
-from bus.config.keys import ConfigError, field_name
+from bus.config.keys import ConfigError, check_at_most, field_name
 from bus.config.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
 from bus.config.listeners import Listener, check_secrets_are_hidden
 from bus.model import SASL_PROTOCOLS
@@ -172,15 +172,8 @@ def _check_token_rules(own: BrokerConfig) -> None:
                 "services would be accepted"
             )
     key_set_url(own)
-    first, longest = (
-        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-    )
-    if first > longest:
-        raise ConfigError(
-            "expected sasl.oauthbearer.jwks.endpoint.retry.backoff.ms of at most "
-            f"sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms, {longest}, found {first}"
-        )
+    backoff = "sasl.oauthbearer.jwks.endpoint.retry.backoff"
+    check_at_most(own, f"{backoff}.ms", f"{backoff}.max.ms")
 
 
 def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
