@@ -1,8 +1,8 @@
 """Logins over gRPC: the exchange of SaslAuthenticate, and the caller of each call by its header `authorization`.
 
 Guards two promises: behind a listener with logins no handler runs before its caller is known, but for what is named in
-`_LOGIN` and `_WITHOUT_LOGIN`; and a stream ends with the login that
-it was begun by, once what was read before is answered.
+`_LOGIN` and `WITHOUT_LOGIN`; and a stream ends with the login that it was begun by, once what was read before is
+answered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bus.runtime.users.login_table import Login
 AUTHORIZATION_HEADER = "authorization"
 _LOGIN = "SaslAuthenticate"
 # What a controller asks of a broker that joins, and that answers it as soon as it listens, with or without a login.
-_WITHOUT_LOGIN = "IdentifyBroker"
+WITHOUT_LOGIN = "IdentifyBroker"
 
 
 class LoginHandler:
@@ -113,7 +113,7 @@ def with_login(handle: Callable[..., Any], method: str, *, api: LoginApi, listen
         return answers
 
     async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        if method != _WITHOUT_LOGIN or authorization_of(context) is not None:
+        if method != WITHOUT_LOGIN or authorization_of(context) is not None:
             await _recognise(context, api, listener)
         return await handle(request, context)
 

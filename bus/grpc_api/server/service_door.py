@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.grpc_api.server.guards import CallsInFlight, of_one_request
+from bus.grpc_api.server.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -26,10 +27,6 @@ REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 _SERIALIZED = ("Fetch", "FetchOnce")
 # By whether the answers are a stream. The requests always are, for gRPC: see `of_one_request`.
 _NEW_HANDLER = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
-
-# It is answered without a login.
-_OF_STRANGERS = "IdentifyBroker"
-
 Handler = Callable[..., Any]
 Recognise = Callable[[Handler, str], Handler]
 Around = Callable[[Handler, MethodDescriptor], Handler]
@@ -57,10 +54,11 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers = _handlers(bus, cluster, reflection, self._request_bytes_max, self._around)
 
     def _around(self, handle: Handler, method: MethodDescriptor) -> Handler:
-        """A caller is recognised before anything of its request is read, and counts from when that has been read."""
+        """A caller is authenticated before any of its request is read. The call counts as in flight once the request
+        has been read."""
         handle = self.calls.counted(handle)
         if not method.client_streaming:
-            seconds_max = LOGIN_SECONDS_MAX if method.name == _OF_STRANGERS else None
+            seconds_max = LOGIN_SECONDS_MAX if method.name == WITHOUT_LOGIN else None
             handle = of_one_request(handle, method.input_type.name, seconds_max)
         return handle if self._recognise is None else self._recognise(handle, method.name)
 
@@ -83,7 +81,7 @@ def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
 
 
 class _StartingServicer:
-    """Of all services; it looks at no request. A method that is not here is a call that has to wait."""
+    """Of all services; it reads no request. A method that is not here is a call that has to wait."""
 
     def __init__(self, identity: BrokerIdentity) -> None:
         self._identity = identity
