@@ -106,9 +106,9 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
         ...
 
     def keep_back(self, later: Sequence[RecordT], decided: Sequence[RecordT], *, now_ms: int) -> Collection[int]:
-        """Positions in `later`, the records that may be logged later in the order in which they were made, of those
-        that are better not logged yet. `decided` are the records that are about to be logged. None of those that are
-        kept back comes before another one of its entity, in `later` or in `decided`."""
+        """Positions in `later` of the records that are not to be logged with the next batch. `later` has the records
+        that may be logged later, oldest first; `decided` has those that the batch logs after them, if any. The order
+        within an entity must hold: no record is kept back if `later` or `decided` has a newer one of its entity."""
         ...
 
     def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:

@@ -336,8 +336,8 @@ class StagedTransactions(Protocol):
         ...
 
     def drop(self, key: StagingKey) -> None:
-        """Delete what is staged of the transaction. Safe to repeat. Not atomic, and what a leader has staged beside the
-        one that calls may stay: `list` tells."""
+        """Delete what is staged of the transaction. Safe to repeat. Not atomic, and batches that another leader has
+        staged may stay: `list` still has them."""
         ...
 
     def list(self) -> Sequence[tuple[StagingKey, Staged]]:

@@ -13,20 +13,20 @@ from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.client_quotas.usage import Allowance
 
-# Of what is left until the deadline of a call, so much at most is spent waiting: its work takes time as well.
+# A call waits for at most this share of the time to its deadline: its work takes time as well.
 _DEADLINE_SHARE = 0.5
-_LOOK_SECONDS = 5.0  # a caller that waits looks again after this time what it owes: quotas may have changed
+_LOOK_SECONDS = 5.0  # a caller that waits computes its debt again after this time: quotas may have changed
 
 
 class CallerPace:
-    """How fast one caller is read, on one stream or for one call."""
+    """Of one stream or one call of a caller. Used on the event loop."""
 
     def __init__(self, quotas: ClientQuotas, caller: Caller, *names: str) -> None:
         """`names`: of the quotas whose debts hold the caller; none: `request_rate`."""
         self._quotas = quotas
         self.caller = caller
         self._names = names or (REQUEST_RATE,)
-        self._until_s = 0.0  # for what was neither given nor charged
+        self._until_s = 0.0  # held until then for an answer that was refused, and so not charged
         self._found_in: object = None  # the quotas of which `_allowances` were found
         self._allowances: dict[str, Allowance | None] = {}
 

@@ -1,8 +1,9 @@
-"""What the log of the broker is told of logins: each that failed at INFO, each other one at DEBUG.
+"""The broker's log of logins: failures at INFO, successes at DEBUG.
 
-A failure takes its caller `connection.failed.authentication.delay.ms`. Clients that are set up for a mechanism which
-their listener does not have are many, and try again; so of each host and mechanism ten names are told at once, and all
-others of a minute are one line (auditing/denials.py), as denials are.
+A failed login costs its caller `connection.failed.authentication.delay.ms`, which bounds the lines of one client. But
+many clients may be configured for a mechanism that their listener lacks, and retry: of those, ten names of each host
+and mechanism are logged at once, and the rest of a minute in one line with their count, as denials are
+(auditing/denials.py).
 """
 
 from __future__ import annotations

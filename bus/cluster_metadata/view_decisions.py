@@ -58,7 +58,7 @@ def decide_delete_view(state: ClusterState, name: str) -> ViewStep:
     """Refused: INVALID_REQUEST (there is none)."""
     view = state.views.get(name.casefold())
     if view is None:
-        # Not the names of those there are: the caller may not be one who is shown them.
+        # Without the names of the views that exist: the caller may lack the permission to see them.
         return _invalid(f"expected a view, found none named {name!r}")
     return Step(view, (ViewDeleted(view.name),))
 

@@ -64,8 +64,9 @@ class TaskScope:
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """What they return, run beside each other. One alone is run by the caller: a task for it takes the loop more turns
-    than most of what is asked within a broker."""
+    """Run them concurrently and return their results, in order. Raises the first exception; the others then run on.
+    Cancelling the caller cancels all of them. A single one is awaited without a task of its own, which would take more
+    turns of the event loop than most calls within a broker."""
     if len(coroutines) == 1:
         return [await coroutines[0]]
     return await asyncio.gather(*coroutines)

@@ -94,8 +94,8 @@ class DeltaStagedTransactions:
                 raise StorageFault(f"{self._path(file)}: it is not known whether it is there: {unknown}") from unknown
 
     def _clean(self, folder: str) -> None:
-        """Once, before this process writes there: what interrupted writes have left. One that is under way, of a former
-        leader, fails."""
+        """Once, before this process writes there: delete the unfinished files of interrupted writes. A former leader
+        whose write is under way loses its file as well, and writes it again (`_create`)."""
         with self._mutex:
             if folder not in self._cleaned:
                 for entry in self._store.list(folder, with_sizes=False).leftovers:
@@ -105,7 +105,8 @@ class DeltaStagedTransactions:
     def _create(self, path: str, data: bytes) -> None:
         try:
             self._store.create(path, data)
-        except KeyNotFound:  # the folder has gone with an earlier topic of this name, which another broker deleted
+        except KeyNotFound:
+            # Another broker has deleted the folder, with an earlier topic of this name, or the unfinished file.
             self._store.create(path, data)
 
     def find(self, key: StagingKey) -> Staged | None:
@@ -214,12 +215,12 @@ class DeltaStagedTransactions:
 
 
 def _prefix_of(key: StagingKey) -> str:
-    """With which the names of its files begin, and those of no other transaction in the same folder."""
+    """The names of the transaction's files begin with it, and no others in the same folder."""
     return f"{key.producer_id}-{key.producer_epoch}-"
 
 
 def _parse_files(coordinator_partition: int, entries: Iterable[Entry]) -> Iterator[tuple[_File, Entry]]:
-    """Without what is not of our making."""
+    """Without files whose names this module does not make."""
     for entry in entries:
         match = _FILE_NAME.fullmatch(entry.name)
         if match is None:

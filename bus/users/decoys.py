@@ -68,8 +68,8 @@ class DecoyForms:
 
 def decoy_of(mechanism: ScramMechanism, name: str, shape: Shape, key: bytes) -> ScramCredential:
     """No password proves it. Another shape has another salt, as after a change of the password."""
-    told = f"{mechanism.name}:{shape.salt_bytes}:{shape.iterations}:{name}"
-    seed = hmac.digest(key, told.encode(), hashlib.sha512)
+    label = f"{mechanism.name}:{shape.salt_bytes}:{shape.iterations}:{name}"
+    seed = hmac.digest(key, label.encode(), hashlib.sha512)
     made = hashlib.shake_256(seed).digest(shape.salt_bytes + 2 * mechanism.size_bytes)
     salt, keys = made[: shape.salt_bytes], made[shape.salt_bytes :]
     return ScramCredential(salt, keys[: mechanism.size_bytes], keys[mechanism.size_bytes :], shape.iterations)

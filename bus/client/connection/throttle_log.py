@@ -1,5 +1,5 @@
-"""Says in the log that brokers hold a client for its quota: what it waits for is no error and shows nowhere else but in
-its metrics. One line in a minute, as each answer may have a throttle time."""
+"""Logs a warning when brokers throttle a client for a quota, which is no error and otherwise shows in its metrics only.
+At most one line a minute, as every answer may have a throttle time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAUSE_MS = 60_000.0
 
 
 class ThrottleLog:
-    """Of one client and one quota of its."""
+    """Of one client, for one of its quotas."""
 
     def __init__(self, client_id: str, quota: str) -> None:
         self._client_id = client_id

@@ -52,9 +52,10 @@ stream_login: ContextVar[StreamLogin | None] = ContextVar("stream_login", defaul
 def of_one_request(
     handle: Callable[..., Any], name: str, seconds_max: float | None = None
 ) -> Callable[[AsyncIterator[Any], grpc.aio.ServicerContext], Any]:
-    """The same handler, a coroutine or an async generator, of one request, `name`, for gRPC's form of a call that has a
-    stream of them. gRPC then reads the request when it is asked to, and not, up to its limit, before the handler is
-    called: a caller can be refused before what it sends takes memory. `seconds_max`: for a request to be there."""
+    """Turns a handler of one request, a coroutine or an async generator, into one of a stream of requests. gRPC reads a
+    single request, up to its size limit, before it calls the handler; of a stream it reads when asked. So a caller can
+    be refused before its request takes memory. `name`: of the request's type, for errors. `seconds_max`: how long the
+    request may take to arrive; None: no limit."""
     if inspect.isasyncgenfunction(handle):
 
         async def answers(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
@@ -70,7 +71,7 @@ def of_one_request(
 
 
 async def _only_one(requests: AsyncIterator[Any], name: str, seconds_max: float | None) -> Any:
-    """`Unreadable` if there is none, or if the caller's login has ended before it was there."""
+    """`Unreadable` if there is none, if it does not arrive in time, or if the caller's login ends before it does."""
     try:
         async with time_limit(seconds_max):
             request = await anext(requests)
@@ -199,8 +200,8 @@ def check_login() -> None:
 
 @contextlib.contextmanager
 def until_logout() -> Iterator[None]:
-    """Around a wait that may be long and whose result is for a caller that is logged in alone: raises
-    `UnreadableRequest` as soon as it is not any more. What is waited for is cancelled, as when the caller goes away."""
+    """Around a long wait whose result only a caller that is still logged in may have: once the login ends, the block is
+    cancelled as if the caller had gone away, and `UnreadableRequest` is raised."""
     check_login()
     login, task = stream_login.get(), asyncio.current_task()
     if login is None or task is None:
@@ -284,7 +285,7 @@ _BATCH_FAILED = 'Failed "execute_batch"'  # and not "Failed grpc_call_start_batc
 
 
 def quiet_departures() -> None:
-    """Have gRPC's log tell only at DEBUG, and in a line, of clients that leave while their answer is sent. Safe to
+    """Log clients that leave while their answer is sent in one line at DEBUG, and not with gRPC's traceback. Safe to
     repeat."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_departure)
 

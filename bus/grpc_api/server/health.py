@@ -65,7 +65,7 @@ class HealthServicer:
         self._listener = listener
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Those who ask need no login, so they have as long for their questions as for a login."""
+        """Health is answered without authentication, so a request has as long to arrive as a login may take."""
         reader = control_reader(health_pb2.HealthCheckRequest)
         check, watch = (of_one_request(handle, reader.name, LOGIN_SECONDS_MAX) for handle in (self.Check, self.Watch))
         handlers = {

@@ -40,8 +40,9 @@ _TURN_S_MAX = 0.01
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
-# Records that may be logged later wait so long for a batch to go with: what reads the log itself sees the end of a
-# transaction so much later. A busy shard logs them no more often than once in the longer time: each batch is a commit.
+# Records that may be logged later wait `_LOG_LATER_S` for a batch of decisions to be logged with, then they are logged
+# in a batch of their own. Each such batch is a commit, so there is at most one in `_LOG_AGAIN_S`; what reads the log
+# itself sees the end of a transaction that much later at most.
 _LOG_LATER_S = 0.2
 _LOG_AGAIN_S = 2.0
 
@@ -91,7 +92,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
         self._later_bytes = 0
         self._later_timer: asyncio.TimerHandle | None = None
-        self._logged_s = -_LOG_AGAIN_S  # when they were last logged by themselves
+        self._logged_s = -_LOG_AGAIN_S  # when they were last logged in a batch of their own
         self._closed: Refused | None = None
         self._loading: asyncio.Task[None] | None = None
         if not log.is_empty:

@@ -7,8 +7,8 @@ open, this leader has no batch of it under way, and none has come for transactio
 there before the coordinator knows of it. A proof goes only if no transaction of its id has ended there for
 transactional.id.expiration.ms, the coordinator has loaded all ids and does not know this one, and the id has not come
 back meanwhile. If it comes back later, its numbers are larger, so none of its transactions is taken for an older one.
-Nor does a proof go while anything lies there that was staged before it: it may be what a coordinator that stood still
-has yet to apply, and the proof that its number is given up.
+Nor does a proof go while the partition has batches that were staged before it: a coordinator that was suspended may yet
+have them applied, and the proof may be what says that the number of their transaction is given up.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class StagedSweeper:
         return [(key, idle) for key, idle in seen if idle is not None]
 
     async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:
-        """What nothing has been staged of since then; None if that cannot be told now."""
+        """The transactions whose newest staged batch is older than that; None if they cannot be listed now."""
         try:
             staged = await partition.transactions.list_staged()
         except StorageFault as fault:

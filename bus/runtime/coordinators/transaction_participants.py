@@ -1,8 +1,8 @@
 """The partitions and groups of this broker as the coordinators of transactions ask them.
 
-Each is asked by itself, all at once, so a busy one holds up no other. What has begun runs to its end, also if the
-coordinator that asked goes away, but for a vote, which nobody else waits for: it asks again, and everything here is
-safe to repeat.
+Each is asked by itself, all at once, so a busy one holds up no other. A step that has begun runs to its end even if the
+coordinator that asked goes away; only a vote, which changes nothing that lasts, is cancelled with its call. The
+coordinator asks again, and every step is safe to repeat.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bus.users.users import Alteration, Users
 _log = logging.getLogger(__name__)
 
 FOLLOW_INTERVAL_S = 1.0
-# A broker that stood still, and whose clients have long asked another one, must not go on where it was.
+# A broker that was suspended must not commit what its clients have long asked another broker to do.
 CHANGE_SECONDS_MAX = 30.0
 
 
@@ -85,9 +85,9 @@ class UserDirectory:
             self._looking = None
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        """Committed when it returns, and known at this broker. Raises `StorageFault`. If it is cancelled, it commits
-        nothing more than what was being committed: so a change of the caller's next call, by whichever broker, is not
-        undone."""
+        """Committed when it returns, and known at this broker. Raises `StorageFault`. Once it is cancelled, only a
+        commit that is already under way may still come: so it does not undo what the same caller asks for later, at any
+        broker."""
         order = _Order(self._clock)
         try:
             done = await self._tasks.finish(self._alter(alterations, order), "alter users")

@@ -48,8 +48,8 @@ class UserLedger:
     ) -> Mapping[str, Refused | None]:
         """As `decide_alter` decides; what is not refused is committed. Raises `StorageFault`: then it may be.
 
-        `is_wanted` is asked in each try, once it is fixed behind which version that would come. So once it has become
-        false, nothing is committed behind the change of another ledger that begins later."""
+        `is_wanted` is asked in each try after the version is fixed that the commit would follow. So a change that is
+        not wanted any more cannot overwrite one that another ledger begins afterwards: that one takes the version."""
         if not decide_alter(self.follow(), alterations, new_decoy_key=b"?").records:
             return self._decide_nothing(alterations)
         log = self._open(create=True)
@@ -108,7 +108,7 @@ class UserLedger:
 
 
 def _write_checkpoint(log: TypedLog) -> None:
-    """Behind a change that is committed, whatever becomes of this; a later change tries again."""
+    """After a change that is committed, so a fault is only logged; a later change tries again."""
     try:
         if log.table.is_checkpoint_due:
             log.table.write_checkpoint()

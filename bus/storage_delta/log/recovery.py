@@ -30,11 +30,12 @@ def remove_leftovers(store: ObjectStore, folder: str) -> None:
 
 
 def remove_old_leftovers(store: ObjectStore, folder: str, last_version: int) -> bool:
-    """Remove those of which no living process can be the writer, where there may be others. A fence stops no other
-    writer of the log of users, nor another candidate; each has its own file, and a version is put if absent, so it can
-    stay. Age is measured by the store's clock alone, since those of machines differ: a file is old if others were
-    written here `LEFTOVER_AGE_MIN_MS` after it. True: there were any. A writer that is so late may have finished just
-    before, so the log is to be read again."""
+    """Remove temporary files of the log that are too old to have a living writer, where other processes may be writing:
+    a fence does not stop another candidate for the lead, nor another writer of the log of users. Younger files do no
+    harm: each writer has its own, and a version is put if absent. Age is measured by the store's clock alone, since
+    clocks of machines differ: a file is old if another one was written here `LEFTOVER_AGE_MIN_MS` after it. Returns
+    whether any was removed; then the log is to be read again, since a writer that late may have finished just
+    before."""
     found = store.list(f"{folder}/{LOG_FOLDER}", start_at=version_name(last_version))
     now_ms = max((entry.modified_ms for entry in found.files), default=0)  # at the earliest
     old = [entry for entry in found.leftovers if entry.modified_ms <= now_ms - LEFTOVER_AGE_MIN_MS]
