@@ -279,16 +279,27 @@ def test_guesses_whose_callers_go_away_are_bounded_and_reported(
     wait_until(lambda: [one.name for one in reports if one.reason] == ["alice"] * 2, "both failures are reported")
 
 
-def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_deleted(
-    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released by each fetch that begins."""
     fetch, begun = fetching.fetch, threading.Semaphore(0)
 
-    async def tell(*arguments: Any) -> Any:
+    async def begin(*arguments: Any) -> Any:
         begun.release()
         return await fetch(*arguments)
 
-    monkeypatch.setattr(fetching, "fetch", tell)
+    monkeypatch.setattr(fetching, "fetch", begin)
+    return begun
+
+
+def delete_alice(admin: bus_pb2_grpc.BusStub) -> None:
+    deletion = pb.ScramDeletion(user="alice", mechanism=SHA_256)
+    admin.AlterUserScramCredentials(pb.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout=30)
+
+
+def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_deleted(
+    broker: Broker, channel: grpc.Channel, begun: threading.Semaphore
+) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as other:
         admin, stub = bus_pb2_grpc.BusStub(other), bus_pb2_grpc.BusStub(channel)
         admin.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]), timeout=30)
@@ -300,8 +311,7 @@ def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_delet
         answers = stub.Fetch(iter(requests.get, None), metadata=metadata, timeout=40)
         assert begun.acquire(timeout=20)
         assert begun.acquire(timeout=20)
-        deletion = pb.ScramDeletion(user="alice", mechanism=SHA_256)
-        admin.AlterUserScramCredentials(pb.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout=30)
+        delete_alice(admin)
         record = pb.RecordList(records=[pb.Record(value=b"news")])
         batch = pb.PartitionProduceData(topic="t", records=record)
         admin.ProduceOnce(pb.ProduceRequest(partitions=[batch]), timeout=30)
@@ -312,16 +322,9 @@ def test_what_comes_in_while_a_fetch_waits_is_not_given_to_a_user_that_was_delet
 
 
 def test_a_fetch_that_waits_ends_with_the_login(
-    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, channel: grpc.Channel, begun: threading.Semaphore
 ) -> None:
     """It would wait for ten minutes."""
-    fetch, begun = fetching.fetch, threading.Semaphore(0)
-
-    async def tell(*arguments: Any) -> Any:
-        begun.release()
-        return await fetch(*arguments)
-
-    monkeypatch.setattr(fetching, "fetch", tell)
     with grpc.insecure_channel(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as other:
         admin, stub = bus_pb2_grpc.BusStub(other), bus_pb2_grpc.BusStub(channel)
         admin.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="quiet", partitions=1)]), timeout=30)
@@ -334,8 +337,7 @@ def test_a_fetch_that_waits_ends_with_the_login(
         answers = stub.Fetch(iter(requests.get, None), metadata=metadata, timeout=30)
         assert begun.acquire(timeout=20)
         assert begun.acquire(timeout=20)
-        deletion = pb.ScramDeletion(user="alice", mechanism=SHA_256)
-        admin.AlterUserScramCredentials(pb.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout=30)
+        delete_alice(admin)
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         for ended in (once, caught.value):
