@@ -95,7 +95,7 @@ class DeltaStagedTransactions:
 
     def _clean(self, folder: str) -> None:
         """Once, before this process writes there: delete the unfinished files of interrupted writes. A former leader
-        whose write is under way loses its file as well, and writes it again (`_create`)."""
+        whose write is under way loses its file as well, so that write fails."""
         with self._mutex:
             if folder not in self._cleaned:
                 for entry in self._store.list(folder, with_sizes=False).leftovers:
@@ -105,8 +105,7 @@ class DeltaStagedTransactions:
     def _create(self, path: str, data: bytes) -> None:
         try:
             self._store.create(path, data)
-        except KeyNotFound:
-            # Another broker has deleted the folder, with an earlier topic of this name, or the unfinished file.
+        except KeyNotFound:  # the folder has gone with an earlier topic of this name, which another broker deleted
             self._store.create(path, data)
 
     def find(self, key: StagingKey) -> Staged | None:
