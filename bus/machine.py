@@ -7,7 +7,7 @@ decide many, append once, take the new states, then reply.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -105,10 +105,19 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
         """The timers of a state that was just loaded."""
         ...
 
-    def keep_back(self, later: Sequence[RecordT], decided: Sequence[RecordT], *, now_ms: int) -> Collection[int]:
+    def keep_back(
+        self,
+        later: Sequence[RecordT],
+        decided: Sequence[RecordT],
+        state_of: Callable[[str], StateT | None],
+        *,
+        now_ms: int,
+        may_wait: bool,
+    ) -> Collection[int]:
         """Positions in `later` of the records that are not to be logged with the next batch. `later` has the records
-        that may be logged later, oldest first; `decided` has those that the batch logs after them, if any. The order
-        within an entity must hold: no record is kept back if `later` or `decided` has a newer one of its entity."""
+        that may be logged later, oldest first; `decided` has those that the batch logs after them, if any; `state_of`
+        gives the state of an entity after both. The order within an entity must hold: no record is kept back if
+        `later` or `decided` has a newer one of its entity. `may_wait` False: only what the log must not have yet."""
         ...
 
     def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:

@@ -152,6 +152,7 @@ CALL_RULES: Mapping[str, CallRule] = {
     "VoteTransaction": _BETWEEN_BROKERS,
     "ApplyTransaction": _BETWEEN_BROKERS,
     "DropTransaction": _BETWEEN_BROKERS,
+    "CommitTransaction": _BETWEEN_BROKERS,
     "ResolveTransaction": _BETWEEN_BROKERS,
     "FindNeeded": _BETWEEN_BROKERS,
     "AppendAudit": _BETWEEN_BROKERS,

@@ -5,7 +5,7 @@ Guards one promise: the same group, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bus.consumer_groups.administration import decide_delete_group, describe_group, end_group
 from bus.consumer_groups.group import Group, GroupState
@@ -71,7 +71,13 @@ class GroupMachine:
         return resume_timers(group)
 
     def keep_back(
-        self, later: Sequence[LoggedRecord], decided: Sequence[LoggedRecord], *, now_ms: int
+        self,
+        later: Sequence[LoggedRecord],
+        decided: Sequence[LoggedRecord],
+        state_of: Callable[[str], Group | None],
+        *,
+        now_ms: int,
+        may_wait: bool,
     ) -> Collection[int]:
         return ()
 

@@ -19,6 +19,7 @@ class StepKind(Enum):
     """What a coordinator asks of those who take part."""
 
     VOTE = "vote"  # what is there of the transaction?
+    COMMIT = "commit"  # the vote that decides: put it in the log if all is there, else refuse it for ever
     APPLY = "apply"  # it is committed
     DROP = "drop"  # it is aborted, or nothing of it counts here
     RESOLVE = "resolve"  # is it, or a later one, in the log? If not, refuse it for ever
@@ -26,8 +27,8 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """About partitions and groups that one broker leads. Of a partition with the last sequence: of a vote, the one that
-    the producer was answered for; else the last one to apply."""
+    """About partitions and groups that one broker leads. Of a partition with the last sequence: of VOTE and COMMIT, the
+    one that the producer was answered for; else the last one to apply."""
 
     transactional_id: str
     number: int
@@ -36,13 +37,13 @@ class StepRequest:
     coordinator_partition: int
     partitions: Sequence[tuple[TransactionPartition, int]]
     groups: Sequence[TransactionGroup]
-    is_one_phase: bool = False  # of APPLY: see `Finish`
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """A partition or group has done it. `last_sequence`: the vote of a partition; `has_pending`: that of a group.
-    `version` and `base_offset`: where the rows are, after APPLY. After RESOLVE `number` is that of the last transaction
+    `version` and `base_offset`: where the rows are, after APPLY and COMMIT; a version of -1 after COMMIT: the
+    transaction is refused for ever, since only all up to `last_sequence` is there. After RESOLVE `number` is that of the last transaction
     that is there, with its rows; if it is below that of the request, that one is refused for ever."""
 
     last_sequence: int = NO_SEQUENCE

@@ -6,7 +6,7 @@ Guards one promise: the same state, command and time give the same step. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bus.errors import ErrorCode, Refused
@@ -73,14 +73,26 @@ class TransactionMachine:
         return resume_timers(transaction)
 
     def keep_back(
-        self, later: Sequence[LoggedRecord], decided: Sequence[LoggedRecord], *, now_ms: int
+        self,
+        later: Sequence[LoggedRecord],
+        decided: Sequence[LoggedRecord],
+        state_of: Callable[[str], Transaction | None],
+        *,
+        now_ms: int,
+        may_wait: bool,
     ) -> Collection[int]:
         """`Ongoing` of a transaction that may still end soon: with that record the log has no anchor any more, and the
-        commit needs a record. What takes longer is logged, so that it outlives its coordinator."""
+        commit needs a record. What takes longer is logged, so that it outlives its coordinator. Always that of a
+        transaction whose partition has been asked to commit it: without the anchor the next coordinator would not ask
+        whether it did."""
         last = {record.transactional_id: position for position, record in enumerate(later)}
         for record in decided:
             last.pop(record.transactional_id, None)
-        return {position for position in last.values() if _is_young(later[position], now_ms)}
+        return {
+            position
+            for name, position in last.items()
+            if _is_being_committed(state_of(name), later[position]) or (may_wait and _is_young(later[position], now_ms))
+        }
 
     def logged(self, states: Mapping[str, Transaction], records: Iterable[LoggedRecord]) -> Mapping[str, Transaction]:
         last = {record.transactional_id: record for record in records}
@@ -92,6 +104,12 @@ class TransactionMachine:
 
     def refuse(self, command: TransactionCommand, refused: Refused) -> TransactionAnswer:
         return refused
+
+
+def _is_being_committed(transaction: Transaction | None, record: LoggedRecord) -> bool:
+    """In one phase. All that follows `record` in memory is the vote."""
+    is_open = isinstance(record, TransactionLogged) and record.state is TransactionState.ONGOING
+    return is_open and transaction is not None and transaction.may_be_committed
 
 
 def _is_young(record: LoggedRecord, now_ms: int) -> bool:
@@ -146,7 +164,8 @@ def decide(
         case EndTransaction():
             decide_end(step, command, request_id=request_id)
         case Voted():
-            decide_voted(step, command, request_id=request_id)
+            if decide_voted(step, command, request_id=request_id):
+                give_epochs(step)
         case Finished():
             if decide_finished(step, command, request_id=request_id):
                 if step.transaction.is_unresolved:

@@ -69,7 +69,7 @@ def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: 
         _abort_what_may_lack(step)
     elif is_ongoing:
         step.await_end(request_id)
-        _begin_vote(step, command.last_sequences, request_id=request_id)
+        _begin_vote(step, command, request_id=request_id)
     else:
         step.reply(request_id, _wrong_state(transaction, "an open transaction to commit"))
 
@@ -156,9 +156,10 @@ def _ended(transaction: Transaction) -> TransactionEnded:
 # ---------------------------------------------------------------- the vote
 
 
-def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, int], *, request_id: int) -> None:
-    transaction = step.transaction
-    vote_id = step.begin_vote(request_id, last_sequences)
+def _begin_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+    transaction, last_sequences = step.transaction, command.last_sequences
+    is_one_phase = command.allows_one_phase and _may_be_one_phase(transaction, last_sequences)
+    vote_id = step.begin_vote(request_id, last_sequences, is_one_phase=is_one_phase)
     step.notify(
         CollectVotes(
             transaction.transactional_id,
@@ -169,8 +170,18 @@ def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, i
             transaction.groups,
             last_sequences,
             vote_id,
+            is_one_phase,
         )
     )
+
+
+def _may_be_one_phase(transaction: Transaction, last_sequences: Mapping[TopicPartition, int]) -> bool:
+    """Rows of one partition and nothing else: one version has the whole transaction, so that version can decide it. The
+    client says how many there are: what another leader has staged and nobody finds would be missing otherwise."""
+    if transaction.groups or len(transaction.partitions) != 1:
+        return False
+    (partition,) = transaction.partitions
+    return last_sequences.keys() == {partition.name} and may_commit_in_one_phase(transaction, partition)
 
 
 def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
@@ -188,31 +199,32 @@ def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: in
             ),
         )
     else:
-        step.reply(
-            request_id,
-            Refused(
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"{transaction.transactional_id}: the transaction is being committed; retry later",
-            ),
-        )
+        step.reply(request_id, _refuse_while_committed(transaction))
 
 
-def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> None:
-    """The transaction is committed if all is there, and else aborted. Without effect if the vote is over, also if
-    another one is under way: what was counted for the one before may be less than the client was acknowledged since."""
+def _refuse_while_committed(transaction: Transaction) -> Refused:
+    return Refused(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"{transaction.transactional_id}: the transaction is being committed; retry later",
+    )
+
+
+def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> bool:
+    """The transaction is committed if all is there, and else aborted. Returns whether it has ended with it, as it does
+    in one phase. Without effect if the vote is over, also if another one is under way: what was counted for the one
+    before may be less than the client was acknowledged since."""
     step.reply(request_id, Noted())
     transaction = step.state
     if transaction is None or transaction.number != command.number or transaction.vote is None:
-        return
+        return False
     if transaction.vote.vote_id != command.vote_id:
-        return
+        return False
     pinned = _pin(transaction, command) if command.refused is None else command.refused
     if isinstance(pinned, Refused):
         _abort_after_vote(step, pinned)
-        return
+        return False
     step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
-    is_one_phase = command.allows_one_phase and _may_be_one_phase(transaction, pinned)
-    change = step.change_ahead_of_log if is_one_phase else step.change
+    change = step.change if command.rows is None else step.change_ahead_of_log
     change(
         state=TransactionState.PREPARE_COMMIT,
         producer_epoch=transaction.producer_epoch + 1,
@@ -220,15 +232,11 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> N
         previous_producer_id=NO_PRODUCER_ID,
         partitions=pinned,
     )
-    finish(step, is_one_phase=is_one_phase)
-
-
-def _may_be_one_phase(transaction: Transaction, pinned: Mapping[TransactionPartition, int]) -> bool:
-    """Rows of one partition and nothing else: one version has the whole transaction, so that version can decide it."""
-    if transaction.groups or len(pinned) != 1 or len(transaction.partitions) != 1:
+    if command.rows is None:
+        finish(step)
         return False
-    ((partition, last_sequence),) = pinned.items()
-    return last_sequence != NO_SEQUENCE and may_commit_in_one_phase(transaction, partition)
+    _complete(step, dict.fromkeys(pinned, command.rows))
+    return True
 
 
 def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, int] | Refused:
@@ -246,6 +254,8 @@ def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, i
         wanted = named.get(partition.name, NO_SEQUENCE) if named else staged
         if staged < wanted:
             return _lacking(transaction, f"{partition}: expected all up to sequence {wanted}, found {staged}")
+        if transaction.vote.is_one_phase and voted.rows is None:
+            return _lacking(transaction, f"{partition} has refused it for ever")
         pinned[partition] = wanted
     return pinned
 
@@ -321,7 +331,8 @@ def _abort_nothing(step: TransactionStep, cause: AbortCause) -> None:
 def time_out(step: TransactionStep, number: int) -> None:
     """The instance may go on with the next transaction, unless a newer one comes."""
     transaction = step.transaction
-    if transaction.state is TransactionState.ONGOING and transaction.number == number:
+    is_open = transaction.state is TransactionState.ONGOING and not transaction.may_be_committed
+    if is_open and transaction.number == number:
         prepare_abort(step, AbortCause.TIMEOUT)
 
 
@@ -333,6 +344,8 @@ def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id
         step.reply(request_id, _ended(transaction))
     elif transaction.state not in (TransactionState.ONGOING, TransactionState.PREPARE_ABORT):
         step.reply(request_id, _wrong_state(transaction, "a transaction that is not decided"))
+    elif transaction.state is TransactionState.ONGOING and transaction.may_be_committed:
+        step.reply(request_id, _refuse_while_committed(transaction))
     elif expected not in (None, found):
         step.reply(
             request_id,
@@ -350,7 +363,7 @@ def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id
 # ---------------------------------------------------------------- what follows the decision
 
 
-def finish(step: TransactionStep, *, is_one_phase: bool = False) -> None:
+def finish(step: TransactionStep) -> None:
     """Ask for what the decision wants done everywhere."""
     transaction = step.transaction
     rows = transaction.open_identity
@@ -365,7 +378,6 @@ def finish(step: TransactionStep, *, is_one_phase: bool = False) -> None:
             transaction.partitions,
             transaction.groups,
             needs_producer_id=transaction.producer_epoch > PRODUCER_EPOCH_MAX,
-            is_one_phase=is_one_phase,
         )
     )
 
@@ -387,25 +399,34 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
             ),
         )
         return False
+    step.reply(request_id, Noted())
+    _complete(step, command.results, command.new_producer_id if is_exhausted else None)
+    return True
+
+
+def _complete(
+    step: TransactionStep, results: Mapping[TransactionPartition, AppliedRows], new_producer_id: int | None = None
+) -> None:
+    """`new_producer_id` None: the epochs of the one that there is are not used up."""
+    transaction = step.transaction
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
     is_same = transaction.last_producer_epoch != NO_PRODUCER_EPOCH
+    has_rotated = new_producer_id is not None
     # The decision is in this log or in the partition's, and carrying it out once more is safe. Only this record has a
     # new producer id, or a commit whose version is gone because its topic was deleted.
     has_rows = is_commit and any(last_sequence != NO_SEQUENCE for last_sequence in transaction.partitions.values())
-    is_told_elsewhere = not is_exhausted and (bool(command.results) or not has_rows)
+    is_told_elsewhere = not has_rotated and (bool(results) or not has_rows)
     change = step.change_ahead_of_log if is_told_elsewhere else step.change
     change(
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
-        producer_id=command.new_producer_id if is_exhausted else transaction.producer_id,
-        producer_epoch=0 if is_exhausted else transaction.producer_epoch,
-        previous_producer_id=transaction.producer_id if is_exhausted and is_same else NO_PRODUCER_ID,
+        producer_id=new_producer_id if has_rotated else transaction.producer_id,
+        producer_epoch=0 if has_rotated else transaction.producer_epoch,
+        previous_producer_id=transaction.producer_id if has_rotated and is_same else NO_PRODUCER_ID,
         partitions=transaction.partitions if is_commit else {},
         groups=transaction.groups if is_commit else (),
-        results=_of_partitions(transaction, command.results) if is_commit else {},
+        results=_of_partitions(transaction, results) if is_commit else {},
     )
-    step.reply(request_id, Noted())
     step.answer_ends(_ended(step.transaction))
-    return True
 
 
 def _of_partitions(

@@ -86,20 +86,20 @@ def _begin(step: TransactionStep, timeout_ms: int, new_producer_id: int | None, 
 
 def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) -> None:
     transaction = step.transaction
-    is_decided = transaction.state.is_decided
     is_repeated = call.expected is not None and (
         call.expected == transaction.last_identity or transaction.has_given_up(call.expected)
     )
     is_current = call.expected in (None, transaction.identity)
     if not is_current and not is_repeated:
         step.reply(call.request_id, _fenced(transaction, call.expected))
-    elif is_decided:
+    elif transaction.state.is_decided:
         step.await_init(call)
     elif is_repeated:
         step.reply(call.request_id, ProducerInitialized(transaction.producer_id, transaction.producer_epoch))
     elif transaction.state is TransactionState.ONGOING:
         step.await_init(call)
-        prepare_abort(step, cause)
+        if not transaction.may_be_committed:
+            prepare_abort(step, cause)
     else:
         _raise_epoch(step, call)
 

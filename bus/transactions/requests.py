@@ -76,13 +76,15 @@ class EndTransaction:
     """Answered when it is done everywhere; may be repeated until the next transaction begins.
 
     `last_sequences`: of each partition the last sequence that was acknowledged to the client; empty: it does not tell,
-    and what is staged counts. Of an abort they do not count."""
+    and what is staged counts. Of an abort they do not count. `allows_one_phase`: every broker of the cluster knows how
+    to commit in one phase, and to resolve a partition."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     is_commit: bool
     last_sequences: Mapping[TopicPartition, int] = field(default_factory=dict)
+    allows_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ class ListedTransaction:
 class Voted:
     """The answer to `CollectVotes`: every partition that takes part is in `last_sequences`, with the last sequence up
     to which all is staged (NO_SEQUENCE: nothing), or in `gone`: its topic is deleted. `refused`: why it cannot commit,
-    for instance a group that lacks the pending offsets."""
+    for instance a group that lacks the pending offsets. `rows`: in one phase, the partition has committed all up to its
+    last sequence; if it has not, it never will."""
 
     transactional_id: str
     number: int
@@ -158,7 +161,7 @@ class Voted:
     last_sequences: Mapping[TransactionPartition, int] = field(default_factory=dict)
     gone: frozenset[TransactionPartition] = frozenset()
     refused: Refused | None = None
-    allows_one_phase: bool = False  # every broker of the cluster knows how to resolve a partition
+    rows: AppliedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

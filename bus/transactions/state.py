@@ -161,6 +161,8 @@ class VoteId:
 class Vote:
     vote_id: VoteId
     last_sequences: Mapping[TopicPartition, int]  # those that the client named
+    # In one phase: the partition that votes for the commit commits, so nothing else may end the transaction meanwhile.
+    is_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,11 @@ class Transaction:
         if not self.state.is_open:
             return None
         return ProducerIdentity(self.producer_id, self.producer_epoch - self.state.is_decided)
+
+    @property
+    def may_be_committed(self) -> bool:
+        """It is decided, or its partition was asked to decide: nothing else may end the transaction."""
+        return self.state.is_decided or (self.vote is not None and self.vote.is_one_phase)
 
     @property
     def last_number(self) -> int:

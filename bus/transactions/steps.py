@@ -42,7 +42,9 @@ class CollectVotes:
     """Ask every partition and group whether it has all of the transaction; answer with `Voted`. To be asked again until
     all have answered: if one never does, the time-out of the transaction ends the vote.
 
-    `last_sequences` as in `EndTransaction`."""
+    `last_sequences` as in `EndTransaction`. `is_one_phase`: the only partition commits what it votes for, by one version
+    with the rows, unless another coordinator has resolved it before. If something is missing, it refuses the transaction
+    for ever. The time-out does not end this vote."""
 
     transactional_id: str
     number: int
@@ -52,6 +54,7 @@ class CollectVotes:
     groups: tuple[TransactionGroup, ...]
     last_sequences: Mapping[TopicPartition, int]
     vote_id: VoteId
+    is_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,6 @@ class Finish:
     partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
     groups: tuple[TransactionGroup, ...]
     needs_producer_id: bool  # `Finished` has to bring a new one: the epochs of this one are used up
-    # No record has decided the commit: the version with the rows does, if it is committed before another coordinator
-    # has resolved the partition.
-    is_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,11 @@ class TransactionStep:
         assert request_id not in self._replies, f"request {request_id} is answered twice"
         self._replies[request_id] = Reply(request_id, answer)
 
-    def begin_vote(self, request_id: int, last_sequences: Mapping[TopicPartition, int]) -> VoteId:
+    def begin_vote(
+        self, request_id: int, last_sequences: Mapping[TopicPartition, int], *, is_one_phase: bool
+    ) -> VoteId:
         vote_id = VoteId(self.now_ms, request_id)
-        self.record(VoteBegun(self.transactional_id, Vote(vote_id, last_sequences)))
+        self.record(VoteBegun(self.transactional_id, Vote(vote_id, last_sequences, is_one_phase)))
         return vote_id
 
     def await_end(self, request_id: int) -> None:

@@ -143,7 +143,11 @@ class TransactionBench:
     ) -> TransactionAnswer | None:
         who = self.known.identity if of is None else of
         return self.answer(
-            EndTransaction(ID, who.producer_id, who.producer_epoch, is_commit, dict(last_sequences or {}))
+            EndTransaction(
+                *(ID, who.producer_id, who.producer_epoch, is_commit),
+                dict(last_sequences or {}),
+                self.allows_one_phase,
+            )
         )
 
     def commit(self, **arguments: Any) -> TransactionAnswer | None:
@@ -153,11 +157,14 @@ class TransactionBench:
         return self.end(False, **arguments)
 
     def vote(self, last_sequence: int = 4, **fields: Any) -> None:
-        """Every partition of the transaction has all up to `last_sequence`."""
+        """Every partition of the transaction has all up to `last_sequence`. In one phase it is committed with it, unless
+        the client was acknowledged more. Offsets and versions follow from the number."""
+        number, vote = self.known.number, self.known.vote
         partitions = dict.fromkeys(self.known.partitions, last_sequence)
-        vote_id = NO_VOTE if self.known.vote is None else self.known.vote.vote_id
-        fields = {"last_sequences": partitions, "allows_one_phase": self.allows_one_phase, **fields}
-        assert self.answer(Voted(ID, self.known.number, vote_id, **fields)) == Noted()
+        is_committed = vote is not None and vote.is_one_phase and last_sequence >= max(vote.last_sequences.values())
+        rows = AppliedRows(number, 10 * number) if is_committed else None
+        fields = {"last_sequences": partitions, "rows": rows, **fields}
+        assert self.answer(Voted(ID, number, NO_VOTE if vote is None else vote.vote_id, **fields)) == Noted()
 
     def finish(self) -> None:
         """Every partition and group has done it. Offsets and versions follow from the number."""
@@ -173,19 +180,23 @@ class TransactionBench:
         """A transaction of orders-0 that is committed, in one phase if it may be. The identity that its rows have."""
         rows = self.known.identity
         assert self.add(ORDERS) == Added()
-        self.commit()
+        self.commit(last_sequences={ORDERS.name: 4})
         self.vote(**fields)
-        self.finish()
+        if self.known.state.is_decided:
+            self.finish()
         return rows
 
     def flush(self) -> None:
-        """What may be logged later is in the log."""
-        self._log()
+        """What may be logged later is in the log, but for what must not be there yet."""
+        self._log(kept=self._keep_back(may_wait=False))
 
     def log_in_time(self) -> None:
         """It is in the log, but for what is kept back."""
+        self._log(kept=self._keep_back(may_wait=True))
+
+    def _keep_back(self, *, may_wait: bool) -> Collection[int]:
         records = [decode_record(row) for row in self.later]
-        self._log(kept=self._machine.keep_back(records, (), now_ms=self.now_ms))
+        return self._machine.keep_back(records, (), lambda _: self.state, now_ms=self.now_ms, may_wait=may_wait)
 
     def resolve(self, behind: int | None = 0) -> None:
         """The partition tells of so many transactions behind the log; None: its topic is deleted."""
@@ -329,7 +340,8 @@ class TransactionBench:
         assert TimerKind.EXPIRE in kinds, "T11: the id never expires"
         if state.state is TransactionState.ONGOING:
             is_timed = TransactionTimer(TimerKind.TIMEOUT, ID, state.number) in self.deadlines
-            assert is_timed or TimerKind.DRIVE in kinds, "T11: the transaction has no time-out"
+            is_driven = TimerKind.DRIVE in kinds or state.may_be_committed
+            assert is_timed or is_driven, "T11: the transaction has no time-out"
         elif state.state.is_decided:
             is_driven = state.number in self._finishing or TimerKind.DRIVE in kinds
             assert is_driven, "T11: the decision is not carried out"

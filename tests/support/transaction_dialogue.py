@@ -122,7 +122,8 @@ class TransactionDialogue:
                 self._ask(name, AddPartitions(ID, producer_id, epoch, tuple(map(_partition, partitions))))
             case (("commits" | "aborts"), sequences):
                 named = {partition.name: last for partition, last in _sequences(sequences).items()}
-                self._ask(name, EndTransaction(ID, producer_id, epoch, verb == "commits", named))
+                allows = self.bench.allows_one_phase
+                self._ask(name, EndTransaction(ID, producer_id, epoch, verb == "commits", named, allows))
             case _:
                 raise AssertionError(f"no such command: {verb} {words}")
 
@@ -133,11 +134,13 @@ class TransactionDialogue:
             refused = Refused(ErrorCode.INVALID_REQUEST, "group desk: expected pending offsets, found none")
             return Voted(ID, number, vote_id, refused=refused)
         if len(words) == 1 and words[0].isdigit():
-            last_sequences = dict.fromkeys(self.bench.known.partitions, int(words[0]))
-            return Voted(ID, number, vote_id, last_sequences, allows_one_phase=self.bench.allows_one_phase)
+            found = int(words[0])
+            is_committed = vote is not None and vote.is_one_phase and found >= max(vote.last_sequences.values())
+            last_sequences = dict.fromkeys(self.bench.known.partitions, found)
+            return Voted(ID, number, vote_id, last_sequences, rows=AppliedRows(3, 100) if is_committed else None)
         gone = frozenset(_partition(word[5:]) for word in words if word.startswith("gone="))
-        found = _sequences(word for word in words if not word.startswith("gone="))
-        return Voted(ID, number, vote_id, found, gone)
+        sequences = _sequences(word for word in words if not word.startswith("gone="))
+        return Voted(ID, number, vote_id, sequences, gone)
 
     def _finished(self, number: int) -> Finished:
         state = self.bench.known
@@ -239,10 +242,12 @@ def _wanted(notice: TransactionNotice) -> str:
         return f"ask {notice.partition} for {who} and later"
     groups = "".join(f" {group.group_id}" for group in notice.groups)
     match notice:
+        case CollectVotes() if notice.is_one_phase:
+            named = {partition: notice.last_sequences[partition.name] for partition in notice.partitions}
+            return f"commit, in one phase, {who}{_shown(named)}"
         case CollectVotes():
             return f"vote on {who}{_shown(dict.fromkeys(notice.partitions, -1))}{groups}"
         case Finish():
             verb = "apply" if notice.is_commit else "drop"
             new = ", with a new producer id" if notice.needs_producer_id else ""
-            how = " one phase" if notice.is_one_phase else ""
-            return f"{verb}{how} {who}{_shown(dict(notice.partitions))}{groups}{new}"
+            return f"{verb} {who}{_shown(dict(notice.partitions))}{groups}{new}"

@@ -629,6 +629,7 @@ FORMS: Mapping[str, Form] = {
     "VoteTransaction": _step,
     "ApplyTransaction": _step,
     "DropTransaction": _step,
+    "CommitTransaction": _step,
     "ResolveTransaction": _step,
     "FindNeeded": Form(pb.FindNeededResponse, _of_cluster),
     "AppendAudit": Form(pb.AppendAuditResponse, _of_cluster),

@@ -414,6 +414,10 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
         step = functools.partial(self._transactions.step, StepKind.VOTE)
         return await self._unary("VoteTransaction", step, request, context)
 
+    async def CommitTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        step = functools.partial(self._transactions.step, StepKind.COMMIT)
+        return await self._unary("CommitTransaction", step, request, context)
+
     async def ApplyTransaction(self, request, context):  # type: ignore[no-untyped-def]
         step = functools.partial(self._transactions.step, StepKind.APPLY)
         return await self._unary("ApplyTransaction", step, request, context)

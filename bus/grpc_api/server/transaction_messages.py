@@ -13,6 +13,7 @@ from bus.transactions.state import ProducerIdentity, TransactionGroup, Transacti
 
 STEP_METHODS = {
     StepKind.VOTE: "VoteTransaction",
+    StepKind.COMMIT: "CommitTransaction",
     StepKind.APPLY: "ApplyTransaction",
     StepKind.DROP: "DropTransaction",
     StepKind.RESOLVE: "ResolveTransaction",
@@ -50,7 +51,6 @@ def encode_step(request: StepRequest) -> pb.TransactionStepRequest:
         coordinator_partition=request.coordinator_partition,
         partitions=[_encode_partition(partition, last) for partition, last in request.partitions],
         groups=map(_encode_group, request.groups),
-        is_one_phase=request.is_one_phase,
     )
 
 
@@ -63,7 +63,6 @@ def step_of(message: pb.TransactionStepRequest) -> StepRequest:
         message.coordinator_partition,
         [(_partition_of(each), each.last_sequence) for each in message.partitions],
         [_group_of(group) for group in message.groups],
-        message.is_one_phase,
     )
 
 

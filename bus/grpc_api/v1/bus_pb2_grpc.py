@@ -2419,6 +2419,11 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
                 _registered_method=True)
+        self.CommitTransaction = channel.unary_unary(
+                '/bus.v1.Cluster/CommitTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+                _registered_method=True)
         self.ResolveTransaction = channel.unary_unary(
                 '/bus.v1.Cluster/ResolveTransaction',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
@@ -2512,6 +2517,15 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CommitTransaction(self, request, context):
+        """From the coordinator to the leader of the only partition, in place of vote, record and application: commit the
+        transaction by one version with its rows, if all is there up to the last sequence, else refuse it there for ever.
+        TRANSACTION_COORDINATOR_FENCED: another coordinator has resolved the partition. Safe to repeat. At bus.version 4.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResolveTransaction(self, request, context):
         """From a coordinator that has just loaded an id to the leader of its only partition: is the transaction in the log, or
         a later one? If not, it is refused there for ever. Safe to repeat, and to come late. At bus.version 4.
@@ -2587,6 +2601,11 @@ def add_ClusterServicer_to_server(servicer, server):
             ),
             'DropTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.DropTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
+            ),
+            'CommitTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitTransaction,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
             ),
@@ -2853,6 +2872,33 @@ class Cluster:
             request,
             target,
             '/bus.v1.Cluster/DropTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/CommitTransaction',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
             options,

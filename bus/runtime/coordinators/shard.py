@@ -222,7 +222,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         try:
             async with self._commit_slots:
                 self._decide(turn)  # what has come while it waited for its turn
-                later = self._take_later(turn.records)
+                later = self._take_later(turn)
                 prepared = await self._states_log.prepare([*later, *turn.records])
                 while prepared.faults:
                     later, turn = self._without(later, turn, prepared.faults)
@@ -305,27 +305,40 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _log_in_time(self) -> None:
         self._later_timer = None
-        if self._committing is None and len(self._keep_back(())) < len(self._later):
+        if self._log_later():
             self._logged_s = self._loop.time()
-            self._log_later()
         else:
             self._set_later_timer(_LOG_AGAIN_S)
 
-    def _log_later(self) -> None:
-        """Unless a commit is in flight: what that keeps back is logged by the timer, or once the shard has closed."""
-        if self._later and self._committing is None and self._states_log.stopped is None:
-            self._start_commit(Turn(self._machine, self._states, self._timers))
+    def _log_later(self) -> bool:
+        """Whether there is something that may be logged, and no commit is in flight: what that one keeps back is logged
+        by the timer, or once the shard has closed."""
+        if self._committing is not None or self._states_log.stopped is not None:
+            return False
+        turn = Turn(self._machine, self._states, self._timers)
+        if len(self._keep_back(turn)) == len(self._later):
+            return False
+        self._start_commit(turn)
+        return True
 
-    def _take_later(self, decided: Sequence[RecordT]) -> list[RecordT]:
-        """Those that go into the log before `decided`. A shard that closes, or has too many, keeps none back."""
-        later = self._later
-        kept = () if self._closed is not None or self._is_much_later else self._keep_back(decided)
+    def _take_later(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> list[RecordT]:
+        """Those that go into the log before the records of `turn`."""
+        later, kept = self._later, self._keep_back(turn)
         self._forget_later()
-        self._wait_to_log([later[position] for position in kept])
+        self._later = [later[position] for position in sorted(kept)]
+        self._later_bytes = self._states_log.approximate_bytes(self._later)
+        self._set_later_timer(_LOG_LATER_S)
         return [record for position, record in enumerate(later) if position not in kept]
 
-    def _keep_back(self, decided: Sequence[RecordT]) -> Collection[int]:
-        return self._machine.keep_back(self._later, decided, now_ms=self._clock.now_ms())
+    def _keep_back(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> Collection[int]:
+        """A shard that closes, or has too many, keeps back only what must not be in the log yet."""
+        return self._machine.keep_back(
+            self._later,
+            turn.records,
+            turn.state_of,
+            now_ms=self._clock.now_ms(),
+            may_wait=self._closed is None and not self._is_much_later,
+        )
 
     def _forget_later(self) -> None:
         if self._later_timer is not None:

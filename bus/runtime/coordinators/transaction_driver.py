@@ -154,8 +154,9 @@ class TransactionDriver:
 
     async def _collect(self, work: _Work, notice: CollectVotes) -> Voted | None:
         named = notice.last_sequences
+        kind = StepKind.COMMIT if notice.is_one_phase else StepKind.VOTE
         left = _Left(
-            {each: (StepKind.VOTE, named.get(each.name, NO_SEQUENCE)) for each in notice.partitions},
+            {each: (kind, named.get(each.name, NO_SEQUENCE)) for each in notice.partitions},
             dict.fromkeys(notice.groups, StepKind.VOTE),
         )
         if not await self._ask_all(left, work):
@@ -166,15 +167,10 @@ class TransactionDriver:
             found = f"group {min(lacking)} has no offsets of it"
             refused = Refused(ErrorCode.TRANSACTION_ABORTABLE, f"{notice.transactional_id}: {found}")
         votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
-        return Voted(
-            notice.transactional_id,
-            notice.number,
-            notice.vote_id,
-            votes,
-            frozenset(left.gone),
-            refused,
-            allows_one_phase=self._cluster().level >= LEVEL_OF_ONE_PHASE,
-        )
+        committed = [each for each in left.done.values() if notice.is_one_phase and each.version >= 0]
+        rows = AppliedRows(committed[0].version, committed[0].base_offset) if committed else None
+        gone = frozenset(left.gone)
+        return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, gone, refused, rows)
 
     async def _finish(self, work: _Work, notice: Finish) -> Finished | None:
         def kind(last_sequence: int) -> StepKind:
@@ -268,7 +264,6 @@ class TransactionDriver:
                 work.coordinator_partition,
                 partitions,
                 groups,
-                is_one_phase=isinstance(notice, Finish) and notice.is_one_phase,
             )
             requests.append((leader, kind, request))
         answers = await together([self._ask(*each) for each in requests])

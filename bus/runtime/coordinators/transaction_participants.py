@@ -17,6 +17,8 @@ from bus.runtime.tasks import TaskScope, together
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.state import TransactionGroup, TransactionPartition
 
+NOWHERE = TransactionWritten(-1, -1)
+
 
 class TransactionParticipants:
     def __init__(self, host: PartitionHost, groups: GroupCoordinator, tasks: TaskScope) -> None:
@@ -47,10 +49,14 @@ class TransactionParticipants:
             case StepKind.VOTE:
                 voted = await partition.transactions.vote(key, last_sequence)
                 return voted if isinstance(voted, Refused) else Stepped(last_sequence=voted)
+            case StepKind.COMMIT:
+                decided = await partition.transactions.commit(key, _transaction_of(request), last_sequence)
+                if isinstance(decided, Refused):
+                    return decided
+                rows = decided.rows or NOWHERE
+                return Stepped(decided.last_sequence, rows.version, rows.base_offset)
             case StepKind.APPLY:
-                written = await partition.transactions.apply(
-                    key, _transaction_of(request), last_sequence, is_one_phase=request.is_one_phase
-                )
+                written = await partition.transactions.apply(key, _transaction_of(request), last_sequence)
                 if isinstance(written, Refused):
                     return written
                 return Stepped(version=written.version, base_offset=written.base_offset)
@@ -60,7 +66,7 @@ class TransactionParticipants:
                 resolved = await partition.transactions.resolve(_transaction_of(request))
                 if isinstance(resolved, Refused):
                     return resolved
-                rows = resolved.rows or TransactionWritten(-1, -1)
+                rows = resolved.rows or NOWHERE
                 return Stepped(number=resolved.last_number, version=rows.version, base_offset=rows.base_offset)
 
     async def _step_group(self, kind: StepKind, request: StepRequest, group: TransactionGroup) -> Stepped | Refused:
@@ -73,7 +79,7 @@ class TransactionParticipants:
                 command = groups.ApplyOffsets(group.group_id, key)
             case StepKind.DROP:
                 command = groups.DropOffsets(group.group_id, key)
-            case StepKind.RESOLVE:
+            case StepKind.COMMIT | StepKind.RESOLVE:
                 return Refused(ErrorCode.INVALID_REQUEST, f"expected partitions to {kind.value}, found {group}")
         answer = await self._groups.submit(command)
         match answer:

@@ -54,14 +54,17 @@ class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         """Of those who await the outcome of these decisions."""
         return frozenset(waiting.request_id for waiting, _ in self._taken if waiting.request_id is not None)
 
+    def state_of(self, entity_id: str) -> StateT | None:
+        """As the decisions leave it."""
+        return self.states[entity_id] if entity_id in self.states else self._before.get(entity_id)
+
     def take(self, waiting: Waiting[CommandT], *, now_ms: int) -> None:
         self._taken.append((waiting, now_ms))
         command, request_id = waiting.command, waiting.request_id
         if request_id is None and (command in self._touched_timers or command in self._set_timers):
             return  # it was set again since it expired
         entity_id = self._machine.entity_id(command)
-        state = self.states[entity_id] if entity_id in self.states else self._before.get(entity_id)
-        step = self._machine.decide(state, command, request_id=request_id or 0, now_ms=now_ms)
+        step = self._machine.decide(self.state_of(entity_id), command, request_id=request_id or 0, now_ms=now_ms)
         self.states[entity_id] = step.state
         self.records += step.records
         self.may_log_later &= step.may_log_later

@@ -57,6 +57,15 @@ class ResolvedTransactions:
     rows: TransactionWritten | None
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A transaction in one phase. `rows`: where all up to `last_sequence` is in the log; None: only that much was
+    staged, so nothing of it is in the log, or ever will be."""
+
+    last_sequence: int
+    rows: TransactionWritten | None
+
+
 @dataclass(slots=True)
 class _Waiting:
     batch: RecordBatch
@@ -281,17 +290,72 @@ class PartitionTransactions:
             return self._refuse(reason)
         return last
 
-    async def apply(
-        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_one_phase: bool = False
-    ) -> ApplyResult:
-        """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is
-        not taken back, or as the decision itself (`is_one_phase`). Safe to repeat. What is staged of the
-        transaction is deleted behind it."""
+    async def commit(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> Decided | Refused:
+        """Vote and decide (one phase): put the rows up to `last_sequence`, the one that the producer was answered for,
+        in the log, as one version. If less is there, the transaction is given up by a version without rows, so that
+        nothing of it comes later, however often the call is repeated. TRANSACTION_COORDINATOR_FENCED: another
+        coordinator has done so, or gone on."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        written = await self._write(key, applied, last_sequence, is_one_phase=is_one_phase)
-        if isinstance(written, Refused):
-            return written
+        found, written = last_sequence, TransactionWritten(self._writer.state.version, -1)
+        if not is_applied(self._table, applied):
+            voted = await self.vote(key, last_sequence)
+            if isinstance(voted, Refused):
+                return voted
+            decided: ApplyResult | Committed = self._refuse("nothing is known of it")
+            if voted >= last_sequence:
+                decided = await self._write(key, applied, last_sequence, is_one_phase=True)
+                if isinstance(decided, Refused) and decided.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    voted = await self._count_again(key, last_sequence)
+            if voted < last_sequence:
+                found, decided = voted, await self._give_up(applied)
+            if isinstance(decided, TransactionWritten):
+                written = decided
+            elif isinstance(decided, Refused) and decided.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                return decided
+        mark = self._table.transaction_of(applied.transactional_id)
+        if mark == applied.applied_version:
+            return Decided(last_sequence, await self._take_written(key, applied, written))
+        if mark == applied.aborted_version:
+            return Decided(min(found, last_sequence - 1), None)
+        return self._refuse(f"{applied} has ended: the mark is {mark}", ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+    async def _count_again(self, key: StagingKey, last_sequence: int) -> int:
+        """Staged files may be lost that memory knew of. A listing that fails tells nothing."""
+        if self._table.staged.recall(key, last_sequence) is not None:
+            return last_sequence
+        try:
+            found = await self._find(key)
+        except StorageFault:
+            return last_sequence
+        return NOTHING_STAGED if found is None else found.last_sequence
+
+    async def _give_up(self, unknown: AppliedTransaction) -> Committed | Refused:
+        """By a version without rows, unless the log has the transaction or a later one. An application of it is refused
+        from then on."""
+
+        def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
+            if is_applied(self._table, unknown):
+                return Committed(self._writer.state.version, self._writer.state.high_watermark)
+            return functools.partial(self._table.abort_transaction, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
+
+        outcome = await self._writer.commit_between_appends(give_up)
+        if isinstance(outcome, (Committed, Refused)):
+            return outcome
+        return self._refuse("another writer has committed a version meanwhile; retry later")
+
+    async def apply(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
+        """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is
+        not taken back. Safe to repeat."""
+        if self._writer.stopped is not None:
+            return self._writer.stopped
+        written = await self._write(key, applied, last_sequence, is_one_phase=False)
+        return written if isinstance(written, Refused) else await self._take_written(key, applied, written)
+
+    async def _take_written(
+        self, key: StagingKey, applied: AppliedTransaction, written: TransactionWritten
+    ) -> TransactionWritten:
+        """The answer. What is staged of the transaction is deleted behind it."""
         self._drop_later(key)
         written = self._recall(applied, written)
         if written.base_offset < 0:
@@ -325,17 +389,9 @@ class PartitionTransactions:
         """The last transaction of the id whose rows are in the log, if that is `unknown` or a later one. Otherwise
         `unknown` is given up by a version without rows, and an application of it is refused from then on. Safe to
         repeat, also late: an answer stays true. The epochs of the rows rise by one with each number."""
-
-        def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
-            if is_applied(self._table, unknown):
-                return Committed(self._writer.state.version, self._writer.state.high_watermark)
-            return functools.partial(self._table.abort_transaction, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
-
-        outcome = await self._writer.commit_between_appends(give_up)
+        outcome = await self._give_up(unknown)
         if isinstance(outcome, Refused):
             return outcome
-        if not isinstance(outcome, Committed):
-            return self._refuse("another writer has committed a version meanwhile; retry later")
         # Behind what was given up come those that are decided by records.
         last_number = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
         if last_number < unknown.number:

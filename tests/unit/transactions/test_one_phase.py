@@ -31,6 +31,7 @@ from tests.support.transaction_bench import (
 )
 
 _MONTH_MS = 30 * 24 * 60 * 60 * 1_000
+NAMED = {ORDERS.name: 4}
 LAST_EPOCH = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
 
@@ -47,7 +48,7 @@ def anchored(*, epoch: int = 0) -> TransactionBench:
 
 
 def is_one_phase(bench: TransactionBench) -> bool:
-    return bench.last_finish.is_one_phase
+    return bench.last_vote.is_one_phase
 
 
 def refused_code(answer: object) -> ErrorCode | None:
@@ -115,12 +116,21 @@ def test_commit_with_offsets_is_decided_by_a_record() -> None:
     assert not is_one_phase(bench)
 
 
-def test_commit_without_rows_is_decided_by_a_record() -> None:
+def test_commit_that_does_not_say_how_many_rows_there_are_is_decided_by_a_record() -> None:
+    """Acknowledged ones that are lost would be missed by nobody."""
     bench = anchored()
     bench.add(ORDERS)
     bench.commit()
-    bench.vote(-1)
     assert not is_one_phase(bench)
+
+
+def test_commit_that_names_another_partition_as_well_is_aborted_by_a_record() -> None:
+    bench = anchored()
+    bench.add(ORDERS)
+    bench.commit(last_sequences={ORDERS.name: 4, AUDIT.name: 4})
+    assert not is_one_phase(bench)
+    bench.vote()
+    assert bench.known.state is TransactionState.PREPARE_ABORT
 
 
 def test_commit_of_a_transaction_that_is_in_the_log_is_decided_by_a_record() -> None:
@@ -173,42 +183,69 @@ def test_last_epochs_of_a_producer_id_are_decided_by_records(epoch: int, is_alon
     assert is_one_phase(bench) is is_alone
 
 
-# ---------------------------------------------------------------------- while it is applied
+# ---------------------------------------------------------------------- while its partition commits it
 
 
-def applied_alone() -> tuple[TransactionBench, ProducerIdentity]:
+def asked_to_commit() -> tuple[TransactionBench, ProducerIdentity]:
     bench = anchored()
     rows = bench.known.identity
     bench.add(ORDERS)
-    bench.commit()
-    bench.vote()
+    assert bench.commit(last_sequences=NAMED) is None
     assert is_one_phase(bench)
     return bench, rows
 
 
-def test_nothing_else_ends_the_transaction_while_it_is_applied() -> None:
-    bench, rows = applied_alone()
+def test_nothing_else_ends_the_transaction_while_its_partition_commits_it() -> None:
+    bench, rows = asked_to_commit()
+    number = bench.known.number
     bench.wait(2 * TIMEOUT_MS)
-    assert refused_code(bench.abort(of=rows)) is ErrorCode.INVALID_TXN_STATE
-    assert refused_code(bench.answer(AbortTransaction(ID))) is ErrorCode.INVALID_TXN_STATE
+    concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refused_code(bench.abort(of=rows)) is concurrent
+    assert refused_code(bench.answer(AbortTransaction(ID))) is concurrent
+    assert refused_code(bench.add(AUDIT, of=rows)) is concurrent
+    assert bench.init(rows) is None
     assert bench.init() is None
+    assert bench.commit(of=rows, last_sequences=NAMED) is None
+    assert bench.known.state is TransactionState.ONGOING
+    bench.vote()
+    answers = [answer for answer in bench.answers.values() if isinstance(answer, TransactionEnded)]
+    assert [answer.versions for answer in answers[-2:]] == [{ORDERS: AppliedRows(number, 10 * number)}] * 2
+    given = [answer for answer in bench.answers.values() if isinstance(answer, ProducerInitialized)]
+    assert [answer.producer_epoch - rows.producer_epoch for answer in given[-2:]] == [1, 2]
+
+
+def test_partition_that_lacks_rows_ends_the_transaction_for_good() -> None:
+    bench, rows = asked_to_commit()
+    bench.vote(3)
+    assert bench.known.state is TransactionState.PREPARE_ABORT
+    bench.finish()
+    for _ in range(2):
+        assert refused_code(bench.commit(of=rows, last_sequences=NAMED)) is ErrorCode.TRANSACTION_ABORTABLE
+        bench.flush()
+        bench.crash()
+    assert isinstance(bench.abort(of=rows), Refused | TransactionEnded)
+
+
+@pytest.mark.parametrize("waits_ms", [0, 2 * TIMEOUT_MS])
+def test_log_keeps_its_anchor_until_the_partition_has_committed(waits_ms: int) -> None:
+    """Else the next coordinator would go on with the transaction, and not ask whether it is committed."""
+    bench, rows = asked_to_commit()
+    bench.wait(waits_ms)
+    bench.flush()
+    bench.log_in_time()
+    assert bench.known.anchor is not None
+    bench.crash(before_all_is_logged=True)
+    assert refused_code(bench.commit(of=rows, last_sequences=NAMED)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    bench.resolve(1)
+    assert isinstance(bench.commit(of=rows, last_sequences=NAMED), TransactionEnded)
+
+
+def test_topic_that_is_deleted_while_its_partition_commits_is_not_waited_for() -> None:
+    bench, _ = asked_to_commit()
+    bench.vote(last_sequences={}, gone=frozenset({ORDERS}), rows=None)
     assert bench.known.state is TransactionState.PREPARE_COMMIT
     bench.finish()
-    answers = [answer for answer in bench.answers.values() if isinstance(answer, TransactionEnded)]
-    assert answers[-1].versions == {ORDERS: AppliedRows(bench.last_finish.number, 10 * bench.last_finish.number)}
-
-
-def test_decision_that_came_to_the_log_meanwhile_is_carried_out() -> None:
-    bench, rows = applied_alone()
-    bench.flush()
-    bench.crash()
-    bench.wait(0)
-    assert bench.last_finish.is_commit
-    assert not bench.last_finish.is_one_phase
-    assert refused_code(bench.commit(of=rows)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    bench.finish()
-    bench.resolve()
-    assert isinstance(bench.commit(of=rows), TransactionEnded)
+    assert bench.known.state is TransactionState.COMPLETE_COMMIT
 
 
 # ---------------------------------------------------------------------- a new coordinator
@@ -267,7 +304,7 @@ def test_epoch_behind_what_is_taken_up_may_lack_partitions(is_begun_again: bool)
 
 
 def test_transaction_whose_application_was_on_its_way_is_aborted_and_its_number_skipped() -> None:
-    bench, rows = applied_alone()
+    bench, rows = asked_to_commit()
     number = bench.known.number
     bench.crash(before_all_is_logged=True)
     bench.commit(of=rows, last_sequences={ORDERS.name: 4})

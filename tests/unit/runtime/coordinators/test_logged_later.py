@@ -85,20 +85,19 @@ class ShardBench:
         assert await self.ask(AddPartitions(ID, 7, epoch, (ORDERS,))) == Added()
 
     async def commit(self, epoch: int, *, allows_one_phase: bool = False) -> TransactionEnded:
-        ending = self.shard.submit(EndTransaction(ID, 7, epoch, True, {ORDERS.name: 4}))
-        await self.carry_out(allows_one_phase=allows_one_phase)
-        await self.carry_out()
+        ending = self.shard.submit(EndTransaction(ID, 7, epoch, True, {ORDERS.name: 4}, allows_one_phase))
+        while not ending.done():
+            await self.carry_out()
         ended = await ending
         assert isinstance(ended, TransactionEnded), ended
         return ended
 
-    async def carry_out(self, *, allows_one_phase: bool = False) -> None:
+    async def carry_out(self) -> None:
         await wait_until(lambda: bool(self.notices))
         match self.notices.pop():
             case CollectVotes() as vote:
-                command: TransactionCommand = Voted(
-                    ID, vote.number, vote.vote_id, {ORDERS: 4}, allows_one_phase=allows_one_phase
-                )
+                rows = AppliedRows(3, 100) if vote.is_one_phase else None
+                command: TransactionCommand = Voted(ID, vote.number, vote.vote_id, {ORDERS: 4}, rows=rows)
             case Finish() as finish:
                 command = Finished(ID, finish.number, ROWS if finish.is_commit else {})
             case Resolve() as resolve:

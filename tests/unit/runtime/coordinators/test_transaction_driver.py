@@ -53,6 +53,7 @@ class Bench:
         self.is_wanted = True
         self.taken: list[int | Refused] = []
         self.submitted: list[TransactionCommand] = []
+        self.version = 5  # that has the rows
         self.last_number = 9  # of the transactions in the partition
         self.failing = 0  # so many calls raise what nothing expects
         self.not_taken: list[Refused] = []  # what the coordinator says to the next answers
@@ -79,7 +80,9 @@ class Bench:
             return refusals.pop(0)
         if kind is StepKind.RESOLVE:
             return Stepped(version=5, base_offset=10, number=self.last_number)
-        return Stepped(last_sequence=last) if kind is StepKind.VOTE else Stepped(version=5, base_offset=10)
+        if kind is StepKind.VOTE:
+            return Stepped(last_sequence=last)
+        return Stepped(version=self.version, base_offset=10)
 
     async def take(self) -> int | Refused:
         return self.taken.pop(0)
@@ -164,28 +167,28 @@ def test_partition_whose_topic_is_deleted_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_earlier_level_asks_no_partition_and_allows_no_version_to_decide(is_known: bool) -> None:
+def test_earlier_level_asks_no_partition(is_known: bool) -> None:
     async def scenario(bench: Bench) -> None:
         bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE - (not is_known))
-        bench.begin(collect(T0))
-        await asyncio.sleep(1)
-        (voted,) = bench.submitted
-        assert isinstance(voted, Voted)
-        assert voted.allows_one_phase is is_known
         bench.begin(resolve())
         await asyncio.sleep(1)
         asked = [kind for _, kind, _ in bench.asked if kind is StepKind.RESOLVE]
         assert bool(asked) is is_known
-        assert is_known or bench.submitted[1] == Resolved("x", 7, 7)
+        assert is_known or bench.submitted == [Resolved("x", 7, 7)]
 
     run(scenario)
 
 
-def test_leader_is_told_that_its_version_decides() -> None:
+@pytest.mark.parametrize("version", [5, -1])
+def test_partition_that_decides_is_asked_to_commit_in_place_of_a_vote(version: int) -> None:
     async def scenario(bench: Bench) -> None:
-        bench.begin(finish(partitions={T0: 1}, groups=(), is_one_phase=True))
+        bench.version = version
+        bench.begin(replace(collect(T0), groups=(), is_one_phase=True))
         await asyncio.sleep(1)
-        assert [request.is_one_phase for _, _, request in bench.asked] == [True]
+        assert [kind for _, kind, _ in bench.asked] == [StepKind.COMMIT]
+        (voted,) = bench.submitted
+        assert isinstance(voted, Voted)
+        assert voted.rows == (AppliedRows(5, 10) if version == 5 else None)
 
     run(scenario)
 

@@ -11,7 +11,7 @@ from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.partitions import partition_queue
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
-from bus.runtime.partitions.partition_transactions import ResolvedTransactions
+from bus.runtime.partitions.partition_transactions import Decided, ResolvedTransactions
 from tests.support.fake_table import Scripted, records, wait_until
 from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run, staged_of
 
@@ -366,10 +366,31 @@ def test_version_that_decides_is_written_once_and_a_repeat_is_told_where_it_is()
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = Coordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
-        written = await transactions.apply(KEY, APPLIED, 1, is_one_phase=True)
-        assert written == TransactionWritten(1, 0)
-        assert await transactions.apply(KEY, APPLIED, 1, is_one_phase=True) == written
+        decided = Decided(1, TransactionWritten(1, 0))
+        for _ in range(2):
+            assert await transactions.commit(KEY, APPLIED, 1) == decided
         assert len(bench.table.commits) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("staged", [0, 2])
+def test_version_that_decides_is_never_written_if_rows_are_missing(staged: int) -> None:
+    """Also if they come later: the coordinator has heard that they are not there, and aborts."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        if staged:
+            await stage(bench, coordinator, 0, staged)
+        assert await transactions.commit(KEY, APPLIED, 4) == Decided(staged - 1, None)
+        version = bench.partition.state.version
+        batch = records(5, producer=ProducerStamp(7, 3, 0))
+        assert bench.table.staged.stage(KEY, batch) is None
+        again = await transactions.commit(KEY, APPLIED, 4)
+        assert isinstance(again, Decided)
+        assert again.rows is None
+        assert bench.partition.state.version == version, "it is given up once"
+        assert rows(bench) == []
 
     run(scenario)
 
@@ -378,7 +399,7 @@ def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_f
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = Coordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
-        await transactions.apply(KEY, APPLIED, 1, is_one_phase=True)
+        await transactions.commit(KEY, APPLIED, 1)
         following = replace(APPLIED, number=6, producer_epoch=4)
         key = StagingKey(4, 7, 4)
         await stage(bench, coordinator, 0, 1, key=key)
@@ -386,8 +407,7 @@ def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_f
         assert bench.partition.state.version == 1, "nothing is to be given up"
         assert await transactions.resolve(following) == ResolvedTransactions(5, None)
         version = bench.partition.state.version
-        late = await transactions.apply(key, following, 0, is_one_phase=True)
-        assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert await transactions.commit(key, following, 0) == Decided(-1, None)
         assert await transactions.resolve(following) == ResolvedTransactions(5, None)
         assert bench.partition.state.version == version, "it is given up once"
         assert [row[2] for row in rows(bench)] == [0, 1]
@@ -407,8 +427,9 @@ def test_call_to_resolve_that_comes_late_gives_up_nothing_of_what_has_come_since
         assert bench.partition.state.version == version
         key, last = StagingKey(4, 7, 4), replace(APPLIED, number=7, producer_epoch=4)
         await stage(bench, coordinator, 0, key=key)
-        written = await transactions.apply(key, last, 0, is_one_phase=True)
-        assert isinstance(written, TransactionWritten)
+        decided = await transactions.commit(key, last, 0)
+        assert isinstance(decided, Decided)
+        assert decided.rows is not None
 
     run(scenario)
 
@@ -422,7 +443,7 @@ def test_late_application_is_refused_also_when_later_transactions_have_come() ->
         key, later = StagingKey(4, 7, 4), replace(APPLIED, number=6, producer_epoch=4)
         await stage(bench, coordinator, 0, key=key)
         assert isinstance(await transactions.apply(key, later, 0), TransactionWritten)
-        late = await transactions.apply(KEY, APPLIED, 0, is_one_phase=True)
+        late = await transactions.commit(KEY, APPLIED, 0)
         assert code(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
     run(scenario)
@@ -436,14 +457,14 @@ def test_application_that_waits_behind_the_one_that_resolves_is_refused() -> Non
         before = bench.append(1)
         resolving = asyncio.ensure_future(transactions.resolve(APPLIED))
         await asyncio.sleep(0.01)
-        late = asyncio.ensure_future(transactions.apply(KEY, APPLIED, 0, is_one_phase=True))
+        late = asyncio.ensure_future(transactions.commit(KEY, APPLIED, 0))
         await asyncio.sleep(0.01)
         bench.table.gate.set()
         await before
         resolved, found = await resolving, await late
         assert isinstance(resolved, ResolvedTransactions)
         assert resolved.last_number == 4
-        assert code(found) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert found == Decided(-1, None)
 
     run(scenario)
 
