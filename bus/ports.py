@@ -312,7 +312,7 @@ class ProducerIndex(Protocol):
 
 
 class StagedTransactions(Protocol):
-    """The batches of open transactions of one partition: durable, and not in its table. Any number of calls may run
+    """The batches of open transactions of one partition, beside its table. Any number of calls may run
     beside each other and beside those of the table, also of brokers that do not lead it (any more). Raises
     `StorageFault`."""
 
@@ -320,6 +320,19 @@ class StagedTransactions(Protocol):
         """Durable once this returns None. `batch` is the producer's whole batch, of the producer id and epoch of `key`.
         Safe to repeat. INVALID_RECORD if other records were staged under the same sequences; timestamps are not
         compared, since the broker may have given them."""
+        ...
+
+    def hold(self, key: StagingKey, batch: RecordBatch) -> bool:
+        """Keep the batch in memory alone, until `save` or `drop`; False: there is no room. `recall` and `read` know of
+        it, `find` and `list` do not. Does no I/O."""
+        ...
+
+    def save(self, key: StagingKey) -> Refused | None:
+        """Stage what is in memory alone. Durable once this returns None. Safe to repeat."""
+        ...
+
+    def forget(self, key: StagingKey) -> bool:
+        """`drop`, if all that was staged here is in memory alone; else nothing happens. Does no I/O."""
         ...
 
     def find(self, key: StagingKey) -> Staged | None:

@@ -34,7 +34,7 @@ from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult
 from bus.runtime.replicas.in_sync_replicas import find_unreplicated
 from bus.runtime.tasks import TaskScope
-from bus.transactions.requests import AddPartitions
+from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
 
 # Of a refused batch of more, the records at fault are looked for in a thread.
@@ -82,6 +82,8 @@ class ProduceRequest:
     destinations: Items[Destination]
     payload: Payload
     transactional_id: str = ""  # not empty: of the transaction that all batches are in
+    # The commit will say what was acknowledged: what is staged need not be durable before.
+    names_last_sequences: bool = False
 
 
 @dataclass(slots=True)
@@ -317,6 +319,7 @@ class ProduceApi:
                 target.staging.key,
                 request.transactional_id,
                 functools.partial(self._add_partition, target.staging.addition),
+                may_be_in_memory=request.names_last_sequences,
                 current_leader_epoch=destination.current_leader_epoch,
                 on_settled=on_settled,
             )
@@ -330,13 +333,13 @@ class ProduceApi:
         )
         return submitted
 
-    async def _add_partition(self, addition: AddPartitions) -> Refused | None:
+    async def _add_partition(self, addition: AddPartitions) -> Added | Refused:
         """What a producer is told of its epoch by a leader, it may take for a reason to abort; by the coordinator, for
         its end (KIP-588)."""
-        refused = await self._coordinator.add(addition)
-        if refused is not None and refused.code is ErrorCode.PRODUCER_FENCED:
-            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, refused.message)
-        return refused
+        added = await self._coordinator.add(addition)
+        if isinstance(added, Refused) and added.code is ErrorCode.PRODUCER_FENCED:
+            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, added.message)
+        return added
 
     def _settle(
         self, submitted: _Submitted, partition: Partition, held: Held, received_ms: int, result: AppendResult

@@ -141,7 +141,8 @@ class TransactionApi:
         async def admit(offsets_partition: int) -> Refused | None:
             group = TransactionGroup(command.group_id, offsets_partition)
             who = identity.producer_id, identity.producer_epoch
-            return await self._link.add(rq.AddOffsets(transactional_id, *who, group))
+            added = await self._link.add(rq.AddOffsets(transactional_id, *who, group))
+            return added if isinstance(added, Refused) else None
 
         refused = check_identity(identity.producer_id, identity.producer_epoch)
         return refused or await self._groups.commit_in_transaction(command, admit)
@@ -287,10 +288,12 @@ class TransactionApi:
 
     # ------------------------------------------------------------------ other brokers
 
-    async def add(self, additions: Iterable[TransactionAddition]) -> Refused | None:
-        """None once all take part; else the first refusal."""
+    async def add(self, additions: Iterable[TransactionAddition]) -> rq.Added | Refused:
+        """The first refusal, if there is one."""
         found = await asyncio.gather(*map(self._coordinator.add, additions))
-        return next((answer for answer in found if isinstance(answer, Refused)), None)
+        refused = next((answer for answer in found if isinstance(answer, Refused)), None)
+        alone = all(isinstance(answer, rq.Added) and answer.may_be_one_phase for answer in found)
+        return refused or rq.Added(may_be_one_phase=alone)
 
     async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
         """Refused as a whole for what no coordinator asks: its number is written to the log of the partition's table,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
-from bus.transactions.requests import AddOffsets, AddPartitions
+from bus.transactions.requests import Added, AddOffsets, AddPartitions
 from bus.transactions.state import NO_SEQUENCE, ProducerIdentity, TransactionGroup, TransactionPartition
 
 TransactionAddition = AddPartitions | AddOffsets
@@ -43,8 +43,8 @@ class StepRequest:
 class Stepped:
     """A partition or group has done it. `last_sequence`: the vote of a partition; `has_pending`: that of a group.
     `version` and `base_offset`: where the rows are, after APPLY and COMMIT; a version of -1 after COMMIT: the
-    transaction is refused for ever, since only all up to `last_sequence` is there. After RESOLVE `number` is that of the last transaction
-    that is there, with its rows; if it is below that of the request, that one is refused for ever."""
+    transaction is refused for ever, since only all up to `last_sequence` is there. After RESOLVE `number` is that of
+    the last transaction that is there, with its rows; if it is below that of the request, that is refused for ever."""
 
     last_sequence: int = NO_SEQUENCE
     version: int = -1
@@ -84,9 +84,7 @@ class TransactionPeers(Protocol):
 
     async def add_to_transaction(
         self, coordinator: BrokerEndpoint, addition: TransactionAddition, *, timeout_s: float
-    ) -> Refused | None:
-        """None: it takes part."""
-        ...
+    ) -> Added | Refused: ...
 
     async def step_transaction(
         self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float

@@ -1,16 +1,16 @@
 """Batches of open transactions, staged beside a partition's table, where no reader of the table sees them.
 
-Guards two promises. What `stage` reported is on the disk, whole and under its name; and what is read back is what was
-staged: a file that was torn or changed is never taken for records. `_staged` in the table's folder has a folder for
-each partition of `__transaction_state` whose transactions staged something, and that a file for each batch, named by
-producer id, epoch, first and last sequence. Those folders stay: a batch costs a sync of its file and one of its folder,
-and a listing sees the open transactions of one coordinator. Delta readers and VACUUM pass over folders that begin with
-an underscore; recovery and orphan cleaning look at files only.
+Guards two promises. What `stage` and `save` reported is on the disk, whole and under its name; and what is read back is
+what was staged: a file that was torn or changed is never taken for records. `_staged` in the table's folder has a
+folder for each partition of `__transaction_state` whose transactions staged something, and that a file for each batch,
+named by producer id, epoch, first and last sequence. Those folders stay: a batch costs a sync of its file and one of
+its folder, and a listing sees the open transactions of one coordinator. Delta readers and VACUUM pass over folders that
+begin with an underscore; recovery and orphan cleaning look at files only.
 
 A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
 stream a trailer that proves its bytes before Arrow sees them. What this process has staged itself it reads from memory
-(`staged_cache.py`), as far as there is room. Two leaders may have staged the same sequences, as long
-as the one does not know of the other: files may overlap, and any of them will do.
+(`staged_cache.py`), as far as there is room; what it holds is in no file at all. Two leaders may have staged the same
+sequences, as long as the one does not know of the other: files may overlap, and any of them will do.
 """
 
 from __future__ import annotations
@@ -92,6 +92,22 @@ class DeltaStagedTransactions:
                 return self._compare(file, batch)
             except KeyNotFound:
                 raise StorageFault(f"{self._path(file)}: it is not known whether it is there: {unknown}") from unknown
+
+    def hold(self, key: StagingKey, batch: RecordBatch) -> bool:
+        return self._cache.hold(self._cached_name(key), self._file_of(key, batch).first, batch)
+
+    def save(self, key: StagingKey) -> Refused | None:
+        name = self._cached_name(key)
+        for batch in self._cache.unsaved(name):
+            refused = self.stage(key, batch)
+            if refused is not None:
+                return refused
+        if self._cache.unsaved(name):  # another leader's files were there: they count
+            self._cache.drop(name)
+        return None
+
+    def forget(self, key: StagingKey) -> bool:
+        return self._cache.forget(self._cached_name(key))
 
     def _clean(self, folder: str) -> None:
         """Once, before this process writes there: delete the unfinished files of interrupted writes. A former leader

@@ -24,6 +24,7 @@ from bus.transactions.state import (
     TransactionGroup,
     TransactionPartition,
     TransactionState,
+    find_lone_partition,
 )
 from bus.transactions.steps import TransactionStep
 
@@ -39,7 +40,7 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
     if refused is None and transaction.state is TransactionState.ONGOING:
         refused = _check_undecided(transaction)
         if refused is None and partitions <= transaction.partitions.keys() and groups <= set(transaction.groups):
-            step.reply(request_id, Added())
+            step.reply(request_id, _added(step))
             return
     refused = refused or _check_counts(transaction, partitions, groups)
     if refused is not None:
@@ -53,7 +54,11 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
         )
     else:
         _begin(step, change, partitions, groups)
-    step.reply(request_id, Added())
+    step.reply(request_id, _added(step))
+
+
+def _added(step: TransactionStep) -> Added:
+    return Added(may_be_one_phase=find_lone_partition(step.transaction) is not None)
 
 
 def _begin(

@@ -7,8 +7,10 @@ durable after records of the log is the same whether they were applied one by on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
 from bus.transactions.state import (
@@ -57,6 +59,7 @@ MemoryRecord = VoteBegun | EndsAwaited | InitsAwaited | PartitionResolved
 TransactionRecord = LoggedRecord | MemoryRecord
 
 _DURABLE = tuple(each.name for each in fields(TransactionLogged))
+_durable_values: Callable[[Transaction | TransactionLogged], tuple[Any, ...]] = attrgetter(*_DURABLE)
 
 
 def apply(transaction: Transaction | None, records: Iterable[TransactionRecord]) -> Transaction | None:
@@ -96,15 +99,14 @@ def find_anchor(record: TransactionLogged) -> Anchor | None:
 def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
     """Beside what the record says, memory keeps who waits, and what it may not know of this identity; a vote is over
     with the decision."""
-    after = Transaction(**{name: getattr(record, name) for name in _DURABLE})
     if before is None or before.damage is not None:
-        return after
-    _check_change(before, after)
-    is_undecided = after.state is TransactionState.ONGOING
-    may_be_told = after.identity == before.identity or _is_taken_up(before, after)
-    return replace(
-        after,
-        vote=before.vote if is_undecided else None,
+        return Transaction(**_durable_of(record))
+    _check_change(before, record)
+    has_identity = (record.producer_id, record.producer_epoch) == (before.producer_id, before.producer_epoch)
+    may_be_told = has_identity or _is_taken_up(before, record)
+    return Transaction(
+        **_durable_of(record),
+        vote=before.vote if record.state is TransactionState.ONGOING else None,
         awaiting_end=before.awaiting_end,
         awaiting_init=before.awaiting_init,
         may_lack_partitions=before.may_lack_partitions and may_be_told,
@@ -114,14 +116,14 @@ def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transac
     )
 
 
-def _is_taken_up(before: Transaction, after: Transaction) -> bool:
+def _is_taken_up(before: Transaction, after: TransactionLogged) -> bool:
     """The partition has told of a later commit. A coordinator before has told its client the epoch that follows it, and
     may have let partitions take part under that."""
     is_unknown_behind = before.is_unresolved and not before.state.is_open
     return is_unknown_behind and after.state is TransactionState.COMPLETE_COMMIT
 
 
-def _check_change(before: Transaction, after: Transaction) -> None:
+def _check_change(before: Transaction, after: TransactionLogged) -> None:
     """One step of the state, of the number, and of the epoch at most; more if the partition has answered that several
     transactions were committed after the last record."""
     name = before.transactional_id
@@ -144,6 +146,10 @@ def _check_change(before: Transaction, after: Transaction) -> None:
         assert before.producer_epoch >= PRODUCER_EPOCH_MAX, f"{name}: new producer id after {before.producer_epoch}"
 
 
-def logged(transaction: Transaction) -> TransactionLogged:
-    """The record of the id as it is."""
-    return TransactionLogged(**{name: getattr(transaction, name) for name in _DURABLE})
+def logged(transaction: Transaction, **changes: Any) -> TransactionLogged:
+    """The record of the id as it is, but for `changes`."""
+    return TransactionLogged(**(_durable_of(transaction) | changes))
+
+
+def _durable_of(known: Transaction | TransactionLogged) -> dict[str, Any]:
+    return dict(zip(_DURABLE, _durable_values(known), strict=True))

@@ -33,7 +33,7 @@ from bus.transactions.state import (
     Transaction,
     TransactionPartition,
     TransactionState,
-    may_commit_in_one_phase,
+    find_lone_partition,
 )
 from bus.transactions.steps import CollectVotes, Finish, TransactionStep
 
@@ -176,12 +176,9 @@ def _begin_vote(step: TransactionStep, command: EndTransaction, *, request_id: i
 
 
 def _may_be_one_phase(transaction: Transaction, last_sequences: Mapping[TopicPartition, int]) -> bool:
-    """Rows of one partition and nothing else: one version has the whole transaction, so that version can decide it. The
-    client says how many there are: what another leader has staged and nobody finds would be missing otherwise."""
-    if transaction.groups or len(transaction.partitions) != 1:
-        return False
-    (partition,) = transaction.partitions
-    return last_sequences.keys() == {partition.name} and may_commit_in_one_phase(transaction, partition)
+    """If the client says how many rows there are: acknowledged ones that are lost would not be missed otherwise."""
+    partition = find_lone_partition(transaction)
+    return partition is not None and last_sequences.keys() == {partition.name}
 
 
 def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:

@@ -68,7 +68,9 @@ class AddOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """They take part."""
+    """They take part. `may_be_one_phase`: as things are, the version of the only partition will decide the commit."""
+
+    may_be_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)

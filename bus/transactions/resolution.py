@@ -1,6 +1,6 @@
 """What a new coordinator does about transactions that were committed after the last record in its log.
 
-A commit of one partition may have no record yet (`may_commit_in_one_phase`): its version decides, and its `txn` action
+A commit of one partition may have no record yet (`find_lone_partition`): its version decides, and its `txn` action
 proves it. Guards two promises: what was committed stays committed, and no identity and no number is given twice. So
 where the last record of an id is a commit of one partition, that partition is asked before anything is decided about
 the id. It answers with the last transaction that it has, and refuses the next one for ever: an application that the

@@ -281,15 +281,14 @@ class Transaction:
         return self.open_identity == rows
 
 
-def may_commit_in_one_phase(transaction: Transaction, partition: TransactionPartition) -> bool:
-    """Whether the version with the rows of `partition`, the only one that takes part, may decide the commit."""
+def find_lone_partition(transaction: Transaction) -> TransactionPartition | None:
+    """Of an open transaction the partition that alone takes part, if the version with its rows may decide the commit:
+    one version has the whole transaction."""
     anchor = transaction.anchor
-    return (
-        anchor is not None
-        and anchor.partition == partition
-        and transaction.number - anchor.number <= ONE_PHASE_MAX
-        and transaction.producer_epoch <= _ONE_PHASE_EPOCH_MAX
-    )
+    if anchor is None or transaction.groups or transaction.partitions.keys() != {anchor.partition}:
+        return None
+    is_near = transaction.number - anchor.number <= ONE_PHASE_MAX
+    return anchor.partition if is_near and transaction.producer_epoch <= _ONE_PHASE_EPOCH_MAX else None
 
 
 def has_one_phase_behind(producer_epoch: int) -> bool:

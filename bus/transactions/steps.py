@@ -7,7 +7,7 @@ Guards two promises: a request is answered once at most, and only records change
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bus.errors import ErrorCode, Refused
@@ -42,9 +42,9 @@ class CollectVotes:
     """Ask every partition and group whether it has all of the transaction; answer with `Voted`. To be asked again until
     all have answered: if one never does, the time-out of the transaction ends the vote.
 
-    `last_sequences` as in `EndTransaction`. `is_one_phase`: the only partition commits what it votes for, by one version
-    with the rows, unless another coordinator has resolved it before. If something is missing, it refuses the transaction
-    for ever. The time-out does not end this vote."""
+    `last_sequences` as in `EndTransaction`. `is_one_phase`: the only partition commits what it votes for, by one
+    version with the rows, unless another coordinator has resolved it before. If something is missing, it refuses the
+    transaction for ever. The time-out does not end this vote."""
 
     transactional_id: str
     number: int
@@ -137,7 +137,7 @@ class TransactionStep:
     def change(self, **changes: Any) -> None:
         """Record the id with `changes`, as of now. A clock that goes back does not take `update_ms` along."""
         update_ms = max(self.transaction.update_ms, self.now_ms)
-        self.record(logged(replace(self.transaction, update_ms=update_ms, **changes)))
+        self.record(logged(self.transaction, update_ms=update_ms, **changes))
 
     def change_ahead_of_log(self, **changes: Any) -> None:
         """The same of what a coordinator that does not find it in the log finds out again."""

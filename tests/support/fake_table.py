@@ -85,6 +85,8 @@ class FakeStaged:
         self.faults: list[Exception | Scripted | None] = []
         self.drop_faults: dict[StagingKey, Exception] = {}
         self.recalled: dict[StagingKey, Sequence[RecordBatch]] = {}
+        self.held: dict[StagingKey, list[RecordBatch]] = {}  # in memory alone
+        self.holds = True  # there is room for that
         self.finds = 0
         self.now_ms = 0
 
@@ -101,6 +103,20 @@ class FakeStaged:
         if step is Scripted.LOST_REPLY:
             raise StorageFault("the reply was lost")
         return None if found.columns == batch.columns else Refused(ErrorCode.INVALID_RECORD, "other records")
+
+    def hold(self, key: StagingKey, batch: RecordBatch) -> bool:
+        if not self.holds:
+            return False
+        self.held.setdefault(key, []).append(batch)
+        return True
+
+    def save(self, key: StagingKey) -> Refused | None:
+        refused = [self.stage(key, batch) for batch in self.held.get(key, ())]
+        self.held.pop(key, None)
+        return next((each for each in refused if each is not None), None)
+
+    def forget(self, key: StagingKey) -> bool:
+        return self.held.pop(key, None) is not None and key not in self.batches
 
     def find(self, key: StagingKey) -> Staged | None:
         self.finds += 1
@@ -126,9 +142,12 @@ class FakeStaged:
         return batches
 
     def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
-        return self.recalled.get(key)
+        held = self.held.get(key, ())
+        has_all = sum(batch.record_count for batch in held) == last_sequence + 1
+        return held if has_all else self.recalled.get(key)
 
     def drop(self, key: StagingKey) -> None:
+        self.held.pop(key, None)
         if key in self.drop_faults:
             raise self.drop_faults[key]
         self.batches.pop(key, None)

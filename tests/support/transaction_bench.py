@@ -157,8 +157,8 @@ class TransactionBench:
         return self.end(False, **arguments)
 
     def vote(self, last_sequence: int = 4, **fields: Any) -> None:
-        """Every partition of the transaction has all up to `last_sequence`. In one phase it is committed with it, unless
-        the client was acknowledged more. Offsets and versions follow from the number."""
+        """Every partition of the transaction has all up to `last_sequence`. In one phase that commits it, unless the
+        client was acknowledged more. Offsets and versions follow from the number."""
         number, vote = self.known.number, self.known.vote
         partitions = dict.fromkeys(self.known.partitions, last_sequence)
         is_committed = vote is not None and vote.is_one_phase and last_sequence >= max(vote.last_sequences.values())
@@ -179,7 +179,7 @@ class TransactionBench:
     def commit_one(self, **fields: Any) -> ProducerIdentity:
         """A transaction of orders-0 that is committed, in one phase if it may be. The identity that its rows have."""
         rows = self.known.identity
-        assert self.add(ORDERS) == Added()
+        assert isinstance(self.add(ORDERS), Added)
         self.commit(last_sequences={ORDERS.name: 4})
         self.vote(**fields)
         if self.known.state.is_decided:

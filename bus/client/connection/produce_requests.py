@@ -101,7 +101,11 @@ def encode_request(
 ) -> bytes:
     """`shares`: what `encode_share` made, of one partition each."""
     head = pb.ProduceRequest(
-        correlation_id=correlation_id, acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id or ""
+        correlation_id=correlation_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        transactional_id=transactional_id or "",
+        names_last_sequences=transactional_id is not None,  # see `TransactionEnd`
     )
     return b"".join([head.SerializeToString(), *chain.from_iterable(shares)])
 

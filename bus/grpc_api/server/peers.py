@@ -18,10 +18,10 @@ from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_o
 from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.transaction_messages import (
     STEP_METHODS,
+    added_of,
     encode_addition,
     encode_step,
     encode_traces,
-    refusal_of,
     step_answer_of,
     traces_of,
 )
@@ -38,6 +38,7 @@ from bus.runtime.transaction_calls import (
     Traces,
     TransactionAddition,
 )
+from bus.transactions.requests import Added
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
@@ -223,14 +224,14 @@ class GrpcPeers:
 
     async def add_to_transaction(
         self, coordinator: BrokerEndpoint, addition: TransactionAddition, *, timeout_s: float
-    ) -> Refused | None:
+    ) -> Added | Refused:
         request = pb.AddPartitionsToTxnRequest(transactions=[encode_addition(addition)])
         answer = await self._transport.call(coordinator, "AddPartitionsToTxn", request, timeout_s=timeout_s)
         if isinstance(answer, Refused):
             return answer
         if len(answer.transactions) != 1:
             return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected one answer, found {len(answer.transactions)}")
-        return refusal_of(answer.transactions[0])
+        return added_of(answer.transactions[0])
 
     async def step_transaction(
         self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float

@@ -153,6 +153,7 @@ class ProduceHandler:
             Converted(message.partitions, _destination),
             CallPayload(call, self._unpacked_bytes_max),
             message.transactional_id,
+            message.names_last_sequences,
         )
 
     async def _answer(self, in_flight: ProduceInFlight) -> pb.ProduceResponse:

@@ -8,7 +8,7 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
-from bus.transactions.requests import AddOffsets, AddPartitions
+from bus.transactions.requests import Added, AddOffsets, AddPartitions
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionPartition
 
 STEP_METHODS = {
@@ -40,6 +40,16 @@ def additions_of(message: pb.TransactionAdditions) -> list[TransactionAddition]:
     if message.partitions or not found:
         found.append(AddPartitions(*who, tuple(map(_partition_of, message.partitions))))
     return found
+
+
+def encode_added(answer: Added | Refused) -> pb.TransactionAdded:
+    if isinstance(answer, Refused):
+        return with_error(pb.TransactionAdded(), answer)
+    return pb.TransactionAdded(may_be_one_phase=answer.may_be_one_phase)
+
+
+def added_of(message: pb.TransactionAdded) -> Added | Refused:
+    return refusal_of(message) or Added(may_be_one_phase=message.may_be_one_phase)
 
 
 def encode_step(request: StepRequest) -> pb.TransactionStepRequest:

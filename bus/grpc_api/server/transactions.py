@@ -13,6 +13,7 @@ from bus.grpc_api.server.group_calls import (
 )
 from bus.grpc_api.server.transaction_messages import (
     additions_of,
+    encode_added,
     encode_step_answer,
     encode_traces,
     step_of,
@@ -152,10 +153,7 @@ class TransactionHandler:
     async def add(self, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
         response = pb.AddPartitionsToTxnResponse()
         for additions in request.transactions:
-            refused = await self._api.add(additions_of(additions))
-            added = response.transactions.add()
-            if refused is not None:
-                with_error(added, refused)
+            response.transactions.append(encode_added(await self._api.add(additions_of(additions))))
         return response
 
     async def step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:

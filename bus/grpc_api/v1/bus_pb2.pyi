@@ -339,18 +339,20 @@ class RecordList(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions", "transactional_id")
+    __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions", "transactional_id", "names_last_sequences")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMES_LAST_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     acks: int
     timeout_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionProduceData]
     transactional_id: str
-    def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ..., transactional_id: _Optional[str] = ...) -> None: ...
+    names_last_sequences: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ..., transactional_id: _Optional[str] = ..., names_last_sequences: _Optional[bool] = ...) -> None: ...
 
 class PartitionProduceData(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms", "producer_id", "producer_epoch", "base_sequence", "codec", "uncompressed_bytes")
@@ -2445,12 +2447,14 @@ class AddPartitionsToTxnResponse(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionAdded, _Mapping]]] = ...) -> None: ...
 
 class TransactionAdded(_message.Message):
-    __slots__ = ("error_code", "error_message")
+    __slots__ = ("error_code", "error_message", "may_be_one_phase")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_ONE_PHASE_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+    may_be_one_phase: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., may_be_one_phase: _Optional[bool] = ...) -> None: ...
 
 class TransactionStepRequest(_message.Message):
     __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups")

@@ -23,6 +23,7 @@ from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers
+from bus.transactions.requests import Added
 
 _RETRY_S = 0.05
 _MAY_PASS = frozenset(
@@ -78,19 +79,19 @@ class CoordinatorLink:
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, number.message)
         return number
 
-    async def add(self, addition: TransactionAddition) -> Refused | None:
-        """None once the coordinator has it in its log. REQUEST_TIMED_OUT if no coordinator has answered in time."""
+    async def add(self, addition: TransactionAddition) -> Added | Refused:
+        """REQUEST_TIMED_OUT if no coordinator has answered in time."""
         unknown = self.partition_of(addition.transactional_id)
         if isinstance(unknown, Refused):
             return unknown
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         while True:
-            refused = await self._add_once(addition, deadline_s - loop.time())
-            if refused is None or refused.code not in _MAY_PASS:
-                return refused
+            added = await self._add_once(addition, deadline_s - loop.time())
+            if isinstance(added, Added) or added.code not in _MAY_PASS:
+                return added
             if self._is_closed or loop.time() + _RETRY_S >= deadline_s:
-                return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {refused.message}")
+                return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {added.message}")
             await asyncio.sleep(_RETRY_S)
 
     async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
@@ -103,14 +104,15 @@ class CoordinatorLink:
             return await self._coordinator.find_needed(coordinator_partition, traces)
         return await self._peers.find_needed(coordinator, coordinator_partition, traces, timeout_s=self._timeout_s)
 
-    async def _add_once(self, addition: TransactionAddition, timeout_s: float) -> Refused | None:
+    async def _add_once(self, addition: TransactionAddition, timeout_s: float) -> Added | Refused:
         coordinator = self._coordinator.find_known(addition.transactional_id)
         if isinstance(coordinator, Refused):
             return coordinator
         if coordinator.broker_id != self._own.broker_id:
             return await self._peers.add_to_transaction(coordinator, addition, timeout_s=timeout_s)
         answer = await self._coordinator.add(addition)
-        return answer if isinstance(answer, Refused) else None
+        assert isinstance(answer, (Added, Refused)), f"expected an addition, found {answer}"
+        return answer
 
 
 def new_transactions(

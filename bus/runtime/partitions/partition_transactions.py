@@ -4,9 +4,14 @@ committed.
 Theory of operation. The batches of a transaction are staged one after another, of several transactions beside each
 other: each is a file that is durable before its answer. With its first batch here the coordinator is asked to add the
 partition, and only then is the file written: what the coordinator refuses must not lie there when the transaction with
-that epoch begins. Memory knows what is staged and nothing depends on
-it: what it does not know, the folder of the transaction tells, so a leader that takes over goes on, and a vote that
-memory cannot give is counted there. A commit hands the rows to the writer, in whose place they become one version.
+that epoch begins. Memory knows what is staged, and what it does not know, the folder of the transaction tells: a leader
+that takes over goes on, and a vote that memory cannot give is counted there. A commit hands the rows to the writer, in
+whose place they become one version.
+
+Batches are kept in memory alone, and answered, while their commit is likely to be that version and nothing else: the
+coordinator says so (one phase), the producer will name the last sequence that it was answered for, and the transaction
+is young. They are saved before a vote, once the transaction is older, and when the partition is closed. A leader that
+loses them lacks rows that the producer names, so the transaction is aborted.
 
 Staging needs no fence. A deposed leader may stage after its successor has looked: the file is durable, and whoever
 votes or applies looks again. What comes behind the sequence that the decision has pinned is never applied; it stays as
@@ -39,13 +44,18 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_writer import PartitionWriter, is_applied
 from bus.runtime.tasks import TaskScope
+from bus.transactions.requests import Added
 
 _log = logging.getLogger(__name__)
 
 # Of transactions that have ended memory keeps so many, to refuse their late batches without asking the coordinator.
 _ENDED_MAX = 1_000
 
-AddPartition = Callable[[], Awaitable[Refused | None]]
+# A transaction that is no older may have its batches in memory alone.
+_YOUNG_MS = 2_000
+_SAVE_RETRY_S = 1.0
+
+AddPartition = Callable[[], Awaitable[Added | Refused]]
 VoteResult = int | Refused
 
 
@@ -71,6 +81,7 @@ class _Waiting:
     batch: RecordBatch
     transactional_id: str
     add: AddPartition
+    may_be_in_memory: bool
     answer: asyncio.Future[AppendResult]
     on_settled: Callable[[AppendResult], None] | None
 
@@ -84,10 +95,14 @@ class _Waiting:
 @dataclass(slots=True)
 class _Open:
     """A transaction with batches here. `staged` None: it is not known what is staged. `transactional_id`: whose it is,
-    and the coordinator has said that this partition is in it, so that it ends here too; None: it has not yet."""
+    and the coordinator has said that this partition is in it, so that it ends here too; None: it has not yet.
+    `is_unsaved`: all of its batches are in memory, and some are nowhere else."""
 
+    begin_ms: float
     staged: StagedState | None = None
     transactional_id: str | None = None
+    may_be_one_phase: bool = False
+    is_unsaved: bool = False
     is_voted_on: bool = False
     waiting: deque[_Waiting] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
@@ -131,6 +146,7 @@ class PartitionTransactions:
         # They have ended here; what is staged of them is to be deleted.
         self._applied: list[tuple[StagingKey, _Open | None]] = []
         self._dropping: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ staging
 
@@ -141,13 +157,16 @@ class PartitionTransactions:
         transactional_id: str,
         add: AddPartition,
         *,
+        may_be_in_memory: bool = False,
         current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Behind the batches of the same transaction that came before. The batch is durable, and the partition in the
         transaction, when it is answered; it has no offsets yet. `add` asks the coordinator whether this is the open
-        transaction of `transactional_id`. The future never fails."""
-        waiting = _Waiting(batch, transactional_id, add, asyncio.get_running_loop().create_future(), on_settled)
+        transaction of `transactional_id`. `may_be_in_memory`: the batch need not be durable, for the producer will name
+        the last sequence that it was answered for. The future never fails."""
+        answer = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(batch, transactional_id, add, may_be_in_memory, answer, on_settled)
         refusal = (
             self._writer.stopped
             or check_leader_epoch(self._writer.state, current_leader_epoch)
@@ -157,12 +176,75 @@ class PartitionTransactions:
         if refusal is not None:
             waiting.settle(refusal)
             return waiting.answer
-        transaction = self._open.setdefault(key, _Open())
+        transaction = self._open.get(key)
+        if transaction is None:
+            transaction = self._open[key] = _Open(self._clock.monotonic_ms())
+        if self._stage_at_once(key, transaction, waiting):
+            return waiting.answer
         transaction.waiting.append(waiting)
         self._waiting_bytes += batch.size_bytes
         if transaction.task is None:
             transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
         return waiting.answer
+
+    def _stage_at_once(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> bool:
+        """In memory, behind others that are there; False: the coordinator or the disk has to be asked."""
+        if not transaction.is_unsaved or transaction.task is not None:
+            return False
+        if transaction.transactional_id != waiting.transactional_id:
+            return False
+        is_next = isinstance(self._decide(transaction, waiting.batch), StageBatch)
+        if not is_next or not self._hold(key, transaction, waiting):
+            return False
+        waiting.settle(self._staged())
+        return True
+
+    def _hold(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> bool:
+        """Keep the batch, which is the next one, in memory alone, if it may be there and there is room."""
+        is_first = transaction.staged is None or transaction.staged.last_sequence == NOTHING_STAGED
+        if not (is_first or transaction.is_unsaved) or transaction.is_voted_on or not self._is_young(transaction):
+            return False
+        if not (waiting.may_be_in_memory and transaction.may_be_one_phase):
+            return False
+        if self._writer.stopped is not None or not self._table.staged.hold(key, waiting.batch):
+            return False
+        _follow(transaction, waiting.batch)
+        transaction.is_unsaved = True
+        if self._saving is None:
+            self._saving = self._tasks.start(self._save_old(), f"{self._name}/save")
+        return True
+
+    def _is_young(self, transaction: _Open) -> bool:
+        return self._clock.monotonic_ms() - transaction.begin_ms < _YOUNG_MS
+
+    async def _save_old(self) -> None:
+        """Transactions that take longer outlive this leader. Ends when nothing is in memory alone."""
+        try:
+            while unsaved := [(key, each) for key, each in self._open.items() if each.is_unsaved]:
+                oldest_ms = min(each.begin_ms for _, each in unsaved)
+                due_s = (oldest_ms + _YOUNG_MS - self._clock.monotonic_ms()) / 1000
+                await asyncio.wait([self._stopping], timeout=max(due_s, 0.001))
+                if self._stopping.done():
+                    return
+                old = [(key, each) for key, each in unsaved if each.is_unsaved and not self._is_young(each)]
+                refused = [await self._save(key, each) for key, each in old]
+                for reason in filter(None, refused):
+                    _log.warning("%s", reason.message)
+                    await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
+        finally:
+            self._saving = None
+
+    async def _save(self, key: StagingKey, transaction: _Open) -> Refused | None:
+        """Make durable what is in memory alone."""
+        transaction.is_unsaved = False
+        refused: Refused | None = self._refuse("staging was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            refused = await self._calls.commit(functools.partial(self._table.staged.save, key))
+        except StorageFault as fault:
+            refused = self._refuse(f"a transaction cannot be staged: {fault}")
+        finally:
+            transaction.is_unsaved |= refused is not None
+        return refused
 
     def _refuse_ended(self, key: StagingKey) -> Refused | None:
         ended = self._ended.get(key.producer_id, -1)
@@ -215,8 +297,10 @@ class PartitionTransactions:
         if isinstance(decision, Refused):
             return Refused(decision.code, f"{self._name}: {decision.message}")
         refusal = await self._add(transaction, waiting) or self._refuse_ended(key)
-        if refusal is None and isinstance(decision, StageBatch):
+        if refusal is None and isinstance(decision, StageBatch) and not self._hold(key, transaction, waiting):
             refusal = self._refuse_voted_on(transaction, key)
+            if refusal is None and transaction.is_unsaved:
+                refusal = await self._save(key, transaction)
             refusal = refusal or await self._calls.commit(
                 functools.partial(self._table.staged.stage, key, waiting.batch)
             )
@@ -237,12 +321,14 @@ class PartitionTransactions:
         """Ask the coordinator, unless it has said so of this id. A partition that stops does not wait for it."""
         if transaction.transactional_id == waiting.transactional_id:
             return None
-        refusal = await self._wait_until_added(self._tasks.start(_await(waiting.add), f"{self._name}/add"))
-        if refusal is None:
-            transaction.transactional_id = waiting.transactional_id
-        return refusal
+        added = await self._wait_until_added(self._tasks.start(_await(waiting.add), f"{self._name}/add"))
+        if not isinstance(added, Added):
+            return added
+        transaction.transactional_id = waiting.transactional_id
+        transaction.may_be_one_phase = added.may_be_one_phase
+        return None
 
-    async def _wait_until_added(self, adding: asyncio.Task[Refused | None]) -> Refused | None:
+    async def _wait_until_added(self, adding: asyncio.Task[Added | Refused]) -> Added | Refused | None:
         either: list[asyncio.Future[Any]] = [adding, self._stopping]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if adding.done():
@@ -272,10 +358,19 @@ class PartitionTransactions:
         producer cannot tell."""
         if self._writer.stopped is not None:
             return self._writer.stopped
+        known = await self._end_staging(key)
+        refused = await self._save(key, known) if known is not None and known.is_unsaved else None
+        return refused or await self._count(key, last_sequence, known)
+
+    async def _end_staging(self, key: StagingKey) -> _Open | None:
+        """Nothing more of the transaction is staged, and nothing is being staged."""
         known = self._open.get(key)
         if known is not None:
             known.is_voted_on = True
             await self._wait_until_staged(known)
+        return known
+
+    async def _count(self, key: StagingKey, last_sequence: int, known: _Open | None) -> VoteResult:
         if known is not None and known.staged is not None and known.staged.last_sequence == last_sequence >= 0:
             return last_sequence
         try:
@@ -299,7 +394,7 @@ class PartitionTransactions:
             return self._writer.stopped
         found, written = last_sequence, TransactionWritten(self._writer.state.version, -1)
         if not is_applied(self._table, applied):
-            voted = await self.vote(key, last_sequence)
+            voted = await self._count(key, last_sequence, await self._end_staging(key))
             if isinstance(voted, Refused):
                 return voted
             decided: ApplyResult | Committed = self._refuse("nothing is known of it")
@@ -454,7 +549,10 @@ class PartitionTransactions:
 
     def _drop_later(self, key: StagingKey) -> None:
         """Of a transaction that is applied. Those of one version come at once, and share a thread."""
-        self._applied.append((key, self._end(key)))
+        known = self._end(key)
+        if (known is None or known.task is None) and self._table.staged.forget(key):
+            return
+        self._applied.append((key, known))
         if self._dropping is None:
             self._dropping = self._tasks.start(self._drop_applied(), f"{self._name}/staged")
 
@@ -496,8 +594,12 @@ class PartitionTransactions:
     # ------------------------------------------------------------------ what is known
 
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
-        """All that lies beside the table. Raises `StorageFault`."""
-        return await self._calls.housekeep(self._table.staged.list)
+        """All that lies beside the table, or is in memory alone. Raises `StorageFault`."""
+        found = dict(await self._calls.housekeep(self._table.staged.list))
+        for key, known in self._open.items():
+            if known.is_unsaved and known.staged is not None:
+                found[key] = Staged(known.staged.last_sequence, known.staged.size_bytes, self._clock.now_ms())
+        return list(found.items())
 
     async def find_old_proofs(self, *, updated_before_ms: int) -> Mapping[str, int] | Refused:
         """See `TransactionIndex.old_transactions`."""
@@ -514,9 +616,19 @@ class PartitionTransactions:
             self._stopping.set_result(None)
 
     async def join(self) -> None:
-        """After `stop`: batches that wait are refused as they come up. Returns when none is being staged."""
+        """After `stop`: batches that wait are refused as they come up. Returns when none is being staged. What is in
+        memory alone is saved for the next leader."""
         while tasks := [known.task for known in self._open.values() if known.task is not None]:
             await asyncio.wait(tasks)
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        stopped = self._writer.stopped
+        if stopped is None or stopped.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return  # the table is gone, or cannot be written to
+        for key, known in [each for each in self._open.items() if each[1].is_unsaved]:
+            refused = await self._save(key, known)
+            if refused is not None:
+                _log.warning("%s: a transaction that is open has to be aborted: %s", self._name, refused.message)
 
     async def _find(self, key: StagingKey) -> Staged | None:
         return await self._calls.read(functools.partial(self._table.staged.find, key))
@@ -525,7 +637,7 @@ class PartitionTransactions:
         return Refused(code, f"{self._name}: {reason}")
 
 
-async def _await(call: AddPartition) -> Refused | None:
+async def _await(call: AddPartition) -> Added | Refused:
     return await call()
 
 

@@ -12,6 +12,7 @@ from bus.model import RecordBatch
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import Listing
 from tests.support.stores import NOW_MS
 from tests.support.transactions import KEY, staged_batch
 
@@ -134,3 +135,77 @@ def test_what_is_dropped_leaves_memory_and_what_comes_twice_counts_once() -> Non
     staged.stage(KEY, numbers(0, 4))
     staged.drop(KEY)
     assert cache.size_bytes == 0
+
+
+# ---------------------------------------------------------------------- in no file
+
+
+def test_what_is_held_is_recalled_and_in_no_file_until_it_is_saved() -> None:
+    store = CountingStore()
+    staged = leader(store, StagedCache())
+    for first, last in ((0, 2), (3, 3)):
+        assert staged.hold(KEY, numbers(first, last))
+    recalled = staged.recall(KEY, 3)
+    assert recalled is not None
+    assert values_of(recalled) == [b"0", b"1", b"2", b"3"]
+    assert staged.find(KEY) is None
+    assert list(staged.list()) == []
+    for _ in range(2):
+        assert staged.save(KEY) is None
+    assert list(leader(store, None).read(KEY, 3)) == list(staged.read(KEY, 3)) == list(recalled)
+    assert not staged.forget(KEY)
+    staged.drop(KEY)
+    assert staged.find(KEY) is None
+
+
+def test_what_is_held_is_forgotten_without_a_file_being_touched() -> None:
+    class ClosedStore(MemoryStore):
+        def list(self, folder: str, **_: object) -> Listing:  # type: ignore[override]
+            raise StorageFault("nothing is to be listed")
+
+    cache = StagedCache()
+    staged = leader(ClosedStore(), cache)
+    assert staged.hold(KEY, numbers(0, 2))
+    assert staged.forget(KEY)
+    assert not staged.forget(KEY)
+    assert staged.hold(KEY, numbers(0, 2))
+    staged.drop(KEY)
+    assert cache.size_bytes == 0
+    assert staged.recall(KEY, 2) is None
+
+
+def test_what_is_held_stays_and_has_half_of_the_room() -> None:
+    one = 1024 + numbers(0, 0).size_bytes
+    cache = StagedCache(4 * one)
+    staged = leader(MemoryStore(), cache)
+    other = replace(KEY, producer_epoch=4)
+    assert [staged.hold(KEY, numbers(sequence, sequence)) for sequence in range(3)] == [True, True, False]
+    for sequence in range(4):
+        staged.stage(other, staged_batch(sequence, b"a", key=other))
+    assert staged.recall(KEY, 1) is not None
+    assert cache.size_bytes <= 4 * one
+    assert staged.recall(other, 3) is None
+    assert staged.save(KEY) is None
+    assert staged.hold(other, staged_batch(0, b"a", key=other)), "what is saved makes room"
+
+
+def test_files_that_another_leader_staged_count_where_what_is_held_is_saved() -> None:
+    store = CountingStore()
+    leader(store, None).stage(KEY, numbers(0, 2))
+    staged = leader(store, StagedCache())
+    staged.hold(KEY, numbers(0, 2, NOW_MS + 5))
+    staged.hold(KEY, numbers(3, 4, NOW_MS + 5))
+    assert staged.save(KEY) is None
+    assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS, NOW_MS + 5]
+
+
+def test_what_is_held_and_cannot_be_saved_stays() -> None:
+    class FullStore(MemoryStore):
+        def create(self, key: str, data: object, **_: object) -> None:  # type: ignore[override]
+            raise StorageFault("no room")
+
+    staged = leader(FullStore(), StagedCache())
+    staged.hold(KEY, numbers(0, 2))
+    with pytest.raises(StorageFault, match="no room"):
+        staged.save(KEY)
+    assert staged.recall(KEY, 2) is not None

@@ -82,7 +82,7 @@ class ShardBench:
         return await self.shard.submit(command)
 
     async def begin(self, epoch: int) -> None:
-        assert await self.ask(AddPartitions(ID, 7, epoch, (ORDERS,))) == Added()
+        assert isinstance(await self.ask(AddPartitions(ID, 7, epoch, (ORDERS,))), Added)
 
     async def commit(self, epoch: int, *, allows_one_phase: bool = False) -> TransactionEnded:
         ending = self.shard.submit(EndTransaction(ID, 7, epoch, True, {ORDERS.name: 4}, allows_one_phase))

@@ -9,6 +9,7 @@ from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.transaction_calls import Traces
+from bus.transactions.requests import Added
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
 from tests.support.partition_bench import Bench, run, staged_of
@@ -92,9 +93,9 @@ def test_what_is_under_way_here_is_not_even_asked_about() -> None:
     async def scenario(bench: Bench) -> None:
         coordinators, gate = Coordinators(), asyncio.Event()
 
-        async def add() -> Refused | None:
+        async def add() -> Added:
             await gate.wait()
-            return None
+            return Added()
 
         lay(bench, OLD)
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 1))
@@ -111,8 +112,8 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
     """A coordinator that was given up, or that died before its log had the partition, tells nobody of the end."""
 
     async def scenario(bench: Bench) -> None:
-        async def add() -> Refused | None:
-            return None
+        async def add() -> Added:
+            return Added()
 
         transactions, coordinators = bench.partition.transactions, Coordinators()
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
@@ -129,8 +130,8 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
 
 def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
     async def scenario(bench: Bench) -> None:
-        async def add() -> Refused | None:
-            return None
+        async def add() -> Added:
+            return Added()
 
         async def find_needed(number: int, traces: Traces) -> Traces | Refused:
             batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))

@@ -9,9 +9,10 @@ from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.model import ProducerStamp
 from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
-from bus.runtime.partitions import partition_queue
+from bus.runtime.partitions import partition_queue, partition_transactions
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_transactions import Decided, ResolvedTransactions
+from bus.transactions.requests import Added
 from tests.support.fake_table import Scripted, records, wait_until
 from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run, staged_of
 
@@ -24,16 +25,17 @@ STAGED = Appended(-1, -1, -1, 0)
 class Coordinator:
     """Adds every partition, unless `refused`. Holds the calls back while `gate` is not set."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_be_one_phase: bool = False) -> None:
         self.calls = 0
+        self.added = Added(may_be_one_phase)
         self.refused: Refused | None = None
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def add(self) -> Refused | None:
+    async def add(self) -> Added | Refused:
         self.calls += 1
         await self.gate.wait()
-        return self.refused
+        return self.refused or self.added
 
 
 def stage(
@@ -43,9 +45,18 @@ def stage(
     count: int = 1,
     key: StagingKey = KEY,
     transactional_id: str = "payments",
+    may_be_in_memory: bool = False,
 ) -> asyncio.Future[AppendResult]:
     batch = records(count, producer=ProducerStamp(key.producer_id, key.producer_epoch, base_sequence))
-    return bench.partition.transactions.stage(batch, key, transactional_id, coordinator.add)
+    return bench.partition.transactions.stage(
+        batch, key, transactional_id, coordinator.add, may_be_in_memory=may_be_in_memory
+    )
+
+
+def hold(
+    bench: Bench, coordinator: Coordinator, base_sequence: int, count: int = 1, key: StagingKey = KEY
+) -> asyncio.Future[AppendResult]:
+    return stage(bench, coordinator, base_sequence, count, key, may_be_in_memory=True)
 
 
 def rows(bench: Bench) -> list[tuple[int, int, int]]:
@@ -678,5 +689,93 @@ def test_what_is_open_is_known_with_what_is_staged() -> None:
         await stage(bench, Coordinator(), 0, 2)
         assert staged_of(transactions) == {KEY: StagedState(1, 100)}
         assert [key for key, _ in await transactions.list_staged()] == [KEY]
+
+    run(scenario)
+
+
+# ---------------------------------------------------------------------- in memory alone
+
+
+def test_batches_of_a_young_transaction_are_committed_from_memory() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        assert await hold(bench, coordinator, 0, 2) == STAGED
+        second = hold(bench, coordinator, 2)
+        assert second.done(), "neither the coordinator nor the disk is asked"
+        assert second.result() == STAGED
+        listed = await bench.partition.transactions.list_staged()
+        assert [(key, each.last_sequence) for key, each in listed] == [(KEY, 2)]
+        assert await bench.partition.transactions.commit(KEY, APPLIED, 2) == Decided(2, TransactionWritten(1, 0))
+        assert (staged.batches, staged.held, coordinator.calls) == ({}, {}, 1)
+        assert [row[2] for row in rows(bench)] == [0, 1, 2]
+        assert code(await hold(bench, coordinator, 3)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("why", ["two phases", "producer does not say", "no room", "not the first"])
+def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer(why: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=why != "two phases"), bench.table.staged
+        staged.holds = why != "no room"
+        if why == "not the first":
+            first = records(1, producer=ProducerStamp(7, 3, 0))
+            assert staged.stage(KEY, first) is None
+            assert await hold(bench, coordinator, 1) == STAGED
+        else:
+            assert await stage(bench, coordinator, 0, may_be_in_memory=why != "producer does not say") == STAGED
+        assert KEY in staged.batches
+        assert not staged.held
+
+    run(scenario)
+
+
+def test_vote_makes_durable_what_is_in_memory_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0, 2)
+        staged.faults.append(StorageFull("no room"))
+        assert code(await bench.partition.transactions.vote(KEY, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+        staged.held[KEY] = [records(2, producer=ProducerStamp(7, 3, 0))]
+        assert await bench.partition.transactions.vote(KEY, 1) == 1
+        assert list(staged.batches[KEY]) == [(0, 1)]
+        assert code(await hold(bench, coordinator, 2)) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+    run(scenario)
+
+
+def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0)
+        assert staged.held
+        await wait_until(lambda: KEY in staged.batches)
+        assert await hold(bench, coordinator, 1) == STAGED
+        assert list(staged.batches[KEY]) == [(0, 0), (1, 1)]
+        assert not staged.held
+
+    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is_deleted: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0, 2)
+        moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now")
+        await bench.partition.close(DELETED if is_deleted else moved)
+        assert (KEY in staged.batches) is not is_deleted
+
+    run(scenario)
+
+
+def test_abort_drops_what_is_in_memory_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0, 2)
+        assert await bench.partition.transactions.drop(KEY) is None
+        assert not staged.held
+        assert await bench.partition.transactions.commit(KEY, APPLIED, 1) == Decided(-1, None)
 
     run(scenario)
