@@ -110,7 +110,7 @@ def _describe_bus_error(error: BusError) -> str:
         return f"{message}; those that exist: bus topics list"
     if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return f"{message}; those that exist: bus groups list"
-    if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+    if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND and "those that exist" not in message:
         return f"{message}; those that exist: bus transactions list"
     return message
 

@@ -95,6 +95,7 @@ def test_the_command_reads_at_a_transaction(broker: Any, tmp_path: Path) -> None
     unknown = CliRunner().invoke(cli, arguments)
     assert unknown.exit_code == 1
     assert "TRANSACTIONAL_ID_NOT_FOUND: expected a transactional id of" in unknown.stderr
+    assert unknown.stderr.count("those that exist") == 1
 
 
 def test_commits_that_only_their_partition_proves_have_a_cut(
