@@ -208,6 +208,7 @@ class Producer:
         except BaseException:
             await self._end_transaction(self._blocking._abort_after_failure)
             raise
+        self._blocking._check_block_is_open()
         try:
             await self.commit_transaction()
         except BusError:

@@ -317,11 +317,16 @@ class Producer:
         except BaseException:
             self._abort_after_failure()
             raise
+        self._check_block_is_open()
         try:
             self.commit_transaction()
         except BusError:
             self._abort_after_failure()
             raise
+
+    def _check_block_is_open(self) -> None:
+        with self._lock:
+            self._manager.check_block_is_open()
 
     def _abort_after_failure(self, timeout: float | None = None) -> None:
         """If it can be aborted: what failed is told, and not this."""

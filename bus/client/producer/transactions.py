@@ -166,6 +166,16 @@ class TransactionManager:
         self._raise_error()
         self._require(_S.IN_TRANSACTION, f"{call}() in an open transaction")
 
+    def check_block_is_open(self) -> None:
+        """Asked at the end of a `with producer.transaction()` block that no error has left."""
+        if self.state is _S.READY:
+            raise BusError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{self.transactional_id}: expected an open transaction at the end of its `with` block, found one that "
+                "was committed or aborted inside the block: leave commit_transaction() to the block, and to abort, "
+                "leave the block with an exception",
+            )
+
     def begin_offsets(self, group_id: str) -> int:
         """The number of this commit of offsets, among those of the group in the transaction."""
         self._raise_error()

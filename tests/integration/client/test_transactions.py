@@ -144,6 +144,23 @@ def test_block_that_fails_leaves_nothing_and_its_futures_tell(address: str, topi
     assert values_of(address, topic) == [b"there"]
 
 
+def test_block_whose_transaction_ended_inside_it_says_so(address: str, topic: str) -> None:
+    with transactional(address, topic) as producer:
+        producer.init_transactions()
+
+        def end_inside(end: Callable[[], object], value: bytes) -> None:
+            with producer.transaction():
+                producer.send(topic, value, partition=0)
+                end()
+
+        for end, value in ((producer.commit_transaction, b"committed"), (producer.abort_transaction, b"aborted")):
+            with pytest.raises(BusError, match="committed or aborted inside the block: leave commit_transaction"):
+                end_inside(end, value)
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    assert values_of(address, topic) == [b"committed", b"next"]
+
+
 def test_record_that_is_refused_lets_the_transaction_only_be_aborted(address: str, topic: str) -> None:
     with Admin(address) as admin:
         admin.create_topics([NewTopic(f"{topic}-small", 1, configs={"max.message.bytes": "1000"})])
@@ -329,6 +346,8 @@ def test_asyncio_program_commits_and_aborts_all_that_it_has_sent(address: str, t
             await asyncio.wait([future])
             with pytest.raises(LookupError):
                 await fail(producer)
+            with pytest.raises(BusError, match="committed or aborted inside the block"):
+                await abort_inside(producer)
             await producer.begin_transaction()
             await producer.send_offsets_to_transaction({TopicPartition(topic, 1): 3}, GroupMetadata(topic))
             assert await producer.commit_transaction() == {}
@@ -337,6 +356,10 @@ def test_asyncio_program_commits_and_aborts_all_that_it_has_sent(address: str, t
         async with producer.transaction():
             await producer.send(topic, b"never", partition=0)
             raise LookupError
+
+    async def abort_inside(producer: bus.aio.Producer) -> None:
+        async with producer.transaction():
+            await producer.abort_transaction()
 
     asyncio.run(scenario())
     assert values_of(address, topic) == [b"%d" % number for number in range(100)]
