@@ -178,6 +178,8 @@ def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConf
             continue
         if setting in _CHECKED:
             continue
+        if setting == "transaction_timeout_ms" and not is_transactional:
+            raise OptionError(f"{name}: expected bus.transactional=true with it, found no transaction")
         settings[setting] = _typed(name, text, setting)
     try:
         return parse_config(ProducerConfig, {**settings, **_profile(texts)})

@@ -148,7 +148,7 @@ def test_transaction_of_a_batch_has_rows_as_they_come_and_a_time_out() -> None:
         (True, {"bus.transactional": "yes"}, "bus.transactional: expected true or false"),
         (True, {"bus.transactional": "true", "bus.order": "key"}, "bus.order: expected none with bus.transactional"),
         (False, {"bus.transactional": "true"}, "bus.transactional: expected bus.txnAppId and bus.txnVersion"),
-        (True, {"kafka.transaction.timeout.ms": "90000"}, "expected a transactional_id beside it"),
+        (True, {"kafka.transaction.timeout.ms": "90000"}, "timeout.ms: expected bus.transactional=true with it"),
         (True, {"bus.transactional": "true", "kafka.transactional.id": "a"}, "kafka.transactional.id: a task is"),
     ],
 )
