@@ -147,5 +147,7 @@ def _check_transactions(settings: ProcessingSettings, given: Mapping[str, Any]) 
         )
     own = sorted({"transactional_id", "name"} & settings.producer_configs.keys())
     if own:
-        raise conflict(f"producer_configs: expected transactional_id as the identity, found {own[0]} too")
+        raise conflict(
+            f"producer_configs: expected no {own[0]}, found one: the argument transactional_id identifies the producer"
+        )
     parse_config(ProducerConfig, {**settings.producer_configs, "transactional_id": settings.transactional_id})

@@ -28,7 +28,7 @@ from bus.processing import parse_settings
         ({"transactional_id": " "}, "transactional_id: expected None, or a text that is not blank"),
         ({"transactional_id": "a", "producer_configs": [1]}, "producer_configs: expected settings of a producer"),
         ({"transactional_id": "a", "producer_configs": {"acks": 1}}, "expected acks='all'"),
-        ({"transactional_id": "a", "producer_configs": {"name": "b"}}, "expected transactional_id as the identity"),
+        ({"transactional_id": "a", "producer_configs": {"name": "b"}}, "expected no name, found one: the argument"),
         ({"transactional_id": "a", "ack": "manual"}, "expected an ack without acknowledgements beside it"),
         ({"ack": "count", "ack_time_ms": 5}, "ack_time_ms: expected ack to be one of time, count_time"),
     ],
