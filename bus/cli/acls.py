@@ -104,7 +104,11 @@ def _rule_options(command: CommandT) -> CommandT:
     for option in (
         click.option("--idempotent", is_flag=True, help="Also IdempotentWrite on the cluster."),
         click.option("--consumer", is_flag=True, help="Read and Describe on topics, Read on groups."),
-        click.option("--producer", is_flag=True, help="Write, Describe, Create on topics; Write on transactional ids."),
+        click.option(
+            "--producer",
+            is_flag=True,
+            help="Write, Describe, Create on topics; Write, Describe on transactional ids.",
+        ),
         click.option(
             "--operation",
             "operations",

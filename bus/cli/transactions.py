@@ -210,7 +210,7 @@ def _producer_row(name: TopicPartition, one: ProducerState) -> tuple[Any, ...]:
     type=click.IntRange(0),
     default=15,
     metavar="MINUTES",
-    help="Nothing that came later; the brokers' transaction.max.timeout.ms.",
+    help="Only what is older than this; give the brokers' transaction.max.timeout.ms.",
 )
 @listing_format_option()
 @address_option()
@@ -283,8 +283,8 @@ def abort(
 def fence(ids: tuple[str, ...], is_sure: bool, form: str | None, address: str) -> None:
     """Shut out the producers with these transactional ids, and abort what they have open. Asks first on a terminal.
 
-    A producer that lives gets PRODUCER_FENCED and can only be closed; its next instance takes the id over. What is
-    printed is the lowest identity that is not refused.
+    A producer that lives gets PRODUCER_FENCED and can only be closed; its next instance takes the id over. Prints
+    the producer id and epoch of each id: calls with an earlier epoch are refused.
     """
     confirm(f"fence {', '.join(ids)}?", is_sure=is_sure, otherwise="nothing was fenced")
     with open_admin(address) as admin:
