@@ -137,12 +137,12 @@ def _check_listeners(config: BrokerConfig) -> None:
         raise ConfigError(f"{alone[0]}: expected listeners beside it, found none")
     serving = config.serving_listeners
     config.inter_broker_listener  # noqa: B018  raises
-    check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
     check_guarded(
         serving,
         certified=[one for one in serving if config.needs_client_certificate(one)],
         is_insecure_allowed=config.allow_insecure_listeners,
     )
+    check_reachable(serving, is_short_form=not config.listeners, has_advertised=bool(config.advertise))
     config.key_files  # noqa: B018  raises
     _check_tls_use(config)
     check_logins(config)

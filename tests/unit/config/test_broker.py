@@ -206,8 +206,10 @@ def test_override_of_an_unknown_key_is_refused() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9094", "[::]:9094"])
 def test_serving_on_all_interfaces_needs_an_address_for_clients(listen: str) -> None:
-    with pytest.raises(ConfigError, match="expected advertise to name an address that clients can connect to"):
+    with pytest.raises(ConfigError, match="can be reached from other machines without authentication"):
         load_broker_config(None, {"listen": listen})
+    with pytest.raises(ConfigError, match="expected advertise to name an address that clients can connect to"):
+        load_broker_config(None, {"listen": listen, "allow.insecure.listeners": "true"})
     with pytest.raises(ConfigError, match="advertise is"):
         load_broker_config(None, {"advertise": listen})
     meant = {"listen": listen, "advertise": "bus.example:9094", "allow.insecure.listeners": "true"}
