@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from bus.key_material import WatchedKeyMaterial
 
 _PROBE_TIMEOUT_S = 1.0
-_NOT_TRUSTED = "this client does not trust the authority that signed the broker's certificate: set ssl_ca_location"
+_NOT_TRUSTED = (
+    "this client does not trust the authority that signed the broker's certificate: set ssl_ca_location to the file of "
+    "that authority"
+)
 # What gRPC's details have in them, and what it means.
 _REASONS = (
     ("certificate has expired", "the broker's certificate has expired"),
