@@ -161,7 +161,8 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
         case grpc.StatusCode.UNAUTHENTICATED if SESSION_EXPIRED in details:
             return SessionExpired(ErrorCode.NETWORK_EXCEPTION, f"{what} at {address}: {details}")
         case grpc.StatusCode.UNAUTHENTICATED if details.startswith(ErrorCode.UNSUPPORTED_SASL_MECHANISM.name):
-            return BusError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{what} at {address}: {details}")
+            reason = details.removeprefix(f"{ErrorCode.UNSUPPORTED_SASL_MECHANISM.name}: ")
+            return BusError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{what} at {address}: {reason}")
         case grpc.StatusCode.UNAUTHENTICATED:
             return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{what} at {address}: {details}")
         case grpc.StatusCode.CANCELLED:
