@@ -22,6 +22,13 @@ from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
+# What is left to do when the time of a call is up.
+_WAYS_ON: Mapping[Call, str] = {
+    Call.INITIALIZE: "; call init_transactions() again",
+    Call.COMMIT: "; the outcome is open until commit_transaction(), called again, answers",
+    Call.ABORT: "; the outcome is open until abort_transaction(), called again, answers",
+}
+
 
 class TransactionCalls:
     def __init__(self, cluster: Cluster, config: ProducerConfig, engine: Engine) -> None:
@@ -78,7 +85,8 @@ class TransactionCalls:
             final = BusError(ErrorCode.TRANSACTION_ABORTABLE, error.message) if is_gone else error
             if self._engine.on_transaction_failed(call, final) is not Verdict.RETRY:
                 raise self._with_way_on(final) from error
-            raise self._give_up(call, f"had no final answer in time (max.block.ms): {error}") from error
+            way_on = _WAYS_ON.get(call, "")
+            raise self._give_up(call, f"had no final answer in time (max.block.ms){way_on}: {error}") from error
         except BaseException:
             self._give_up(call, "was interrupted")
             raise

@@ -70,8 +70,8 @@ class Call(Enum):
     INITIALIZE = "InitProducerId"
     PRODUCE = "Produce"
     COMMIT_OFFSETS = "TxnOffsetCommit"
-    COMMIT = "EndTxn, to commit"
-    ABORT = "EndTxn, to abort"
+    COMMIT = "EndTxn (commit)"
+    ABORT = "EndTxn (abort)"
 
 
 class Verdict(Enum):

@@ -145,6 +145,13 @@ def test_commit_without_an_answer_is_open_and_asks_the_same_when_it_comes_again(
     assert bench.manager.state is TransactionState.READY
 
 
+def test_commit_without_an_answer_says_which_call_tells_the_outcome() -> None:
+    bench = CallsBench(EndTxn=[BusError(ErrorCode.NETWORK_EXCEPTION, "the connection broke")] * 10)
+    bench.send()
+    with pytest.raises(BusError, match=r"open until commit_transaction\(\), called again, answers: .*connection broke"):
+        bench.commit()
+
+
 def test_commit_that_the_coordinator_has_aborted_leaves_the_abort() -> None:
     bench = CallsBench(EndTxn=[refused(pb.EndTxnResponse, ErrorCode.TRANSACTION_ABORTABLE), ended(4)])
     bench.send()
