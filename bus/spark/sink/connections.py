@@ -52,7 +52,9 @@ def check_topic(options: SinkOptions, *, must_answer: bool) -> None:
     try:
         _cluster(options).refresh([options.topic])
     except BusError as error:
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise OptionError(f"topic: {error.message}; make it with: bus topics create {options.topic}") from None
+        if not error.retriable:
             raise OptionError(f"topic: {error.message}") from None
         if must_answer:
             raise OptionError(f"bus.bootstrap.servers: {error.message}") from None
