@@ -120,8 +120,8 @@ def _rule_options(command: CommandT) -> CommandT:
         ),
         click.option("--deny-host", "deny_hosts", multiple=True, metavar="IP", help="Of --deny-principal."),
         click.option("--allow-host", "allow_hosts", multiple=True, metavar="IP", help="Of --allow-principal."),
-        click.option("--deny-principal", "deny", multiple=True, metavar="USER:NAME", help="Who may not; repeatable."),
-        click.option("--allow-principal", "allow", multiple=True, metavar="USER:NAME", help="Who may; repeatable."),
+        click.option("--deny-principal", "deny", multiple=True, metavar="User:NAME", help="Who may not; repeatable."),
+        click.option("--allow-principal", "allow", multiple=True, metavar="User:NAME", help="Who may; repeatable."),
     ):
         command = option(command)
     return command
@@ -210,7 +210,7 @@ def remove(resource_pattern_type: str, force: bool, address: str, **options: Any
     bus acls list --principal User:alice --format json
     """,
 )
-@click.option("--principal", "principals", multiple=True, metavar="USER:NAME", help="Only theirs; repeatable.")
+@click.option("--principal", "principals", multiple=True, metavar="User:NAME", help="Only theirs; repeatable.")
 @_resource_options([one.value for one in PatternMatch], PatternMatch.LITERAL.value)
 @listing_format_option()
 @address_option()
