@@ -72,16 +72,21 @@ def of_one_request(
 
 async def _only_one(requests: AsyncIterator[Any], name: str, seconds_max: float | None) -> Any:
     """`Unreadable` if there is none, if it does not arrive in time, or if the caller's login ends before it does."""
+    login = stream_login.get()
     try:
         async with time_limit(seconds_max):
-            request = await anext(requests)
+            if login is None:
+                return await anext(requests)
+            async with contextlib.aclosing(_until_end(requests, login)) as until_end:
+                request = await anext(until_end)
+    except UnreadableRequest:
+        return _LOGGED_OUT
     except StopAsyncIteration:
         return Unreadable(grpc.StatusCode.INVALID_ARGUMENT, f"expected a {name}, found the end of the call")
     except asyncio.TimeoutError:
         message = f"expected a whole {name} within {seconds_max:.0f} s"
         return Unreadable(grpc.StatusCode.DEADLINE_EXCEEDED, message)
-    login = stream_login.get()
-    return request if login is None or not login.is_ended else _LOGGED_OUT
+    return _LOGGED_OUT if login.is_ended else request
 
 
 async def guard(
@@ -217,7 +222,7 @@ def until_logout() -> Iterator[None]:
         forget()
 
 
-async def _until_end(messages: AsyncIterator[RequestT], login: StreamLogin) -> AsyncIterator[RequestT]:
+async def _until_end(messages: AsyncIterator[RequestT], login: StreamLogin) -> AsyncGenerator[RequestT, None]:
     """Raises `UnreadableRequest` in the place of the next message once the login has ended, also while it waits for
     one. A request that comes in at that very moment was not read, and its sender gets no answer; a handler that works
     on its next answer is cancelled, as when its caller goes away."""

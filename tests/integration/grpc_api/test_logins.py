@@ -360,6 +360,23 @@ def test_who_has_not_logged_in_is_refused_before_anything_of_the_request_is_read
         requests.put(None)
 
 
+def test_calls_whose_requests_never_come_end_with_the_login(broker: Broker, channel: grpc.Channel) -> None:
+    """A user that was deleted would keep the broker's memory, and the connection, for as long as it likes."""
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    metadata = shown(log_in(channel))
+    with grpc.insecure_channel(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as plain:
+        calls = [
+            channel.stream_stream(f"/bus.v1.Bus/{name}")(iter(requests.get, None), metadata=metadata, timeout=30)
+            for name in ("ListViews", "ProduceOnce", "MaintainLog")
+        ]
+        assert may_call(channel, metadata)
+        delete_alice(bus_pb2_grpc.BusStub(plain))
+        for call in calls:
+            assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert call.details() == SESSION_EXPIRED
+            requests.put(None)
+
+
 def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:
     reports: list[LoginReport] = []
     broker.logins.reports.append(reports.append)

@@ -223,20 +223,39 @@ def test_a_request_that_was_begun_and_does_not_come_is_given_up() -> None:
 
 
 def test_a_request_that_comes_after_its_callers_login_has_ended_is_refused() -> None:
-    login = SimpleNamespace(is_ended=False)
+    login = Login()
 
     async def late() -> AsyncIterator[Any]:
         login.is_ended = True
         yield pb.ListViewsRequest()
 
     async def play() -> None:
-        stream_login.set(login)  # type: ignore[arg-type]
+        stream_login.set(login)
         refused = await read_only_one(late())
         assert refused.status is grpc.StatusCode.UNAUTHENTICATED
         login.is_ended = False
         assert await read_only_one(one_request()) == pb.ListViewsRequest()
+        assert not login.watchers
 
     async def one_request() -> AsyncIterator[Any]:
         yield pb.ListViewsRequest()
 
     asyncio.run(play())
+
+
+def test_a_request_that_never_comes_is_waited_for_no_longer_than_its_callers_login() -> None:
+    login = Login()
+
+    async def never() -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    async def play() -> None:
+        stream_login.set(login)
+        asyncio.get_running_loop().call_later(60, login.end)
+        refused = await read_only_one(never())
+        assert refused.status is grpc.StatusCode.UNAUTHENTICATED
+        assert asyncio.get_running_loop().time() == pytest.approx(60)
+        assert not login.watchers
+
+    run_virtually(play())
