@@ -39,9 +39,10 @@ class AuditTrail:
         if self._denials.add((event.principal, event.operation, event.resource_type), event.resource, event):
             self.add(event)
 
-    def add(self, event: AuditEvent) -> None:
-        """A row of its own. Failed logins and denials may be any number; they take no room that is kept for changes."""
-        is_change = event.kind is AuditKind.CHANGE
+    def add(self, event: AuditEvent, *, is_refused: bool = False) -> None:
+        """A row of its own. Failed logins, denials and changes of which nothing was done (`is_refused`) may be any
+        number; they take no room that is kept for changes."""
+        is_change = event.kind is AuditKind.CHANGE and not is_refused
         if len(self._rows) >= (ROWS_MAX + GRANTS_MAX + CHANGES_MAX if is_change else ROWS_MAX):
             self._lost += 1
         else:

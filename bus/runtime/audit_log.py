@@ -59,10 +59,10 @@ class AuditLog:
         if self.is_enabled:
             self._writer = self._tasks.start(self._write(), "audit")
 
-    def add(self, event: AuditEvent) -> None:
-        """A login, a change: a row of its own."""
+    def add(self, event: AuditEvent, *, is_refused: bool = False) -> None:
+        """A login, a change: a row of its own. `is_refused`: a change of which nothing was done."""
         if self.is_enabled:
-            self._trail.add(event)
+            self._trail.add(event, is_refused=is_refused)
 
     def add_denial(self, event: AuditEvent) -> None:
         """A row of its own, but for those that repeat, which are counted."""

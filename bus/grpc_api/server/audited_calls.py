@@ -32,6 +32,15 @@ Handle = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Of a thing that was to be changed. `error`: why it was not, or may not be; empty: it was."""
+
+    name: str
+    error: str = ""
+    is_refused: bool = False  # nothing was done
+
+
+@dataclass(frozen=True, slots=True)
 class _Change:
     operation: str
     resource_type: str
@@ -107,6 +116,15 @@ _TOLD = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )
+)
+# What tells that a change may be done.
+_MAY_BE_DONE = frozenset(
+    (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
     )
 )
 _NO_ANSWER = "the call ended without an answer: it may be done"
@@ -220,36 +238,36 @@ class AuditedServicer:
         method: str,
         request: Any,
         context: grpc.aio.ServicerContext,
-        outcomes: Callable[[], Iterable[tuple[str, str]]],
+        outcomes: Callable[[], Iterable[_Outcome]],
     ) -> None:
-        """`outcomes`: what was to be changed, and why it was not, if so."""
         if isinstance(request, Unreadable) or getattr(request, "validate_only", False):
             return
         try:
             change, caller, now_ms = CHANGES[method], caller_of(context, self._listener), self._audit.now_ms()
-            for name, error in outcomes():
+            for outcome in outcomes():
                 event = change_event(
                     caller,
                     now_ms,
                     call=method,
                     operation=change.operation,
                     resource_type=change.resource_type,
-                    resource=name,
-                    error=error,
+                    resource=outcome.name,
+                    error=outcome.error,
                 )
-                self._audit.add(event)
+                self._audit.add(event, is_refused=outcome.is_refused)
         except Exception as error:  # what was changed is changed: its answer has to go out
             _log.error("the audit has no row of a call %s", method, exc_info=error)
 
 
-def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[tuple[str, str]]:
+def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[_Outcome]:
     for name, answer in change.items(request, response):
-        if getattr(answer, "error_code", 0) not in _TOLD:
-            yield name, _error(answer)
+        code = getattr(answer, "error_code", 0)
+        if code not in _TOLD:
+            yield _Outcome(name, _error(answer), is_refused=code != 0 and code not in _MAY_BE_DONE)
 
 
-def _unanswered(change: _Change, request: Any, error: str) -> Iterator[tuple[str, str]]:
-    return ((name, error) for name in change.asked(request))
+def _unanswered(change: _Change, request: Any, error: str) -> Iterator[_Outcome]:
+    return (_Outcome(name, error) for name in change.asked(request))
 
 
 def _error(answer: Any) -> str:

@@ -155,3 +155,17 @@ def test_denials_and_grants_crowd_out_no_change() -> None:
         trail.add(change)
     rows = trail.take(10**6, MINUTE + 3)
     assert len(rows) == t.ROWS_MAX + t.GRANTS_MAX + t.CHANGES_MAX
+
+
+def test_changes_that_are_refused_crowd_out_none_that_was_made() -> None:
+    """A caller may have any number refused, to hide what it does meanwhile."""
+    trail = t.AuditTrail()
+    refused = AuditEvent(1, AuditKind.CHANGE, "User:a", operation="Delete", error="GROUP_ID_NOT_FOUND: there is none")
+    made = AuditEvent(2, AuditKind.CHANGE, "User:a", operation="Delete", resource="orders")
+    for _ in range(t.ROWS_MAX + t.GRANTS_MAX + t.CHANGES_MAX):
+        trail.add(refused, is_refused=True)
+    for _ in range(t.CHANGES_MAX):
+        trail.add(made)
+    assert trail.take(10**6, 3) == [refused] * t.ROWS_MAX + [made] * t.CHANGES_MAX
+    (gap,) = trail.take(9, 4)
+    assert (gap.kind, gap.count) == (AuditKind.GAP, t.GRANTS_MAX + t.CHANGES_MAX)

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from bus.auditing.events import AuditEvent
+from bus.errors import ErrorCode
 from bus.grpc_api.server.audited_calls import CHANGES, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -81,7 +82,12 @@ class Servicer:
 class Audit:
     def __init__(self) -> None:
         self.events: list[AuditEvent] = []
-        self.add = self.events.append
+        self.refused: list[str] = []  # the resources of changes of which nothing was done
+
+    def add(self, event: AuditEvent, *, is_refused: bool = False) -> None:
+        self.events.append(event)
+        if is_refused:
+            self.refused.append(event.resource)
 
     def now_ms(self) -> int:
         return 1
@@ -109,6 +115,24 @@ def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
     assert [event.resource for event in events] == names
     assert {(event.call, event.error, event.listener) for event in events} == {(method, NO_ANSWER, "L")}
     assert SECRET.decode() not in repr(events)
+
+
+class AnsweringServicer:
+    """It changes what it can."""
+
+    async def DeleteGroups(self, request: Any, context: Any) -> pb.DeleteGroupsResponse:
+        codes = {"done": 0, "missing": ErrorCode.GROUP_ID_NOT_FOUND, "maybe": ErrorCode.KAFKA_STORAGE_ERROR}
+        return pb.DeleteGroupsResponse(
+            groups=[pb.DeletedGroup(group_id=name, error_code=int(codes[name])) for name in request.group_ids]
+        )
+
+
+def test_what_was_refused_is_told_apart_from_what_is_done_and_what_may_be() -> None:
+    audit: Any = Audit()
+    request = pb.DeleteGroupsRequest(group_ids=["done", "missing", "maybe"])
+    asyncio.run(AuditedServicer(AnsweringServicer(), audit, "L").DeleteGroups(request, QuietContext()))
+    assert [event.resource for event in audit.events] == ["done", "missing", "maybe"]
+    assert audit.refused == ["missing"]
 
 
 class EndedContext(QuietContext):
