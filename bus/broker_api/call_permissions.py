@@ -110,7 +110,8 @@ CALL_RULES: Mapping[str, CallRule] = {
     "TxnOffsetCommit": CallRule(request=(WRITE_TRANSACTIONAL_ID, READ_GROUP), items=(READ_TOPIC,)),
     "EndTxn": CallRule(request=(WRITE_TRANSACTIONAL_ID,)),
     "ListTransactions": CallRule(shown=(DESCRIBE_TRANSACTIONAL_ID,)),
-    "DescribeTransactions": CallRule(items=(DESCRIBE_TRANSACTIONAL_ID,), shown=(DESCRIBE_TOPIC,)),
+    # Of a transaction its topics and its groups.
+    "DescribeTransactions": CallRule(items=(DESCRIBE_TRANSACTIONAL_ID,), shown=(DESCRIBE_TOPIC, DESCRIBE_GROUP)),
     "DescribeProducers": CallRule(items=(READ_TOPIC,)),
     "AbortTransaction": _ALTERS_CLUSTER,
     "FenceProducers": CallRule(items=(WRITE_TRANSACTIONAL_ID,)),

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from bus.authorization.acls import CLUSTER_NAME, AclResourceType
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.call_permissions import CALL_RULES, CallRule
+from bus.broker_api.call_permissions import CALL_RULES, CallRule, Need
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.acl_messages import encode_operation
@@ -139,10 +139,12 @@ class CallAuthorization:
             return form.refuse_whole(request, refused)
         response = await self._answer_items(form, rule, handle, request, access)
         if form.shown is not None:
-            await self._filter(form.shown, rule, response, access)
+            await self._filter(form.shown, rule.shown[0], response, access)
         elif method == "DescribeTransactions":
+            of_topics, of_groups = rule.shown
             for described in response.transactions:
-                await self._filter(Shown("topics", _topic), rule, described, access)
+                await self._filter(Shown("topics", _topic), of_topics, described, access)
+                await self._filter(Shown("group_ids", str), of_groups, described, access)
         return response
 
     async def _check_request(self, method: str, form: Form, request: Any, access: Access) -> Refused | None:
@@ -208,8 +210,7 @@ class CallAuthorization:
                 merged += [next(answered) for _ in range(counts[place])]
         return _with_items(response, form.answered, merged)
 
-    async def _filter(self, shown: Shown, rule: CallRule, response: Any, access: Access) -> None:
-        (need,) = rule.shown
+    async def _filter(self, shown: Shown, need: Need, response: Any, access: Access) -> None:
         field = getattr(response, shown.answered)
         items = list(field)
         visible = await access.visible(need, map(shown.name, items))
@@ -226,7 +227,7 @@ class CallAuthorization:
         rule = CALL_RULES["Metadata"]
         if not request.topics:
             response: pb.MetadataResponse = await handle(request)
-            await self._filter(Shown("topics", _name), rule, response, access)
+            await self._filter(Shown("topics", _name), rule.shown[0], response, access)
             return response
         names = list(dict.fromkeys(request.topics))
         refused = dict(await access.refusals(rule.items[0], names))
@@ -267,7 +268,7 @@ class CallAuthorization:
             if answer.error_code:
                 continue
             if group.all_partitions:
-                await self._filter(Shown("offsets", _topic), rule, answer, access)
+                await self._filter(Shown("offsets", _topic), rule.shown[0], answer, access)
                 continue
             for item in group.topics:
                 if item.topic in refused:

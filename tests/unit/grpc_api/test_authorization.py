@@ -163,6 +163,24 @@ def test_topics_of_several_partitions_are_refused_partition_by_partition() -> No
     assert places == [("a", 0, 29), ("a", 1, 29), ("mine", 2, 0), ("mine", 3, 0), ("b", 4, 29)]
 
 
+def test_a_transaction_shows_the_topics_and_groups_that_may_be_described() -> None:
+    request = pb.DescribeTransactionsRequest(transactional_ids=["t"])
+    described = pb.DescribedTransaction(
+        transactional_id="t",
+        topics=[pb.TopicPartitions(topic=one, partitions=[0]) for one in ("a", "mine")],
+        group_ids=["g", "mine"],
+    )
+    acls = [
+        allow(AclOperation.DESCRIBE, "t", AclResourceType.TRANSACTIONAL_ID),
+        allow(AclOperation.READ, "mine"),
+        allow(AclOperation.READ, "mine", AclResourceType.GROUP),
+    ]
+    response = pb.DescribeTransactionsResponse(transactions=[described])
+    found, _ = answer(authorization(*acls), "DescribeTransactions", request, response)
+    (one,) = found.transactions
+    assert ([topic.topic for topic in one.topics], list(one.group_ids)) == (["mine"], ["mine"])
+
+
 def test_an_answer_that_is_an_error_as_a_whole_stays_what_it_is() -> None:
     request = pb.OffsetDeleteRequest(
         group_id="g", topics=[pb.TopicPartitions(topic=one, partitions=[0]) for one in ("a", "mine")]
