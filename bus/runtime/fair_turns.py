@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable
 
 
@@ -17,7 +17,8 @@ class FairTurns:
 
     def __init__(self, turns_max: int) -> None:
         self._free = turns_max
-        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+        # By client, in the order in which it came; no line is empty.
+        self._waiting: OrderedDict[Hashable, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
 
     @contextlib.asynccontextmanager
     async def turn(self, client: Hashable) -> AsyncIterator[None]:
@@ -33,7 +34,7 @@ class FairTurns:
 
     async def _wait(self, client: Hashable) -> None:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(called)
+        self._waiting.setdefault(client, OrderedDict())[called] = None
         self._call_next()
         try:
             await called
@@ -41,12 +42,21 @@ class FairTurns:
             if called.done() and not called.cancelled():
                 self._free += 1
                 self._call_next()
+            else:
+                self._forget(client, called)
             raise
+
+    def _forget(self, client: Hashable, called: asyncio.Future[None]) -> None:
+        """It has gone away before it was called. A line that is long may have passed over it already."""
+        line = self._waiting.get(client, OrderedDict())
+        line.pop(called, None)
+        if not line:
+            self._waiting.pop(client, None)
 
     def _call_next(self) -> None:
         while self._free and self._waiting:
             client, line = next(iter(self._waiting.items()))
-            called = line.popleft()
+            called, _ = line.popitem(last=False)
             if line:
                 self._waiting.move_to_end(client)
             else:
