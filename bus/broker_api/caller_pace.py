@@ -1,17 +1,21 @@
 """How fast one caller is read and answered: what it uses is charged to its quotas, and what it owes holds it.
 
 What is promised about this is in `client_quotas`, which keeps the meters. One `CallerPace` is for one stream or one
-call; all of a caller share its debts. Where there are no quotas, it costs a look whether there are any.
+call; all of a caller share its debts. Of those that wait for the same debts one looks whether they are paid, so that
+what waits costs nothing. Where there are no quotas, it costs a look whether there are any.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Hashable
 
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.client_quotas.usage import Allowance
+from bus.runtime.time_limits import time_limit
 
 # A call waits for at most this share of the time to its deadline: its work takes time as well.
 _DEADLINE_SHARE = 0.5
@@ -64,22 +68,45 @@ class CallerPace:
 
     async def wait(self, time_left_s: float | None = None) -> None:
         """Until the caller may be read, or answered, again; for half of `time_left_s` at most."""
-        if self._is_free:
+        if self._is_free or self._held_s() <= 0:
             return
-        until_s = float("inf") if time_left_s is None else _now_s() + time_left_s * _DEADLINE_SHARE
-        while not self._quotas.is_stopping and (seconds := min(self._held_s(), until_s - _now_s())) > 0:
-            await self._quotas.pause(min(seconds, _LOOK_SECONDS))
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with time_limit(_share_of(time_left_s)):
+                await self._wait_until_free(lambda seconds: None)
 
     async def wait_or_refuse(self, time_left_s: float | None) -> None:
         """Before the work of a call of one answer. Raises `OverQuota` as soon as the caller would not wait for it,
         `BrokerStopping` if the broker stops first."""
+        if self._is_free or self._held_s() <= 0:
+            return
         deadline_s = float("inf") if time_left_s is None else _now_s() + time_left_s
-        while (seconds := self._held_s()) > 0:
+
+        def check(seconds: float) -> None:
             if seconds > (deadline_s - _now_s()) * _DEADLINE_SHARE:
                 raise OverQuota(self._describe(seconds))
-            if self._quotas.is_stopping:
-                raise BrokerStopping("the broker is stopping")
-            await self._quotas.pause(min(seconds, _LOOK_SECONDS))
+
+        try:
+            async with time_limit(_share_of(time_left_s)):
+                await self._wait_until_free(check)
+        except asyncio.TimeoutError:
+            raise OverQuota(self._describe(self._held_s())) from None
+        if self._held_s() > 0:
+            raise BrokerStopping("the broker is stopping")
+
+    async def _wait_until_free(self, check: Callable[[float], None]) -> None:
+        """Or until the broker stops. `check` gets the seconds that are left, and may raise."""
+        while not self._quotas.is_stopping and (seconds := self._held_s()) > 0:
+            check(seconds)
+            debts = self._debts()
+            if self._owed_s(_now_s()) <= 0:
+                await self._quotas.pause(min(seconds, _LOOK_SECONDS))
+                continue
+            async with self._quotas.turn(debts, self.caller.connection):
+                while not self._quotas.is_stopping and (seconds := self._owed_s(_now_s())) > 0:
+                    check(seconds)
+                    if self._debts() != debts:  # the quotas have changed
+                        break
+                    await self._quotas.pause(min(seconds, _LOOK_SECONDS))
 
     @property
     def _is_free(self) -> bool:
@@ -90,7 +117,14 @@ class CallerPace:
         if self._is_free:
             return 0.0
         now_s = _now_s()
-        return max(0.0, self._until_s - now_s, *(self._debt_s(name, now_s) for name in self._names))
+        return max(0.0, self._until_s - now_s, self._owed_s(now_s))
+
+    def _owed_s(self, now_s: float) -> float:
+        return max(self._debt_s(name, now_s) for name in self._names)
+
+    def _debts(self) -> Hashable:
+        """Whose they are: the same for all that are held by the same ones."""
+        return tuple(found and (found.name, found.entity) for found in map(self._find, self._names))
 
     def _debt_s(self, name: str, now_s: float) -> float:
         allowance = self._find(name)
@@ -111,6 +145,10 @@ class CallerPace:
     def _describe(self, seconds: float) -> str:
         names = " or ".join(self._names)
         return f"expected a caller within its quota ({names}), found one that is over it; retry in {seconds:.1f} s"
+
+
+def _share_of(time_left_s: float | None) -> float | None:
+    return None if time_left_s is None else max(0.0, time_left_s * _DEADLINE_SHARE)
 
 
 def _ms(seconds: float) -> int:

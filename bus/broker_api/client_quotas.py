@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from bus.broker_api.requests import Caller, current_caller
 from bus.client_quotas.entities import QuotaEntity, find_quota
@@ -27,6 +28,7 @@ from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, by_name
 from bus.client_quotas.usage import Allowance, QuotaMeters
 from bus.errors import ErrorCode, Refused
 from bus.runtime.cluster import Cluster
+from bus.runtime.fair_turns import FairTurns
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.time_limits import time_limit
 
@@ -53,6 +55,7 @@ class ClientQuotas:
         self._cluster = cluster
         self._stopping = stopping
         self._meters = QuotaMeters(Windows(config.quota_window_num, config.quota_window_size_seconds))
+        self._turns: WeakValueDictionary[Hashable, FairTurns] = WeakValueDictionary()  # by what is waited for
         self._quotas: object = None  # of which `_by_name` was made
         self._by_name: Mapping[str, Mapping[QuotaEntity, float]] = {}
 
@@ -120,6 +123,14 @@ class ClientQuotas:
         with self._stopping.waking(wake), contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(seconds):
                 await wake.wait()
+
+    def turn(self, debts: Hashable, connection: Hashable) -> contextlib.AbstractAsyncContextManager[None]:
+        """Of those who wait for the same debts one at a time has it; connections take turns. What it charges before it
+        waits for anything else is known to the next one."""
+        turns = self._turns.get(debts)
+        if turns is None:
+            turns = self._turns[debts] = FairTurns(1)
+        return turns.turn(connection)
 
     def find(self, name: str, caller: Caller) -> Allowance | None:
         """The quota of this name that holds for the caller; it stays so until `current` is another object."""

@@ -68,6 +68,45 @@ def test_of_those_who_wait_for_one_debt_each_waits_for_what_the_others_use() -> 
     run_virtually(play())
 
 
+def test_of_many_that_wait_for_one_debt_few_look_at_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a caller with thousands of calls keeps the event loop busy for as long as its quota holds it."""
+
+    async def play() -> None:
+        bench, looks, done = Bench(request_rate=1), 0, []
+        debt_s = bench.quotas.debt_s
+
+        def count(*arguments: Any) -> float:
+            nonlocal looks
+            looks += 1
+            return debt_s(*arguments)
+
+        bench.pace().note_request(20)
+        monkeypatch.setattr(bench.quotas, "debt_s", count)
+
+        async def call(number: int, time_left_s: float | None) -> None:
+            pace = bench.pace(number % 3)
+            await pace.wait_or_refuse(time_left_s)
+            pace.note_request()
+            done.append(number)
+
+        calls = [asyncio.ensure_future(call(number, (None, 3_600)[number % 2])) for number in range(500)]
+        await asyncio.sleep(0)
+        began, looks = looks, 0
+        await asyncio.sleep(60)
+        assert len(done) > 40
+        assert looks < 10 * len(done)
+        assert began < 10 * len(calls)
+        late = bench.pace(0)  # as many others are before it
+        with pytest.raises(OverQuota):
+            await late.wait_or_refuse(10)
+        for one in calls:
+            one.cancel()
+        await asyncio.wait(calls)
+        await bench.pace().wait()  # nothing is left that holds the turn
+
+    run_virtually(play())
+
+
 def test_call_is_refused_at_once_if_half_of_its_time_does_not_suffice() -> None:
     async def play() -> None:
         bench = Bench(producer_byte_rate=100)
@@ -97,14 +136,15 @@ def test_who_waits_heeds_a_quota_that_has_changed() -> None:
     run_virtually(play())
 
 
-def test_call_that_waits_ends_when_the_broker_stops() -> None:
+def test_calls_that_wait_end_when_the_broker_stops() -> None:
     async def play() -> None:
         bench = Bench(producer_byte_rate=1)
         bench.pace().note_produced(100_000)
-        waiting = asyncio.ensure_future(bench.pace().wait_or_refuse(None))
+        waiting = [asyncio.ensure_future(bench.pace(one).wait_or_refuse(None)) for one in range(3)]
         await asyncio.sleep(1)
         bench.stopping.begin()
-        with pytest.raises(BrokerStopping):
-            await waiting
+        for one in waiting:
+            with pytest.raises(BrokerStopping):
+                await one
 
     run_virtually(play())
