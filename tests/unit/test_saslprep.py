@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.saslprep import prepared
+from bus.saslprep import CHARACTERS_MAX, prepared
 from bus.scram import SCRAM_SHA_256, salt_password
+from bus.users.users import NAME_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,15 @@ def test_what_cannot_be_prepared_is_taken_as_it_is(text: str) -> None:
 def test_a_password_is_the_same_in_both_forms_of_its_letters() -> None:
     composed, decomposed = (salt_password(SCRAM_SHA_256, one, b"salt", 4096) for one in ("caf\u00e9", "cafe\u0301"))
     assert composed == decomposed != salt_password(SCRAM_SHA_256, "cafe", b"salt", 4096)
+
+
+def test_a_text_that_is_longer_than_any_password_is_taken_as_it_is() -> None:
+    """Of callers that are not logged in: marks in the wrong order take quadratic time."""
+    accented = "e\u0301"
+    assert prepared(accented * (CHARACTERS_MAX // 2)) == "é" * (CHARACTERS_MAX // 2)
+    for text in (accented * (CHARACTERS_MAX // 2 + 1), "\u0316\u0301" * 3_000, "\ufdfa" * 4_000):
+        assert prepared(text) == text
+
+
+def test_each_name_that_a_user_can_have_is_prepared() -> None:
+    assert NAME_BYTES_MAX <= CHARACTERS_MAX
