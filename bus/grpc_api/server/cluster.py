@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from bus.broker_api.cluster import ClusterApi
+from bus.broker_api.cluster import ClusterApi, ControllerWatch
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable, current_caller
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
@@ -50,6 +50,7 @@ class Forwarding:
         self._handlers = handlers
         self._listener = listener
         self._timeout_s = timeout_ms / 1000
+        self._watch = ControllerWatch(lambda: api.controller)
 
     async def handle(self, method: str, request: Message, caller: Caller) -> Any:
         """What the handler answers here or, if this broker is not the controller, what the controller answers.
@@ -85,14 +86,21 @@ class Forwarding:
                     return _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
                 if answer.code is not ErrorCode.NOT_CONTROLLER:
                     raise Unavailable(f"{method}: the controller did not answer: {answer.message}")
-            await asyncio.sleep(_RETRY_S)
+            if controller is None:
+                wake = asyncio.Event()
+                with self._watch.waking(wake, None):
+                    await wake.wait()
+            else:
+                await asyncio.sleep(_RETRY_S)
 
     async def _forward(self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest) -> pb.EnvelopeResponse | Refused:
         """One that hangs is not waited for any longer than until there is another controller."""
         asked = asyncio.ensure_future(self._peers.forward(controller, envelope, timeout_s=self._timeout_s))
+        wake = asyncio.Event()
+        asked.add_done_callback(lambda _: wake.set())
         try:
-            while self._api.controller == controller and not asked.done():
-                await asyncio.wait([asked], timeout=_RETRY_S)
+            with self._watch.waking(wake, controller):
+                await wake.wait()
             await asyncio.wait([asked], timeout=_LAST_ANSWER_S)
             if asked.done():
                 return asked.result()

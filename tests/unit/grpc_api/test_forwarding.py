@@ -24,14 +24,20 @@ class Cluster:
     `answers_after_s`; it is another one after `is_former_after_s`."""
 
     def __init__(self, *, answers_after_s: float, is_former_after_s: float) -> None:
-        self.controller = FORMER
+        self._known: BrokerEndpoint | None = FORMER
+        self.looks = 0
         self.endpoint = SELF
         self.is_cancelled = False
         self._answers_after_s = answers_after_s
         asyncio.get_running_loop().call_later(is_former_after_s, self._elect)
 
+    @property
+    def controller(self) -> BrokerEndpoint | None:
+        self.looks += 1
+        return self._known
+
     def _elect(self) -> None:
-        self.controller = PRESENT
+        self._known = PRESENT
 
     async def wait_until_applied(self, metadata_offset: int) -> None:
         assert metadata_offset == ANSWER.metadata_offset
@@ -49,12 +55,15 @@ class Cluster:
             raise
         return ANSWER
 
-    async def create_topics(self) -> float:
+    def forwarding(self) -> Forwarding:
         async def handle(request: Any) -> Any:
             raise NotController("broker 2 is not the controller")
 
         api: Any = self
-        forwarding = Forwarding(api, api, {"CreateTopics": handle}, listener="PLAINTEXT", timeout_ms=30_000)
+        return Forwarding(api, api, {"CreateTopics": handle}, listener="PLAINTEXT", timeout_ms=30_000)
+
+    async def create_topics(self, forwarding: Forwarding | None = None) -> float:
+        forwarding = forwarding or self.forwarding()
         began = asyncio.get_running_loop().time()
         assert await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), CALLER) == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began
@@ -82,5 +91,34 @@ def test_controller_that_hangs_is_not_waited_for_once_there_is_another_one() -> 
 def test_answer_of_a_controller_that_hands_over_may_come_a_little_later() -> None:
     async def play() -> None:
         assert await Cluster(answers_after_s=2.5, is_former_after_s=2).create_topics() < 3
+
+    run_virtually(play())
+
+
+def test_thousands_of_calls_that_wait_look_for_another_controller_together() -> None:
+    """While it hangs: else they keep the event loop busy that is to elect another one."""
+
+    async def play() -> None:
+        cluster = Cluster(answers_after_s=20, is_former_after_s=100)
+        forwarding = cluster.forwarding()
+        calls = [asyncio.ensure_future(cluster.create_topics(forwarding)) for _ in range(1_000)]
+        await asyncio.sleep(1)
+        before = cluster.looks
+        await asyncio.sleep(10)
+        assert 0 < cluster.looks - before <= 101
+        await asyncio.gather(*calls)
+        before = cluster.looks
+        await asyncio.sleep(10)
+        assert cluster.looks - before <= 1  # nothing waits
+
+    run_virtually(play())
+
+
+def test_call_is_forwarded_once_a_controller_is_known() -> None:
+    async def play() -> None:
+        cluster = Cluster(answers_after_s=1, is_former_after_s=100)
+        cluster._known = None
+        asyncio.get_running_loop().call_later(5, setattr, cluster, "_known", FORMER)
+        assert 6 <= await cluster.create_topics() < 7
 
     run_virtually(play())
