@@ -287,7 +287,12 @@ class Broker:
             storage = self._given_storage
             if storage is None:
                 holder = RunningBroker(self._config.broker_id, str(address), os.getpid())
-                storage = open_storage(self._config.root, holder=str(holder), broker_id=self._config.broker_id)
+                storage = open_storage(
+                    self._config.root,
+                    holder=str(holder),
+                    broker_id=self._config.broker_id,
+                    staged_cache_bytes=self._config.transaction_staged_cache_bytes,
+                )
             undo.callback(storage.close)
             undo.push_async_callback(self._server.abandon)
             await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))

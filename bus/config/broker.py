@@ -305,6 +305,11 @@ class BrokerConfig:
         "Most bytes of one transaction in one partition, whose commit writes them as one version; larger ones abort.",
         Between(1),
     )
+    transaction_staged_cache_bytes: int = long(
+        134_217_728,
+        "Memory for the batches of open transactions of all partitions; beyond it they are in files only. 0: none.",
+        Between(0),
+    )
     transactional_ids_count_max: int = integer(
         1_000_000, "Transactional ids that the broker coordinates, those included that are not used.", Between(1)
     )

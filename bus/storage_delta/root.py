@@ -40,7 +40,7 @@ from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_c
 from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
 from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
-from bus.storage_delta.staged_cache import StagedCache
+from bus.storage_delta.staged_cache import STAGED_CACHE_BYTES, StagedCache
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import (
@@ -86,14 +86,23 @@ def open_storage(
     holder: str = "a program without a broker",
     broker_id: int | None = None,
     exclusive: bool = True,
+    staged_cache_bytes: int = STAGED_CACHE_BYTES,
 ) -> DeltaStorage:
     """The storage at `root`, a path or a file URL. An absent or empty folder is made a root if `create`.
 
     `broker_id`: for this broker, beside other brokers; a root of an older format is upgraded first. Without it, for a
     program that writes while no broker runs. Raises `RootInUse` with the holders' own words, or `RootNotUsable`.
     `exclusive=False` without a broker id takes no lock: two storages on one root then race for every version.
+    `staged_cache_bytes`: memory for staged batches of transactions.
     """
-    return open_storage_on(_local_store(root), create=create, holder=holder, broker_id=broker_id, exclusive=exclusive)
+    return open_storage_on(
+        _local_store(root),
+        create=create,
+        holder=holder,
+        broker_id=broker_id,
+        exclusive=exclusive,
+        staged_cache_bytes=staged_cache_bytes,
+    )
 
 
 def open_storage_on(
@@ -103,6 +112,7 @@ def open_storage_on(
     holder: str = "a program without a broker",
     broker_id: int | None = None,
     exclusive: bool = True,
+    staged_cache_bytes: int = STAGED_CACHE_BYTES,
     clock: Clock | None = None,
 ) -> DeltaStorage:
     """See `open_storage`. `clock`: the machine's, unless another one is given."""
@@ -125,7 +135,7 @@ def open_storage_on(
         if not isinstance(fault, StorageFault) or isinstance(fault, RootNotUsable | RootInUse | StorageDamaged):
             raise
         raise RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}") from fault
-    return DeltaStorage(store, marker.cluster_id, locks, clock or SystemClock())
+    return DeltaStorage(store, marker.cluster_id, locks, clock or SystemClock(), StagedCache(staged_cache_bytes))
 
 
 def _lock_root(store: ObjectStore, holder: str) -> Lock:
@@ -289,14 +299,16 @@ class _NamedLocks:
 class DeltaStorage:
     """Implements `bus.ports.Storage`."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, locks: Sequence[Lock], clock: Clock) -> None:
+    def __init__(
+        self, store: ObjectStore, cluster_id: str, locks: Sequence[Lock], clock: Clock, staged_cache: StagedCache
+    ) -> None:
         self._store = store
         self._clock = clock
         self._cluster_id = cluster_id
         self._locks = locks
         self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
         self._cache = ReadCache()
-        self._staged_cache = StagedCache()
+        self._staged_cache = staged_cache
         # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
         # does not wait for it.
         self._folders = _NamedLocks()

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 
 from bus.model import RecordBatch
 
-_BYTES_MAX = 64 << 20
-# Of that, what may be in no file: one part of so many.
-_UNSAVED_SHARE = 2
+STAGED_CACHE_BYTES = 128 << 20  # where a program has no configuration that says so
 # What a batch costs beside its buffers: the objects around them.
 _BATCH_OVERHEAD_BYTES = 1024
 
@@ -40,7 +38,7 @@ class StagedCache:
     """Of all partitions. `name` is that of a transaction in one of them, and of no other: nor of one in a partition of
     the same name that is created later. Safe for threads."""
 
-    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = STAGED_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._unsaved: dict[str, _Held] = {}  # not all of it is in files
@@ -64,7 +62,7 @@ class StagedCache:
         """`batch` is in no file. False: there is no room for more of those."""
         with self._mutex:
             held = self._take(name)
-            has_room = self._unsaved_bytes + held.size_bytes + _cost_of(batch) <= self._bytes_max // _UNSAVED_SHARE
+            has_room = self._unsaved_bytes + held.size_bytes + _cost_of(batch) <= self._bytes_max
             if has_room:
                 held.put(first_sequence, batch)
                 held.unsaved.add(first_sequence)

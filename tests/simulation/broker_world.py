@@ -149,7 +149,13 @@ class BrokerLife:
         """Until it serves, or is over."""
         try:
             store, broker_id = FaultyStore(self._world, self), self.config.broker_id
-            storage = open_storage_on(store, holder=self.name, broker_id=broker_id, clock=self._world)
+            storage = open_storage_on(
+                store,
+                holder=self.name,
+                broker_id=broker_id,
+                staged_cache_bytes=self.config.transaction_staged_cache_bytes,
+                clock=self._world,
+            )
             self.server.listen(BrokerIdentity(storage.cluster_id, broker_id, storage.incarnation))
             self.incarnation = storage.incarnation
             self._world.lives[storage.incarnation] = self
@@ -254,6 +260,7 @@ class BrokerWorld(base.SimulatedWorld):
             delta_log_retention_ms=self.random.choice((1_000, 10_000)),
             producer_id_expiration_ms=self.random.choice((3_000, 86_400_000)),
             log_cache_bytes=self.random.choice((0, 1_000, 1 << 20)),
+            transaction_staged_cache_bytes=self.random.choice((0, 5_000, 1 << 20)),
             **configs,
         )
         self.brokers = [

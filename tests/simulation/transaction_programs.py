@@ -54,7 +54,7 @@ class Attempt:
     sent: dict[Place, list[bytes]] = field(default_factory=dict)
     acknowledged: dict[Place, int] = field(default_factory=dict)
     is_commit_asked: bool = False
-    names_ends: bool = True
+    names_ends: bool | None = None  # None: nothing was sent yet
     outcome: Outcome = Outcome.OPEN
     is_stopped: bool = False  # what was lost of it keeps it from ending, for ever
     offset: int | None = None  # that it commits for the group of its transactional id
@@ -192,7 +192,11 @@ class Transactor(Program):
             producer_epoch=attempt.producer_epoch,
             base_sequence=base,
         )
-        request = pb.ProduceRequest(transactional_id=self.transactional_id, partitions=[data])
+        request = pb.ProduceRequest(
+            transactional_id=self.transactional_id,
+            names_last_sequences=self._decide_names_ends(attempt),
+            partitions=[data],
+        )
         for _ in range(world.random.randrange(1, 6)):
             answer = await self._call("ProduceOnce", request, leader_of(world, topic, number))
             if not isinstance(answer, BusError):
@@ -256,7 +260,6 @@ class Transactor(Program):
         """Asked until there is an answer, as after a time-out only the same call may be made."""
         world = self.world
         attempt.is_commit_asked = is_commit
-        attempt.names_ends = self._names_ends()
         ends = [
             pb.TransactionEnd(topic=place.topic, partition=place.partition, last_sequence=count - 1)
             for place, count in attempt.acknowledged.items()
@@ -266,7 +269,7 @@ class Transactor(Program):
             producer_id=attempt.producer_id,
             producer_epoch=attempt.producer_epoch,
             is_commit=is_commit,
-            ends=ends if attempt.names_ends else [],
+            ends=ends if self._decide_names_ends(attempt) else [],
         )
         answer_at_most = world.now + _END_S_MAX  # once nothing fails any more
         while True:
@@ -293,6 +296,12 @@ class Transactor(Program):
         if code is ErrorCode.TRANSACTION_ABORTABLE:
             attempt.outcome = Outcome.ABORTED
         self._identity = None
+
+    def _decide_names_ends(self, attempt: Attempt) -> bool:
+        """Once for each transaction: what the first batch has promised, the end keeps."""
+        if attempt.names_ends is None:
+            attempt.names_ends = self._names_ends()
+        return attempt.names_ends
 
     def _names_ends(self) -> bool:
         return self.always_names_ends or self.world.random.randrange(4) > 0
