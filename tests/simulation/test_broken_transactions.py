@@ -54,7 +54,6 @@ def test_broken_promise_is_seen(
         (bugs.broken_refusal, ("RowsFollowDecisions", "DecisionsAreFinal")),
         (bugs.broken_anchor, ("RowsFollowDecisions",)),
         (bugs.broken_numbers, ("RowsFollowDecisions", "DecisionsAreFinal")),
-        (bugs.broken_keeping_back, ("RowsFollowDecisions", "DecisionsAreFinal")),
     ],
 )
 def test_broken_promise_of_commits_that_versions_decide_is_seen(

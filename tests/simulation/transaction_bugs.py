@@ -10,7 +10,7 @@ import pytest
 
 from bus.consumer_groups import decisions as group_decisions
 from bus.errors import ErrorCode, Refused
-from bus.ports import AppliedTransaction, StagingKey
+from bus.ports import AppliedTransaction
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions.partition_queue import TransactionWritten
@@ -198,19 +198,3 @@ def broken_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resolution, "PartitionResolved", lambda transactional_id, skipped: PartitionResolved(transactional_id, -1)
     )
-
-
-def broken_keeping_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log learns of a transaction while its partition is asked to commit it, so the next coordinator does not ask
-    whether it has."""
-    monkeypatch.setattr(decisions, "_is_being_committed", lambda transaction, record: False)
-    monkeypatch.setattr(decisions, "YOUNG_MS", 0)
-
-
-def broken_saving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader votes for what it has in memory alone, and a record decides the commit."""
-
-    async def vote_from_memory(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> Any:
-        return self._writer.stopped or await self._count(key, last_sequence, await self._end_staging(key))
-
-    monkeypatch.setattr(PartitionTransactions, "vote", vote_from_memory)
