@@ -275,7 +275,7 @@ class ProduceApi:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
         if not request.transactional_id:
-            return _Target(partition, stamp, replicas_min)
+            return partition.transactions.check_outside(stamp) or _Target(partition, stamp, replicas_min)
         staging = self._find_staging(name, request.transactional_id, stamp)
         return staging if isinstance(staging, Refused) else _Target(partition, stamp, staging=staging)
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus.errors import ErrorCode, Refused, StorageFault
-from bus.model import RecordBatch, TopicPartition
+from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.staging import (
     NOTHING_STAGED,
     AlreadyStaged,
@@ -186,6 +186,18 @@ class PartitionTransactions:
         if transaction.task is None:
             transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
         return waiting.answer
+
+    def check_outside(self, stamp: ProducerStamp) -> Refused | None:
+        """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
+        transaction here, open or one of the last that have ended: its rows would not be told from theirs."""
+        producer_id = stamp.producer_id
+        if producer_id not in self._ended and all(key.producer_id != producer_id for key in self._open):
+            return None
+        return Refused(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{self._name}: expected a batch in a transaction, since producer {producer_id} has a transactional id, "
+            "found one in none",
+        )
 
     def _stage_at_once(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> bool:
         """In memory, behind others that are there; False: the coordinator or the disk has to be asked."""

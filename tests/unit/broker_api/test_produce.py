@@ -33,6 +33,8 @@ class FakePartition:
     def __init__(self) -> None:
         self.appended: list[dict[str, Any]] = []
         self.min_insync_replicas = 1
+        self.refused_outside: Refused | None = None  # what is in no transaction
+        self.transactions = SimpleNamespace(check_outside=lambda stamp: self.refused_outside)
 
     def append(self, batch: RecordBatch, **what: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -229,6 +231,17 @@ def test_batch_carries_the_stamp_of_its_producer() -> None:
         bench = Bench("t")
         await bench.submit("t", stamp=ClaimedStamp(7, 2, 5))
         assert bench.of("t").appended[0]["batch"].producer == ProducerStamp(7, 2, 5)
+
+    run(test)
+
+
+def test_batch_outside_of_the_transaction_of_its_producer_is_not_queued() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        bench.of("t").refused_outside = Refused(ErrorCode.INVALID_TXN_STATE, "of a transaction")
+        produced, _ = await bench.api.answer(await bench.submit("t", stamp=ClaimedStamp(7, 2, 5)))
+        assert codes_of(produced) == [ErrorCode.INVALID_TXN_STATE]
+        assert bench.of("t").appended == []
 
     run(test)
 

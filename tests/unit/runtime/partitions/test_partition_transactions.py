@@ -693,6 +693,20 @@ def test_what_is_open_is_known_with_what_is_staged() -> None:
     run(scenario)
 
 
+def test_batch_of_a_transactions_producer_outside_of_it_is_refused() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        stamp, stranger = ProducerStamp(7, 3, 0), ProducerStamp(8, 0, 0)
+        assert transactions.check_outside(stamp) is None
+        await stage(bench, coordinator, 0)
+        assert code(transactions.check_outside(stamp)) is ErrorCode.INVALID_TXN_STATE
+        await transactions.apply(KEY, APPLIED, 0)
+        assert code(transactions.check_outside(replace(stamp, producer_epoch=9))) is ErrorCode.INVALID_TXN_STATE
+        assert transactions.check_outside(stranger) is None
+
+    run(scenario)
+
+
 # ---------------------------------------------------------------------- in memory alone
 
 
