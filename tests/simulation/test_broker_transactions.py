@@ -370,7 +370,7 @@ def test_commits_of_one_partition_are_decided_by_their_versions() -> None:
 
 
 def test_producers_whose_last_topic_is_deleted_abort_and_go_on() -> None:
-    worlds = [simulate(seed, new_well_world, commit_alone_and_delete) for seed in range(2, 5)]
+    worlds = [simulate(seed, new_well_world, commit_alone_and_delete) for seed in range(12, 15)]
     judges = [each for world in worlds for each in world.invariants if isinstance(each, DecisionsAreFinal)]
     assert any(judge.left_behind for judge in judges)
 
