@@ -87,6 +87,7 @@ class FakeStaged:
         self.recalled: dict[StagingKey, Sequence[RecordBatch]] = {}
         self.held: dict[StagingKey, list[RecordBatch]] = {}  # in memory alone
         self.holds = True  # there is room for that
+        self.saves = 0
         self.finds = 0
         self.now_ms = 0
 
@@ -111,6 +112,7 @@ class FakeStaged:
         return True
 
     def save(self, key: StagingKey) -> Refused | None:
+        self.saves += 1
         refused = [self.stage(key, batch) for batch in self.held.get(key, ())]
         self.held.pop(key, None)
         return next((each for each in refused if each is not None), None)

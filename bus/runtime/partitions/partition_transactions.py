@@ -96,7 +96,8 @@ class _Waiting:
 class _Open:
     """A transaction with batches here. `staged` None: it is not known what is staged. `transactional_id`: whose it is,
     and the coordinator has said that this partition is in it, so that it ends here too; None: it has not yet.
-    `is_unsaved`: all of its batches are in memory, and some are nowhere else."""
+    `is_unsaved`: all of its batches are in memory, and some are nowhere else; while `saving` makes those durable, no
+    other joins them."""
 
     begin_ms: float
     staged: StagedState | None = None
@@ -106,6 +107,12 @@ class _Open:
     is_voted_on: bool = False
     waiting: deque[_Waiting] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
+    saving: asyncio.Task[Refused | None] | None = None
+
+    @property
+    def writing(self) -> Sequence[asyncio.Task[Any]]:
+        """What may be writing files of it now."""
+        return [each for each in (self.task, self.saving) if each is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +221,9 @@ class PartitionTransactions:
     def _hold(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> bool:
         """Keep the batch, which is the next one, in memory alone, if it may be there and there is room."""
         is_first = transaction.staged is None or transaction.staged.last_sequence == NOTHING_STAGED
-        if not (is_first or transaction.is_unsaved) or transaction.is_voted_on or not self._is_young(transaction):
+        if not (is_first or transaction.is_unsaved) or transaction.saving is not None:
+            return False
+        if transaction.is_voted_on or not self._is_young(transaction):
             return False
         if not (waiting.may_be_in_memory and transaction.may_be_one_phase):
             return False
@@ -238,25 +247,33 @@ class PartitionTransactions:
                 await asyncio.wait([self._stopping], timeout=max(due_s, 0.001))
                 if self._stopping.done():
                     return
-                old = [(key, each) for key, each in unsaved if each.is_unsaved and not self._is_young(each)]
-                refused = [await self._save(key, each) for key, each in old]
-                for reason in filter(None, refused):
-                    _log.warning("%s", reason.message)
-                    await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
+                for key, each in unsaved:
+                    is_open = self._open.get(key) is each and each.is_unsaved
+                    refused = await self._save(key, each) if is_open and not self._is_young(each) else None
+                    if refused is not None:
+                        _log.warning("%s", refused.message)
+                        await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
         finally:
             self._saving = None
 
     async def _save(self, key: StagingKey, transaction: _Open) -> Refused | None:
-        """Make durable what is in memory alone."""
-        transaction.is_unsaved = False
-        refused: Refused | None = self._refuse("staging was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+        """Make durable what is in memory alone: None once it is, also for callers that come while it is written. Goes
+        on if the caller is cancelled."""
+        if transaction.saving is None:
+            transaction.saving = self._tasks.start(self._save_once(key, transaction), f"{self._name}/save")
+        saving = transaction.saving
+        await asyncio.wait([saving])
+        return saving.result()
+
+    async def _save_once(self, key: StagingKey, transaction: _Open) -> Refused | None:
         try:
             refused = await self._calls.commit(functools.partial(self._table.staged.save, key))
+            transaction.is_unsaved = refused is not None
+            return refused
         except StorageFault as fault:
-            refused = self._refuse(f"a transaction cannot be staged: {fault}")
+            return self._refuse(f"a transaction cannot be staged: {fault}")
         finally:
-            transaction.is_unsaved |= refused is not None
-        return refused
+            transaction.saving = None
 
     def _refuse_ended(self, key: StagingKey) -> Refused | None:
         ended = self._ended.get(key.producer_id, -1)
@@ -562,7 +579,7 @@ class PartitionTransactions:
     def _drop_later(self, key: StagingKey) -> None:
         """Of a transaction that is applied. Those of one version come at once, and share a thread."""
         known = self._end(key)
-        if (known is None or known.task is None) and self._table.staged.forget(key):
+        if (known is None or not known.writing) and self._table.staged.forget(key):
             return
         self._applied.append((key, known))
         if self._dropping is None:
@@ -600,8 +617,8 @@ class PartitionTransactions:
         return self._open.pop(key, None)
 
     async def _wait_until_staged(self, transaction: _Open | None) -> None:
-        while transaction is not None and transaction.task is not None:
-            await asyncio.wait([transaction.task])
+        while transaction is not None and transaction.writing:
+            await asyncio.wait(transaction.writing)
 
     # ------------------------------------------------------------------ what is known
 
@@ -630,8 +647,8 @@ class PartitionTransactions:
     async def join(self) -> None:
         """After `stop`: batches that wait are refused as they come up. Returns when none is being staged. What is in
         memory alone is saved for the next leader."""
-        while tasks := [known.task for known in self._open.values() if known.task is not None]:
-            await asyncio.wait(tasks)
+        while writing := [task for known in self._open.values() for task in known.writing]:
+            await asyncio.wait(writing)
         if self._saving is not None:
             await asyncio.wait([self._saving])
         stopped = self._writer.stopped

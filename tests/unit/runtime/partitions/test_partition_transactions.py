@@ -772,6 +772,43 @@ def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest
     run(scenario)
 
 
+def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a record would decide a commit whose rows are lost if the leader dies now."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0)
+        staged.gate.clear()
+        await wait_until(lambda: staged.saves == 1)
+        voting = asyncio.ensure_future(bench.partition.transactions.vote(KEY, 0))
+        await asyncio.sleep(0.05)
+        assert not voting.done()
+        staged.gate.set()
+        assert await voting == 0
+        assert list(staged.batches[KEY]) == [(0, 0)]
+        assert staged.saves == 1
+
+    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    run(scenario)
+
+
+def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0)
+        staged.gate.clear()
+        await wait_until(lambda: staged.saves == 1)
+        dropping = asyncio.ensure_future(bench.partition.transactions.drop(KEY))
+        await asyncio.sleep(0.05)
+        staged.gate.set()
+        assert await dropping is None
+        await bench.partition.transactions.join()
+        assert (staged.held, staged.batches) == ({}, {})
+
+    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    run(scenario)
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is_deleted: bool) -> None:
     async def scenario(bench: Bench) -> None:
