@@ -323,8 +323,8 @@ class StagedTransactions(Protocol):
         ...
 
     def hold(self, key: StagingKey, batch: RecordBatch) -> bool:
-        """Keep the batch in memory alone, until `save` or `drop`; False: there is no room. `recall` and `read` know of
-        it, `find` and `list` do not. Does no I/O."""
+        """Keep the batch in memory alone, until `save`, `drop` or `forget`; False: there is no room. `recall` and
+        `read` know of it, `find` and `list` do not. Does no I/O."""
         ...
 
     def save(self, key: StagingKey) -> Refused | None:
@@ -332,7 +332,8 @@ class StagedTransactions(Protocol):
         ...
 
     def forget(self, key: StagingKey) -> bool:
-        """`drop`, if all that was staged here is in memory alone; else nothing happens. Does no I/O."""
+        """Let go of what is in memory alone; whether that was all that was staged here, so that `drop` has nothing left
+        to do. Does no I/O."""
         ...
 
     def find(self, key: StagingKey) -> Staged | None:

@@ -76,13 +76,16 @@ class StagedCache:
             return [held.batches[first] for first in sorted(held.unsaved)]
 
     def forget(self, name: str) -> bool:
-        """Let go of the transaction, if nothing of it is in a file that this process wrote."""
+        """Let go of those that are in no file; whether those were all of the transaction."""
         with self._mutex:
-            held = self._unsaved.get(name)
-            if held is None or len(held.unsaved) < len(held.batches):
+            if name not in self._unsaved:
                 return False
-            self._take(name)
-            return True
+            held = self._take(name)
+            for first_sequence in held.unsaved:
+                held.size_bytes -= _cost_of(held.batches.pop(first_sequence))
+            held.unsaved.clear()
+            self._keep(name, held)
+            return not held.batches
 
     def _find(self, name: str) -> _Held:
         return self._unsaved.get(name) or self._held.get(name) or _Held()

@@ -144,9 +144,12 @@ class FakeStaged:
         return batches
 
     def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
-        held = self.held.get(key, ())
-        has_all = sum(batch.record_count for batch in held) == last_sequence + 1
-        return held if has_all else self.recalled.get(key)
+        found, count = list[RecordBatch](), 0
+        for batch in self.held.get(key, ()):
+            if count <= last_sequence:
+                found.append(batch)
+                count += batch.record_count
+        return found if count == last_sequence + 1 else self.recalled.get(key)
 
     def drop(self, key: StagingKey) -> None:
         self.held.pop(key, None)

@@ -646,18 +646,18 @@ class PartitionTransactions:
 
     async def join(self) -> None:
         """After `stop`: batches that wait are refused as they come up. Returns when none is being staged. What is in
-        memory alone is saved for the next leader."""
+        memory alone is saved for the next leader, and else forgotten: nothing more is asked of this one."""
         while writing := [task for known in self._open.values() for task in known.writing]:
             await asyncio.wait(writing)
         if self._saving is not None:
             await asyncio.wait([self._saving])
-        stopped = self._writer.stopped
-        if stopped is None or stopped.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return  # the table is gone, or cannot be written to
+        stopped = self._writer.stopped  # by another code the table is gone, or cannot be written to
+        has_successor = stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         for key, known in [each for each in self._open.items() if each[1].is_unsaved]:
-            refused = await self._save(key, known)
+            refused = await self._save(key, known) if has_successor else None
             if refused is not None:
                 _log.warning("%s: a transaction that is open has to be aborted: %s", self._name, refused.message)
+            self._table.staged.forget(key)
 
     async def _find(self, key: StagingKey) -> Staged | None:
         return await self._calls.read(functools.partial(self._table.staged.find, key))

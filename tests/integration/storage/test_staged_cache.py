@@ -209,3 +209,18 @@ def test_what_is_held_and_cannot_be_saved_stays() -> None:
     with pytest.raises(StorageFault, match="no room"):
         staged.save(KEY)
     assert staged.recall(KEY, 2) is not None
+
+
+def test_memory_of_what_was_held_is_free_though_some_of_it_is_in_files() -> None:
+    cache, store = StagedCache(), CountingStore()
+    staged = leader(store, cache)
+    assert staged.hold(KEY, numbers(0, 2))
+    assert staged.save(KEY) is None
+    saved_bytes = cache.size_bytes
+    assert staged.hold(KEY, numbers(3, 4))
+    assert not staged.forget(KEY)
+    assert cache.size_bytes == saved_bytes
+    assert staged.recall(KEY, 4) is None
+    assert staged.recall(KEY, 2) is not None
+    staged.drop(KEY)
+    assert staged.find(KEY) is None

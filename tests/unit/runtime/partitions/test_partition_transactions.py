@@ -817,6 +817,20 @@ def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is
         moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now")
         await bench.partition.close(DELETED if is_deleted else moved)
         assert (KEY in staged.batches) is not is_deleted
+        assert not staged.held
+
+    run(scenario)
+
+
+def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> None:
+    """It is that of all partitions, and what is in memory alone gives way to nothing."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0, 2)
+        staged.faults.append(StorageFull("no room"))
+        await bench.partition.close(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
+        assert (staged.held, staged.batches) == ({}, {})
 
     run(scenario)
 
