@@ -400,8 +400,10 @@ class PartitionTransactions:
         return known
 
     async def _count(self, key: StagingKey, last_sequence: int, known: _Open | None) -> VoteResult:
-        if known is not None and known.staged is not None and known.staged.last_sequence == last_sequence >= 0:
-            return last_sequence
+        if known is not None and known.staged is not None and last_sequence >= 0:
+            has_all = known.is_unsaved and known.staged.last_sequence >= last_sequence  # no listing would tell
+            if has_all or known.staged.last_sequence == last_sequence:
+                return last_sequence
         try:
             found = await self._find(key)
         except StorageFault as fault:

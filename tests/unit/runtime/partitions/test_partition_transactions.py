@@ -835,6 +835,17 @@ def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> 
     run(scenario)
 
 
+def test_partition_commits_from_memory_what_the_producer_was_answered_for_and_no_more() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator(may_be_one_phase=True)
+        await hold(bench, coordinator, 0, 2)
+        await hold(bench, coordinator, 2)
+        assert await bench.partition.transactions.commit(KEY, APPLIED, 1) == Decided(1, TransactionWritten(1, 0))
+        assert [row[2] for row in rows(bench)] == [0, 1]
+
+    run(scenario)
+
+
 def test_abort_drops_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
