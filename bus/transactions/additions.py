@@ -40,7 +40,7 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
     if refused is None and transaction.state is TransactionState.ONGOING:
         refused = _check_undecided(transaction)
         if refused is None and partitions <= transaction.partitions.keys() and groups <= set(transaction.groups):
-            step.reply(request_id, _added(step))
+            step.reply(request_id, _added(step, command))
             return
     refused = refused or _check_counts(transaction, partitions, groups)
     if refused is not None:
@@ -54,11 +54,12 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
         )
     else:
         _begin(step, change, partitions, groups)
-    step.reply(request_id, _added(step))
+    step.reply(request_id, _added(step, command))
 
 
-def _added(step: TransactionStep) -> Added:
-    return Added(may_be_one_phase=find_lone_partition(step.transaction) is not None)
+def _added(step: TransactionStep, command: AddPartitions | AddOffsets) -> Added:
+    is_allowed = isinstance(command, AddPartitions) and command.allows_one_phase
+    return Added(may_be_one_phase=is_allowed and find_lone_partition(step.transaction) is not None)
 
 
 def _begin(

@@ -48,12 +48,14 @@ class ProducerInitialized:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """The partitions take part; the first ones of all begin the transaction. May be repeated."""
+    """The partitions take part; the first ones of all begin the transaction. May be repeated. `allows_one_phase` as in
+    `EndTransaction`."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TransactionPartition, ...]
+    allows_one_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class TransactionBench:
 
     def add(self, *partitions: TransactionPartition, of: ProducerIdentity | None = None) -> TransactionAnswer | None:
         who = self.known.identity if of is None else of
-        return self.answer(AddPartitions(ID, who.producer_id, who.producer_epoch, partitions))
+        return self.answer(AddPartitions(ID, who.producer_id, who.producer_epoch, partitions, self.allows_one_phase))
 
     def add_offsets(self, group: TransactionGroup, *, of: ProducerIdentity | None = None) -> TransactionAnswer | None:
         who = self.known.identity if of is None else of

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition
@@ -161,6 +162,8 @@ class TransactionCoordinator:
         if unknown is not None:
             message = f"{addition.transactional_id}: {unknown} is not known here yet, or deleted"
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        if isinstance(addition, AddPartitions):
+            addition = replace(addition, allows_one_phase=self._cluster.state.level >= LEVEL_OF_ONE_PHASE)
         return await self.submit(addition)
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:

@@ -58,6 +58,16 @@ def refused_code(answer: object) -> ErrorCode | None:
 # ---------------------------------------------------------------------- which commits
 
 
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_partition_is_told_whether_its_version_will_probably_decide(is_allowed: bool) -> None:
+    """Without the level of the cluster it will not, and what is in memory alone would be for nothing."""
+    bench = anchored()
+    bench.allows_one_phase = is_allowed
+    assert bench.add(ORDERS) == Added(may_be_one_phase=is_allowed)
+    assert bench.add(ORDERS) == Added(may_be_one_phase=is_allowed)
+    assert bench.add(AUDIT) == Added(may_be_one_phase=False)
+
+
 def test_first_commit_is_decided_by_a_record_and_the_next_ones_by_their_versions() -> None:
     bench = anchored()
     assert not is_one_phase(bench)
