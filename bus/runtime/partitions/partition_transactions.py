@@ -423,28 +423,36 @@ class PartitionTransactions:
         coordinator has done so, or gone on."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        found, written = last_sequence, TransactionWritten(self._writer.state.version, -1)
+        staged, outcome = last_sequence, None
         if not is_applied(self._table, applied):
-            voted = await self._count(key, last_sequence, await self._end_staging(key))
-            if isinstance(voted, Refused):
-                return voted
-            decided: ApplyResult | Committed = self._refuse("nothing is known of it")
-            if voted >= last_sequence:
-                decided = await self._write(key, applied, last_sequence, is_one_phase=True)
-                if isinstance(decided, Refused) and decided.code is ErrorCode.KAFKA_STORAGE_ERROR:
-                    voted = await self._count_again(key, last_sequence)
-            if voted < last_sequence:
-                found, decided = voted, await self._give_up(applied)
-            if isinstance(decided, TransactionWritten):
-                written = decided
-            elif isinstance(decided, Refused) and decided.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                return decided
+            counted = await self._count(key, last_sequence, await self._end_staging(key))
+            if isinstance(counted, Refused):
+                return counted
+            staged, outcome = await self._write_or_give_up(key, applied, last_sequence, counted)
+            if isinstance(outcome, Refused) and outcome.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                return outcome
+        # The mark tells what has become of it, by this call or another one.
         mark = self._table.transaction_of(applied.transactional_id)
         if mark == applied.applied_version:
+            here = TransactionWritten(self._writer.state.version, -1)
+            written = outcome if isinstance(outcome, TransactionWritten) else here
             return Decided(last_sequence, await self._take_written(key, applied, written))
         if mark == applied.aborted_version:
-            return Decided(min(found, last_sequence - 1), None)
+            return Decided(min(staged, last_sequence - 1), None)
         return self._refuse(f"{applied} has ended: the mark is {mark}", ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+    async def _write_or_give_up(
+        self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, staged: int
+    ) -> tuple[int, ApplyResult | Committed]:
+        """Also the last sequence that is staged, as it turned out: `staged`, or less if the files cannot be read."""
+        if staged >= last_sequence:
+            outcome = await self._write(key, applied, last_sequence, is_one_phase=True)
+            if not isinstance(outcome, Refused) or outcome.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                return staged, outcome
+            staged = await self._count_again(key, last_sequence)
+            if staged >= last_sequence:
+                return staged, outcome
+        return staged, await self._give_up(applied)
 
     async def _count_again(self, key: StagingKey, last_sequence: int) -> int:
         """Staged files may be lost that memory knew of. A listing that fails tells nothing."""

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
-from bus.model import ProducerStamp
+from bus.model import ProducerStamp, RecordBatch
 from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.partitions import partition_queue, partition_transactions
@@ -842,6 +843,28 @@ def test_partition_commits_from_memory_what_the_producer_was_answered_for_and_no
         await hold(bench, coordinator, 2)
         assert await bench.partition.transactions.commit(KEY, APPLIED, 1) == Decided(1, TransactionWritten(1, 0))
         assert [row[2] for row in rows(bench)] == [0, 1]
+
+    run(scenario)
+
+
+def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(), bench.table.staged
+        await stage(bench, coordinator, 0)
+        read = staged.read
+
+        def read_once(key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+            found = read(key, last_sequence)
+            staged.batches.clear()
+            return found
+
+        monkeypatch.setattr(staged, "read", read_once)
+        bench.table.script.append(Scripted.LOST_REPLY)
+        bench.table.ask_fault = StorageFault("no rows can be looked for")
+        decided = await bench.partition.transactions.commit(KEY, APPLIED, 0)
+        assert decided == Decided(0, TransactionWritten(1, -1))
 
     run(scenario)
 
