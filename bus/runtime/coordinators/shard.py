@@ -289,9 +289,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         """For the next commit, or the end of the time."""
         self._later += records
         self._later_bytes += self._states_log.approximate_bytes(records)
-        if self._is_much_later:
-            self._log_later()
-        else:
+        if not (self._is_much_later and self._log_later()):
             self._set_later_timer(_LOG_LATER_S)
 
     @property
