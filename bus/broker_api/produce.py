@@ -82,7 +82,7 @@ class ProduceRequest:
     destinations: Items[Destination]
     payload: Payload
     transactional_id: str = ""  # not empty: of the transaction that all batches are in
-    # The commit will say what was acknowledged: what is staged need not be durable before.
+    # The commit will say what was acknowledged, so an answer need not wait until the batch is durable.
     names_last_sequences: bool = False
 
 

@@ -22,7 +22,7 @@ NOTHING_STAGED = -1
 
 @dataclass(frozen=True, slots=True)
 class StagedState:
-    """What of one transaction is durable in a partition: the sequences from 0 to `last_sequence`."""
+    """What of one transaction is staged in a partition: the sequences from 0 to `last_sequence`."""
 
     last_sequence: int = NOTHING_STAGED
     size_bytes: int = 0
@@ -30,12 +30,12 @@ class StagedState:
 
 @dataclass(frozen=True, slots=True)
 class StageBatch:
-    """The batch is the next one: it is to be made durable."""
+    """The batch is the next one: it is to be staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyStaged:
-    """A repeat of what is durable."""
+    """A repeat of what is staged."""
 
 
 @dataclass(frozen=True, slots=True)

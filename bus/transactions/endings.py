@@ -1,7 +1,8 @@
 """How a transaction ends: the client's commit or abort, the vote, its time-out, an operator; and what follows.
 
-Guards two promises. There is one decision for each transaction: it is a record, comes after every partition and group
-has said that it has what the client was acknowledged, and never changes. And the same call of the same instance gets
+Guards two promises. There is one decision for each transaction: it is a record, which comes after every partition and
+group has said that it has what the client was acknowledged, or in one phase the version with the rows; and it never
+changes. And the same call of the same instance gets
 the same answer as often as it is repeated, from every coordinator, until the next transaction begins. The table of
 KIP-890 (part 2) is in `_end_current` and `_end_again`.
 """

@@ -3,8 +3,8 @@
 A commit of one partition may have no record yet (`find_lone_partition`): its version decides, and its `txn` action
 proves it. Guards two promises: what was committed stays committed, and no identity and no number is given twice. So
 where the last record of an id is a commit of one partition, that partition is asked before anything is decided about
-the id. It answers with the last transaction that it has, and refuses the next one for ever: an application that the
-earlier coordinator sent is either in the log by then, or never will be. Until the answer each call is refused with a
+the id. It answers with the last transaction that it has, and refuses the next one for ever: a commit that the earlier
+coordinator asked for is either in the log by then, or never will be. Until the answer each call is refused with a
 retriable error.
 """
 

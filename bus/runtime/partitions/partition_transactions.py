@@ -2,20 +2,20 @@
 committed.
 
 Theory of operation. The batches of a transaction are staged one after another, of several transactions beside each
-other: each is a file that is durable before its answer. With its first batch here the coordinator is asked to add the
-partition, and only then is the file written: what the coordinator refuses must not lie there when the transaction with
-that epoch begins. Memory knows what is staged, and what it does not know, the folder of the transaction tells: a leader
-that takes over goes on, and a vote that memory cannot give is counted there. A commit hands the rows to the writer, in
-whose place they become one version.
+other: each is a file that is durable before its answer, or in memory alone (see below). With its first batch here the
+coordinator is asked to add the partition, and only then is the batch staged: what the coordinator refuses must not lie
+there when the transaction with that epoch begins. Memory knows what is staged, and what it does not know, the folder of
+the transaction tells: a leader that takes over goes on, and a vote that memory cannot give is counted there. A commit
+hands the rows to the writer, in whose place they become one version.
 
 Batches are kept in memory alone, and answered, while their commit is likely to be that version and nothing else: the
 coordinator says so (one phase), the producer will name the last sequence that it was answered for, and the transaction
 is young. They are saved before a vote, once the transaction is older, and when the partition is closed. A leader that
 loses them lacks rows that the producer names, so the transaction is aborted.
 
-Staging needs no fence. A deposed leader may stage after its successor has looked: the file is durable, and whoever
-votes or applies looks again. What comes behind the sequence that the decision has pinned is never applied; it stays as
-garbage until it is swept.
+Staging needs no fence. A deposed leader may stage after its successor has looked: the file is durable, and a leader
+that votes or applies looks again. What comes behind the sequence that the decision has pinned is never applied; it
+stays as garbage until it is swept.
 """
 
 from __future__ import annotations
@@ -168,10 +168,10 @@ class PartitionTransactions:
         current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
-        """Behind the batches of the same transaction that came before. The batch is durable, and the partition in the
-        transaction, when it is answered; it has no offsets yet. `add` asks the coordinator whether this is the open
-        transaction of `transactional_id`. `may_be_in_memory`: the batch need not be durable, for the producer will name
-        the last sequence that it was answered for. The future never fails."""
+        """Behind the batches of the same transaction that came before. When it is answered, the batch is durable, or
+        may be in memory alone, and the partition is in the transaction; the batch has no offsets yet. `add` asks the
+        coordinator whether this is the open transaction of `transactional_id`. `may_be_in_memory`: the batch need not
+        be durable, for the producer will name the last sequence that it was answered for. The future never fails."""
         answer = asyncio.get_running_loop().create_future()
         waiting = _Waiting(batch, transactional_id, add, may_be_in_memory, answer, on_settled)
         refusal = (
@@ -685,6 +685,6 @@ def _state_of(found: Staged | None) -> StagedState:
 
 
 def _follow(transaction: _Open, batch: RecordBatch) -> None:
-    """It is durable now."""
+    """The batch is staged now, in a file or in memory alone."""
     before = transaction.staged or StagedState()
     transaction.staged = StagedState(before.last_sequence + batch.record_count, before.size_bytes + batch.size_bytes)

@@ -127,7 +127,7 @@ def test_commit_with_offsets_is_decided_by_a_record() -> None:
 
 
 def test_commit_that_does_not_say_how_many_rows_there_are_is_decided_by_a_record() -> None:
-    """Acknowledged ones that are lost would be missed by nobody."""
+    """No answer would tell that acknowledged ones are lost."""
     bench = anchored()
     bench.add(ORDERS)
     bench.commit()
