@@ -87,31 +87,6 @@ class StagedCache:
             self._keep(name, held)
             return not held.batches
 
-    def _find(self, name: str) -> _Held:
-        return self._unsaved.get(name) or self._held.get(name) or _Held()
-
-    def _take(self, name: str) -> _Held:
-        """It is here no more."""
-        held = self._unsaved.pop(name, None)
-        if held is not None:
-            self._unsaved_bytes -= held.size_bytes
-        else:
-            held = self._held.pop(name, _Held())
-        self._size_bytes -= held.size_bytes
-        return held
-
-    def _keep(self, name: str, held: _Held) -> None:
-        if not held.batches:
-            return
-        self._size_bytes += held.size_bytes
-        if held.unsaved:
-            self._unsaved[name] = held
-            self._unsaved_bytes += held.size_bytes
-        else:
-            self._held[name] = held
-        while self._size_bytes > self._bytes_max and self._held:
-            self._size_bytes -= self._held.popitem(last=False)[1].size_bytes
-
     def find(self, name: str, last_sequence: int) -> Sequence[RecordBatch] | None:
         """Batches that follow each other from sequence 0 to `last_sequence` or beyond; None if any of them is not
         here."""
@@ -137,6 +112,31 @@ class StagedCache:
         if not dropped or len(dropped) < len(held.batches):
             return None
         return [batch for first, batch in sorted(held.batches.items()) if first not in held.unsaved]
+
+    def _find(self, name: str) -> _Held:
+        return self._unsaved.get(name) or self._held.get(name) or _Held()
+
+    def _take(self, name: str) -> _Held:
+        """It is here no more."""
+        held = self._unsaved.pop(name, None)
+        if held is not None:
+            self._unsaved_bytes -= held.size_bytes
+        else:
+            held = self._held.pop(name, _Held())
+        self._size_bytes -= held.size_bytes
+        return held
+
+    def _keep(self, name: str, held: _Held) -> None:
+        if not held.batches:
+            return
+        self._size_bytes += held.size_bytes
+        if held.unsaved:
+            self._unsaved[name] = held
+            self._unsaved_bytes += held.size_bytes
+        else:
+            self._held[name] = held
+        while self._size_bytes > self._bytes_max and self._held:
+            self._size_bytes -= self._held.popitem(last=False)[1].size_bytes
 
 
 def _cost_of(batch: RecordBatch) -> int:
