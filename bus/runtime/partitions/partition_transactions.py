@@ -153,7 +153,7 @@ class PartitionTransactions:
         # They have ended here; what is staged of them is to be deleted.
         self._applied: list[tuple[StagingKey, _Open | None]] = []
         self._dropping: asyncio.Task[None] | None = None
-        self._saving: asyncio.Task[None] | None = None
+        self._saving_old: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ staging
 
@@ -231,8 +231,8 @@ class PartitionTransactions:
             return False
         _follow(transaction, waiting.batch)
         transaction.is_unsaved = True
-        if self._saving is None:
-            self._saving = self._tasks.start(self._save_old(), f"{self._name}/save")
+        if self._saving_old is None:
+            self._saving_old = self._tasks.start(self._save_old(), f"{self._name}/save")
         return True
 
     def _is_young(self, transaction: _Open) -> bool:
@@ -254,7 +254,7 @@ class PartitionTransactions:
                         _log.warning("%s", refused.message)
                         await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
         finally:
-            self._saving = None
+            self._saving_old = None
 
     async def _save(self, key: StagingKey, transaction: _Open) -> Refused | None:
         """Make durable what is in memory alone: None once it is, also for callers that come while it is written. Goes
@@ -659,8 +659,8 @@ class PartitionTransactions:
         memory alone is saved for the next leader, and else forgotten: nothing more is asked of this one."""
         while writing := [task for known in self._open.values() for task in known.writing]:
             await asyncio.wait(writing)
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        if self._saving_old is not None:
+            await asyncio.wait([self._saving_old])
         stopped = self._writer.stopped  # by another code the table is gone, or cannot be written to
         has_successor = stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         for key, known in [each for each in self._open.items() if each[1].is_unsaved]:
