@@ -205,6 +205,8 @@ class BrokerCore:
 
     async def leave(self) -> None:
         """While clients are still answered: other brokers, if there are any, take over what this one leads."""
+        if self._transactions is not None:
+            await self._transactions.coordinator.log_all()
         await self.cluster.leave()
 
     def begin_stop(self) -> None:

@@ -75,6 +75,10 @@ class CoordinatedTopic(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         """Load what there is, in the background."""
         self._cluster.metadata.add_follower(self.follow)
 
+    async def log_all(self) -> None:
+        """See `CoordinatorShard.log_all`."""
+        await asyncio.gather(*(shard.log_all() for shard in self.serving()))
+
     def close(self) -> None:
         """What waits is refused, and so is all that comes; what is being committed is answered yet."""
         self._is_closed = True

@@ -89,9 +89,11 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of those who wait, by request id
         self._last_request_id = 0
         self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
+        self._commit_task: asyncio.Task[None] | None = None
         self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
         self._later_bytes = 0
         self._later_timer: asyncio.TimerHandle | None = None
+        self._is_leaving = False
         self._logged_s = -_LOG_AGAIN_S  # when they were last logged in a batch of their own
         self._closed: Refused | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -149,6 +151,15 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
     def set_timer(self, timer: CommandT, after_ms: int) -> None:
         """At once, without a decision: for the frequent call that does nothing else."""
         self._timers.set(timer, after_ms)
+
+    async def log_all(self) -> None:
+        """Before another broker leads the partition, whose log then takes nothing from here: what has happened is
+        logged, and what happens from now on waits for no other batch. It takes two commits at most."""
+        self._is_leaving = True
+        for _ in range(2):
+            self._log_later()
+            if self._commit_task is not None:
+                await asyncio.wait([self._commit_task])
 
     def close(self, reason: Refused = _SHUTTING_DOWN) -> None:
         """Refuse all that comes and all who wait, those too whose command is decided; only what is being committed is
@@ -213,7 +224,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _start_commit(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
         self._committing = turn
-        self._tasks.start(self._commit(turn), f"coordinator/{self._states_log.name}")
+        self._commit_task = self._tasks.start(self._commit(turn), f"coordinator/{self._states_log.name}")
 
     async def _commit(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
         refused: Refused | None = Refused(
@@ -230,14 +241,14 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                     prepared = await self._states_log.prepare([*later, *turn.records])
                 refused = None if prepared.batch is None else await self._states_log.append(prepared.batch)
         finally:
-            self._committing = None
+            self._committing = self._commit_task = None
             if refused is not None:
                 self._fail(refused)
             else:
                 self._carry_out(turn)
                 self._states.update(self._machine.logged(self._states, [*later, *turn.records]))
                 self._turn()
-                if self._closed is not None:
+                if self._closed is not None or self._is_leaving:
                     self._log_later()  # what this commit kept back
             if self._closed is not None and self._committing is None:
                 self._leave_totals()
@@ -294,7 +305,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     @property
     def _is_much_later(self) -> bool:
-        return len(self._later) >= _TURN_RECORDS_MAX or self._later_bytes >= _TURN_BYTES_MAX
+        is_full = len(self._later) >= _TURN_RECORDS_MAX or self._later_bytes >= _TURN_BYTES_MAX
+        return is_full or self._is_leaving
 
     def _set_later_timer(self, after_s: float) -> None:
         if self._later and self._later_timer is None and self._closed is None:
@@ -329,7 +341,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         return [record for position, record in enumerate(later) if position not in kept]
 
     def _keep_back(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> Collection[int]:
-        """A shard that closes, or has too many, keeps back only what must not be in the log yet."""
+        """A shard that closes or is about to move, or has too many, keeps back only what must not be in the log yet."""
         return self._machine.keep_back(
             self._later,
             turn.records,

@@ -107,6 +107,10 @@ class TransactionCoordinator:
         """Load the transactions that there are, in the background, and go on with what is open."""
         self._topic.start()
 
+    async def log_all(self) -> None:
+        """Before the broker leaves: its successors know of every transaction that is open."""
+        await self._topic.log_all()
+
     def close(self) -> None:
         """Calls that wait are refused, and so is all that comes; what is open, the next coordinator goes on with."""
         self._topic.close()

@@ -238,6 +238,38 @@ def test_a_shard_that_closes_logs_a_young_transaction_as_well() -> None:
 
 
 @pytest.mark.usefixtures("long_wait")
+def test_a_shard_that_another_broker_is_to_lead_logs_what_happens_at_once() -> None:
+    """Its own log takes nothing any more once that broker leads."""
+
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.shard.log_all()
+        assert bench.commits() == [1, 1]
+        await bench.commit(0)
+        await wait_until(lambda: sum(bench.commits()) == 4)
+        await bench.begin(1)
+        await wait_until(lambda: sum(bench.commits()) == 5)
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_shard_that_another_broker_is_to_lead_logs_what_a_commit_has_kept_back() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        with bench.held_commit():
+            answer = bench.shard.submit(InitProducerId("another", TIMEOUT_MS, new_producer_id=8))
+            await wait_until(bench.held.is_set)
+            logging = asyncio.ensure_future(bench.shard.log_all())
+            await asyncio.sleep(0)
+        await logging
+        assert isinstance(await answer, ProducerInitialized)
+        assert bench.commits() == [1, 1, 1]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
 def test_a_shard_that_closes_during_a_commit_logs_what_that_commit_kept_back() -> None:
     async def scenario(bench: ShardBench) -> None:
         await bench.begin(0)
