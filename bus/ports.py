@@ -336,6 +336,10 @@ class StagedTransactions(Protocol):
         to do. Does no I/O."""
         ...
 
+    def release(self, key: StagingKey) -> None:
+        """Let go of what is in memory of the transaction; files stay. Does no I/O."""
+        ...
+
     def find(self, key: StagingKey) -> Staged | None:
         """What is staged now, by one listing; None if nothing is."""
         ...

@@ -109,6 +109,9 @@ class DeltaStagedTransactions:
     def forget(self, key: StagingKey) -> bool:
         return self._cache.forget(self._cached_name(key))
 
+    def release(self, key: StagingKey) -> None:
+        self._cache.drop(self._cached_name(key))
+
     def _clean(self, folder: str) -> None:
         """Once, before this process writes there: delete the unfinished files of interrupted writes. A former leader
         whose write is under way loses its file as well, so that write fails."""

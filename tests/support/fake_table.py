@@ -120,6 +120,9 @@ class FakeStaged:
     def forget(self, key: StagingKey) -> bool:
         return self.held.pop(key, None) is not None and key not in self.batches
 
+    def release(self, key: StagingKey) -> None:
+        self.held.pop(key, None)
+
     def find(self, key: StagingKey) -> Staged | None:
         self.finds += 1
         if self.find_fault is not None:

@@ -218,7 +218,10 @@ class Partition:
         await self.maintenance.finish()
 
     async def end_maintenance(self) -> None:
-        """Before the broker stops: begin nothing more, and give up what is being prepared."""
+        """Before the broker stops, when no batch comes any more: begin nothing more, and give up what is being
+        prepared."""
+        if self.stopped is None:
+            await self.transactions.end_saving()
         self.maintenance.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
         await self.maintenance.join()
 

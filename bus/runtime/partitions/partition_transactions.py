@@ -662,12 +662,23 @@ class PartitionTransactions:
         if self._saving_old is not None:
             await asyncio.wait([self._saving_old])
         stopped = self._writer.stopped  # by another code the table is gone, or cannot be written to
-        has_successor = stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            await self._save_open()
+        for key in [key for key, known in self._open.items() if known.is_unsaved]:
+            self._table.staged.release(key)
+
+    async def end_saving(self) -> None:
+        """Before the broker stops, when no batch comes any more: what is in memory alone is saved now, and not when it
+        is due."""
+        if self._saving_old is not None:
+            self._saving_old.cancel()
+        await self._save_open()
+
+    async def _save_open(self) -> None:
         for key, known in [each for each in self._open.items() if each[1].is_unsaved]:
-            refused = await self._save(key, known) if has_successor else None
+            refused = await self._save(key, known)
             if refused is not None:
                 _log.warning("%s: a transaction that is open has to be aborted: %s", self._name, refused.message)
-            self._table.staged.forget(key)
 
     async def _find(self, key: StagingKey) -> Staged | None:
         return await self._calls.read(functools.partial(self._table.staged.find, key))

@@ -224,3 +224,21 @@ def test_memory_of_what_was_held_is_free_though_some_of_it_is_in_files() -> None
     assert staged.recall(KEY, 2) is not None
     staged.drop(KEY)
     assert staged.find(KEY) is None
+
+
+def test_what_was_saved_in_part_is_released_as_a_whole() -> None:
+    class FailingStore(MemoryStore):
+        def create(self, key: str, data: object, **more: object) -> None:  # type: ignore[override]
+            if "-3-3" in key:
+                raise StorageFault("no room")
+            super().create(key, data, **more)  # type: ignore[arg-type]
+
+    cache = StagedCache()
+    staged = leader(FailingStore(), cache)
+    for first, last in ((0, 2), (3, 3)):
+        staged.hold(KEY, numbers(first, last))
+    with pytest.raises(StorageFault, match="no room"):
+        staged.save(KEY)
+    assert not staged.forget(KEY)
+    staged.release(KEY)
+    assert cache.size_bytes == 0

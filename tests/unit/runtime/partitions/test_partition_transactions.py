@@ -869,6 +869,19 @@ def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has
     run(scenario)
 
 
+def test_broker_that_stops_does_not_wait_until_what_is_in_memory_is_due() -> None:
+    async def scenario(bench: Bench) -> None:
+        await hold(bench, Coordinator(may_be_one_phase=True), 0, 2)
+        await asyncio.sleep(0)
+        began_ms = bench.clock.monotonic_ms()
+        await bench.partition.end_maintenance()
+        await bench.tasks.join()
+        assert list(bench.table.staged.batches[KEY]) == [(0, 1)]
+        assert bench.clock.monotonic_ms() - began_ms < 1_000
+
+    run(scenario)
+
+
 def test_abort_drops_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
