@@ -31,6 +31,7 @@ from bus.runtime.coordinators.transaction_participants import TransactionPartici
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered
+from bus.runtime.time_limits import time_limit
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id
@@ -51,6 +52,8 @@ from bus.transactions.steps import Finish, Resolve, TransactionNotice, Transacti
 from bus.transactions.totals import TransactionBounds, TransactionTotals
 
 _log = logging.getLogger(__name__)
+
+_LOG_S_MAX = 5.0
 
 # Shards that commit at a time; the others gather meanwhile what will be one commit then. More than of groups: a
 # transaction waits for several commits one after another, and the ids of few producers are spread over all shards.
@@ -108,8 +111,13 @@ class TransactionCoordinator:
         self._topic.start()
 
     async def log_all(self) -> None:
-        """Before the broker leaves: its successors know of every transaction that is open."""
-        await self._topic.log_all()
+        """Before the broker leaves: its successors know of every transaction that is open, unless the log takes nothing
+        in `_LOG_S_MAX`."""
+        try:
+            async with time_limit(_LOG_S_MAX):
+                await self._topic.log_all()
+        except asyncio.TimeoutError:
+            _log.warning("%s takes no record; transactions that are open may be aborted", TRANSACTION_STATE_TOPIC)
 
     def close(self) -> None:
         """Calls that wait are refused, and so is all that comes; what is open, the next coordinator goes on with."""
