@@ -193,11 +193,19 @@ class Positions:
         """Give each of these a position, in this thread. Raises `BusError`."""
         wanted = self._wanted([p for key in keys if (p := self._fetcher.assigned.get(key)) is not None])
 
-        def take_committed() -> None:
-            for error in self._take_committed(wanted, deadline_ms).values():
-                raise error
+        reasons: list[BusError] = []
 
-        self._cluster.retry(take_committed, deadline_ms=deadline_ms)
+        def take_committed() -> None:
+            for reason in self._take_committed(wanted, deadline_ms).values():
+                reasons.append(reason)
+                raise reason
+
+        try:
+            self._cluster.retry(take_committed, deadline_ms=deadline_ms)
+        except BusError as error:
+            if error.code is ErrorCode.REQUEST_TIMED_OUT and reasons:  # they say why the time is up
+                raise reasons[-1] from error
+            raise
         timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items()}
         behind_all = self._take(wanted, list_offsets(self._cluster, timestamps, deadline_ms=deadline_ms))
         if behind_all:
