@@ -287,12 +287,19 @@ def test_offsets_of_a_partition_that_is_gone_hold_up_no_run(address: str) -> Non
         if len(handled) == 40:
             create_again(address, "orders", 1)
             produce(address, range(100, 140))
-        if handled[-1] == 139:
+
+    def stop_when_committed() -> None:
+        try:
+            wait_until(lambda: 139 in handled and committed_sum(address, partitions=1) == 40, "all is committed", 30)
+        finally:
             stop.set()
 
+    watching = threading.Thread(target=stop_when_committed)
+    watching.start()
     with Consumer(address, **GROUP, metadata_max_age_ms=500) as consumer:
         consumer.subscribe(["orders"])
         summary = consumer.run(handler, stop=stop, **ID, workers=1, ack="count", ack_count=40)
+    watching.join()
     assert (summary.ended_by, committed_sum(address, partitions=1)) == ("stop", 40)
 
 
