@@ -275,7 +275,7 @@ class ProduceApi:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
         if not request.transactional_id:
-            return partition.transactions.check_outside(stamp) or _Target(partition, stamp, replicas_min)
+            return partition.transactions.open.check_outside(stamp) or _Target(partition, stamp, replicas_min)
         staging = self._find_staging(name, request.transactional_id, stamp)
         return staging if isinstance(staging, Refused) else _Target(partition, stamp, staging=staging)
 
@@ -314,7 +314,7 @@ class ProduceApi:
         held.use()
         on_settled = functools.partial(self._settle, submitted, target.partition, held, received_ms)
         if target.staging is not None:
-            submitted.answer = target.partition.transactions.stage(
+            submitted.answer = target.partition.transactions.open.stage(
                 batch,
                 target.staging.key,
                 request.transactional_id,

@@ -20,8 +20,9 @@ from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
+from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition_queue import PartitionQueue, TransactionWritten
-from bus.runtime.partitions.partition_transactions import Idle, PartitionTransactions
+from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
@@ -459,7 +460,7 @@ def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pyte
     """It has not staged what the leader before has."""
 
     async def count_own(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> int:
-        known = self._open.get(key)
+        known = self.open._known.get(key)
         return -1 if known is None or known.staged is None else known.staged.last_sequence
 
     monkeypatch.setattr(PartitionTransactions, "vote", count_own)

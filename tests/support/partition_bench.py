@@ -174,4 +174,4 @@ def code(result: object) -> ErrorCode:
 
 def staged_of(transactions: PartitionTransactions) -> dict[StagingKey, StagedState]:
     """What a leader remembers of the transactions that it knows to be open."""
-    return {key: known.staged for key, known in transactions._open.items() if known.staged is not None}
+    return {key: known.staged for key, known in transactions.open._known.items() if known.staged is not None}

@@ -22,8 +22,8 @@ from typing import Protocol
 from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.ports import StagingKey
+from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition import Partition
-from bus.runtime.partitions.partition_transactions import Idle
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
@@ -141,7 +141,7 @@ class StagedSweeper:
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
         staged = await self._find_staged(partition, before_ms=self._now_ms() - self._age_min_ms)
-        seen = ((key, partition.transactions.look_at(key)) for key in staged or ())
+        seen = ((key, partition.transactions.open.look_at(key)) for key in staged or ())
         return [(key, idle) for key, idle in seen if idle is not None]
 
     async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:

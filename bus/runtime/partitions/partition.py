@@ -114,7 +114,7 @@ class Partition:
         self.maintenance.look_after_commit()
 
     def _follow_stop(self, reason: Refused) -> None:
-        self.transactions.stop()
+        self.transactions.open.stop()
         self.maintenance.stop(reason)
 
     def configure(self, settings: PartitionSettings) -> None:
@@ -158,7 +158,7 @@ class Partition:
     async def close(self, reason: Refused) -> None:
         """Refuse all that comes and all that waits, and return when nothing touches the table."""
         await self.writer.close(reason)
-        await self.transactions.join()
+        await self.transactions.open.join()
         await self.maintenance.join()
 
     # ------------------------------------------------------------------ writing
@@ -221,7 +221,7 @@ class Partition:
         """Before the broker stops, when no batch comes any more: begin nothing more, and give up what is being
         prepared."""
         if self.stopped is None:
-            await self.transactions.end_saving()
+            await self.transactions.open.end_saving()
         self.maintenance.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
         await self.maintenance.join()
 

@@ -34,7 +34,7 @@ class FakePartition:
         self.appended: list[dict[str, Any]] = []
         self.min_insync_replicas = 1
         self.refused_outside: Refused | None = None  # what is in no transaction
-        self.transactions = SimpleNamespace(check_outside=lambda stamp: self.refused_outside)
+        self.transactions = SimpleNamespace(open=SimpleNamespace(check_outside=lambda stamp: self.refused_outside))
 
     def append(self, batch: RecordBatch, **what: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

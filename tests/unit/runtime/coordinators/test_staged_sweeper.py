@@ -99,7 +99,7 @@ def test_what_is_under_way_here_is_not_even_asked_about() -> None:
 
         lay(bench, OLD)
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 1))
-        staging = bench.partition.transactions.stage(batch, OLD, "payments", add)
+        staging = bench.partition.transactions.open.stage(batch, OLD, "payments", add)
         found = await sweeper(bench, coordinators).sweep()
         gate.set()
         await staging
@@ -117,7 +117,7 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
 
         transactions, coordinators = bench.partition.transactions, Coordinators()
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-        await transactions.stage(batch, OLD, "payments", add)
+        await transactions.open.stage(batch, OLD, "payments", add)
         coordinators.open = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
         assert await sweeper(bench, coordinators).sweep() == 0
         assert staged_of(transactions).keys() == {OLD}
@@ -135,7 +135,7 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
 
         async def find_needed(number: int, traces: Traces) -> Traces | Refused:
             batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-            await bench.partition.transactions.stage(batch, OLD, "payments", add)
+            await bench.partition.transactions.open.stage(batch, OLD, "payments", add)
             return Traces()
 
         lay(bench, OLD)

@@ -10,7 +10,7 @@ from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.model import ProducerStamp, RecordBatch
 from bus.partition_log.staging import StagedState
 from bus.ports import AppliedTransaction, StagingKey
-from bus.runtime.partitions import partition_queue, partition_transactions
+from bus.runtime.partitions import open_transactions, partition_queue
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_transactions import Decided, ResolvedTransactions
 from bus.transactions.requests import Added
@@ -49,7 +49,7 @@ def stage(
     may_be_in_memory: bool = False,
 ) -> asyncio.Future[AppendResult]:
     batch = records(count, producer=ProducerStamp(key.producer_id, key.producer_epoch, base_sequence))
-    return bench.partition.transactions.stage(
+    return bench.partition.transactions.open.stage(
         batch, key, transactional_id, coordinator.add, may_be_in_memory=may_be_in_memory
     )
 
@@ -698,12 +698,12 @@ def test_batch_of_a_transactions_producer_outside_of_it_is_refused() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = Coordinator(), bench.partition.transactions
         stamp, stranger = ProducerStamp(7, 3, 0), ProducerStamp(8, 0, 0)
-        assert transactions.check_outside(stamp) is None
+        assert transactions.open.check_outside(stamp) is None
         await stage(bench, coordinator, 0)
-        assert code(transactions.check_outside(stamp)) is ErrorCode.INVALID_TXN_STATE
+        assert code(transactions.open.check_outside(stamp)) is ErrorCode.INVALID_TXN_STATE
         await transactions.apply(KEY, APPLIED, 0)
-        assert code(transactions.check_outside(replace(stamp, producer_epoch=9))) is ErrorCode.INVALID_TXN_STATE
-        assert transactions.check_outside(stranger) is None
+        assert code(transactions.open.check_outside(replace(stamp, producer_epoch=9))) is ErrorCode.INVALID_TXN_STATE
+        assert transactions.open.check_outside(stranger) is None
 
     run(scenario)
 
@@ -769,7 +769,7 @@ def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest
         assert list(staged.batches[KEY]) == [(0, 0), (1, 1)]
         assert not staged.held
 
-    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
     run(scenario)
 
 
@@ -789,7 +789,7 @@ def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPat
         assert list(staged.batches[KEY]) == [(0, 0)]
         assert staged.saves == 1
 
-    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
     run(scenario)
 
 
@@ -803,10 +803,10 @@ def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypat
         await asyncio.sleep(0.05)
         staged.gate.set()
         assert await dropping is None
-        await bench.partition.transactions.join()
+        await bench.partition.transactions.open.join()
         assert (staged.held, staged.batches) == ({}, {})
 
-    monkeypatch.setattr(partition_transactions, "_YOUNG_MS", 20)
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
     run(scenario)
 
 

@@ -1,0 +1,454 @@
+"""The open transactions of one partition on its leader: their batches, which are staged beside the log.
+
+Theory of operation. The batches of a transaction are staged one after another, of several transactions beside each
+other: each is a file that is durable before its answer, or in memory alone (see below). With its first batch here the
+coordinator is asked to add the partition, and only then is the batch staged: what the coordinator refuses must not lie
+there when the transaction with that epoch begins. Memory knows what is staged; what it does not know, the folder of the
+transaction tells, so a leader that takes over goes on.
+
+Batches are kept in memory alone, and answered, while their commit is likely to be one version and nothing else: the
+coordinator says so (one phase), the producer will name the last sequence that it was answered for, and the transaction
+is young. They are saved before a vote, once the transaction is older, and when the partition is closed. A leader that
+loses them lacks rows that the producer names, so the transaction is aborted.
+
+Staging needs no fence. A deposed leader may stage after its successor has looked: the file is durable, and a leader
+that votes or applies looks again. What comes behind the sequence that the decision has pinned is never applied; it
+stays as garbage until it is swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.model import ProducerStamp, RecordBatch, TopicPartition
+from bus.partition_log.staging import (
+    NOTHING_STAGED,
+    AlreadyStaged,
+    LookForStaged,
+    StageBatch,
+    StagedState,
+    decide_stage,
+)
+from bus.partition_log.state import check_leader_epoch
+from bus.ports import Clock, PartitionTable, Staged, StagingKey
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.partition_queue import Appended, AppendResult
+from bus.runtime.partitions.partition_writer import PartitionWriter
+from bus.runtime.tasks import TaskScope
+from bus.transactions.requests import Added
+
+_log = logging.getLogger(__name__)
+
+# Of producers whose transactions have ended memory keeps so many, to refuse late batches without asking the
+# coordinator.
+_ENDED_MAX = 1_000
+
+# A transaction that is no older may have its batches in memory alone.
+_YOUNG_MS = 2_000
+_SAVE_RETRY_S = 1.0
+
+AddPartition = Callable[[], Awaitable[Added | Refused]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batch: RecordBatch
+    transactional_id: str
+    add: AddPartition
+    may_be_in_memory: bool
+    answer: asyncio.Future[AppendResult]
+    on_settled: Callable[[AppendResult], None] | None
+
+    def settle(self, result: AppendResult) -> None:
+        if not self.answer.done():
+            self.answer.set_result(result)
+        if self.on_settled is not None:
+            self.on_settled(self.answer.result())
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction with batches here. `staged` None: it is not known what is staged. `transactional_id`: whose it is,
+    and the coordinator has said that this partition is in it, so that it ends here too; None: it has not yet.
+    `is_unsaved`: all of its batches are in memory, and some are nowhere else; while `saving` makes those durable, no
+    other joins them."""
+
+    begin_ms: float
+    staged: StagedState | None = None
+    transactional_id: str | None = None
+    may_be_one_phase: bool = False
+    is_unsaved: bool = False
+    is_voted_on: bool = False
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+    saving: asyncio.Task[Refused | None] | None = None
+
+    @property
+    def writing(self) -> Sequence[asyncio.Task[Any]]:
+        """What may be writing files of it now."""
+        return [each for each in (self.task, self.saving) if each is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """A transaction, known here or not, of which no batch is under way."""
+
+    transaction: OpenTransaction | None
+    staged: StagedState | None
+
+
+class OpenTransactions:
+    """`waiting_bytes_max` bounds the batches that wait to be staged."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        table: PartitionTable,
+        writer: PartitionWriter,
+        *,
+        waiting_bytes_max: int,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+    ) -> None:
+        self._name = name
+        self._table = table
+        self._writer = writer
+        self._waiting_bytes_max = waiting_bytes_max
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._known: dict[StagingKey, OpenTransaction] = {}
+        self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
+        self._waiting_bytes = 0
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._saving_old: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ batches
+
+    def stage(
+        self,
+        batch: RecordBatch,
+        key: StagingKey,
+        transactional_id: str,
+        add: AddPartition,
+        *,
+        may_be_in_memory: bool = False,
+        current_leader_epoch: int | None = None,
+        on_settled: Callable[[AppendResult], None] | None = None,
+    ) -> asyncio.Future[AppendResult]:
+        """Behind the batches of the same transaction that came before. When it is answered, the batch is durable, or
+        may be in memory alone, and the partition is in the transaction; the batch has no offsets yet. `add` asks the
+        coordinator whether this is the open transaction of `transactional_id`. `may_be_in_memory`: the batch need not
+        be durable, for the producer will name the last sequence that it was answered for. The future never fails."""
+        answer = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(batch, transactional_id, add, may_be_in_memory, answer, on_settled)
+        refusal = (
+            self._writer.stopped
+            or check_leader_epoch(self._writer.state, current_leader_epoch)
+            or self._refuse_ended(key)
+            or self._refuse_for_room(batch.size_bytes)
+        )
+        if refusal is not None:
+            waiting.settle(refusal)
+            return waiting.answer
+        transaction = self._known.get(key)
+        if transaction is None:
+            transaction = self._known[key] = OpenTransaction(self._clock.monotonic_ms())
+        if self._stage_at_once(key, transaction, waiting):
+            return waiting.answer
+        transaction.waiting.append(waiting)
+        self._waiting_bytes += batch.size_bytes
+        if transaction.task is None:
+            transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
+        return waiting.answer
+
+    def check_outside(self, stamp: ProducerStamp) -> Refused | None:
+        """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
+        transaction here, open or one of the last that have ended: its rows would not be told from theirs."""
+        producer_id = stamp.producer_id
+        if producer_id not in self._ended and all(key.producer_id != producer_id for key in self._known):
+            return None
+        return Refused(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{self._name}: expected a batch in a transaction, since producer {producer_id} has a transactional id, "
+            "found one in none",
+        )
+
+    def _stage_at_once(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> bool:
+        """In memory, behind others that are there; False: the coordinator or the disk has to be asked."""
+        if not transaction.is_unsaved or transaction.task is not None:
+            return False
+        if transaction.transactional_id != waiting.transactional_id:
+            return False
+        is_next = isinstance(self._decide(transaction, waiting.batch), StageBatch)
+        if not is_next or not self._hold(key, transaction, waiting):
+            return False
+        waiting.settle(self._staged())
+        return True
+
+    def _hold(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> bool:
+        """Keep the batch, which is the next one, in memory alone, if it may be there and there is room."""
+        is_first = transaction.staged is None or transaction.staged.last_sequence == NOTHING_STAGED
+        if not (is_first or transaction.is_unsaved) or transaction.saving is not None:
+            return False
+        if transaction.is_voted_on or not self._is_young(transaction):
+            return False
+        if not (waiting.may_be_in_memory and transaction.may_be_one_phase):
+            return False
+        if self._writer.stopped is not None or not self._table.staged.hold(key, waiting.batch):
+            return False
+        _follow(transaction, waiting.batch)
+        transaction.is_unsaved = True
+        if self._saving_old is None:
+            self._saving_old = self._tasks.start(self._save_old(), f"{self._name}/save")
+        return True
+
+    def _is_young(self, transaction: OpenTransaction) -> bool:
+        return self._clock.monotonic_ms() - transaction.begin_ms < _YOUNG_MS
+
+    async def _save_old(self) -> None:
+        """Transactions that take longer outlive this leader. Ends when nothing is in memory alone."""
+        try:
+            while unsaved := [(key, each) for key, each in self._known.items() if each.is_unsaved]:
+                oldest_ms = min(each.begin_ms for _, each in unsaved)
+                due_s = (oldest_ms + _YOUNG_MS - self._clock.monotonic_ms()) / 1000
+                await asyncio.wait([self._stopping], timeout=max(due_s, 0.001))
+                if self._stopping.done():
+                    return
+                for key, each in unsaved:
+                    is_open = self._known.get(key) is each and each.is_unsaved
+                    refused = await self.save(key, each) if is_open and not self._is_young(each) else None
+                    if refused is not None:
+                        _log.warning("%s", refused.message)
+                        await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
+        finally:
+            self._saving_old = None
+
+    async def save(self, key: StagingKey, transaction: OpenTransaction) -> Refused | None:
+        """Make durable what is in memory alone: None once it is, also for callers that come while it is written. Goes
+        on if the caller is cancelled."""
+        if transaction.saving is None:
+            transaction.saving = self._tasks.start(self._save_once(key, transaction), f"{self._name}/save")
+        saving = transaction.saving
+        await asyncio.wait([saving])
+        return saving.result()
+
+    async def _save_once(self, key: StagingKey, transaction: OpenTransaction) -> Refused | None:
+        try:
+            refused = await self._calls.commit(functools.partial(self._table.staged.save, key))
+            transaction.is_unsaved = refused is not None
+            return refused
+        except StorageFault as fault:
+            return self._refuse(f"a transaction cannot be staged: {fault}")
+        finally:
+            transaction.saving = None
+
+    def _refuse_ended(self, key: StagingKey) -> Refused | None:
+        ended = self._ended.get(key.producer_id, -1)
+        if key.producer_epoch > ended:
+            return None
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"{self._name}: the transaction of producer {key.producer_id} has ended, expected an epoch above {ended}, "
+            f"found {key.producer_epoch}",
+        )
+
+    def _refuse_for_room(self, size_bytes: int) -> Refused | None:
+        if not self._waiting_bytes or self._waiting_bytes + size_bytes <= self._waiting_bytes_max:
+            return None
+        return Refused(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"{self._name} has {self._waiting_bytes} bytes waiting to be staged, {size_bytes} more would exceed "
+            f"queued.max.bytes={self._waiting_bytes_max}; retry later",
+        )
+
+    async def _stage_all(self, key: StagingKey, transaction: OpenTransaction) -> None:
+        """Ends when nothing waits."""
+        try:
+            while transaction.waiting:
+                waiting = transaction.waiting[0]
+                result: AppendResult = self._refuse("staging was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+                try:
+                    result = await self._stage(key, transaction, waiting) or self._staged()
+                except StorageFault as fault:
+                    result = self._refuse(str(fault))
+                finally:
+                    transaction.waiting.popleft()
+                    self._waiting_bytes -= waiting.batch.size_bytes
+                    waiting.settle(result)
+        finally:
+            transaction.task = None
+            if transaction.waiting:
+                transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
+            elif transaction.transactional_id is None and self._known.get(key) is transaction:
+                del self._known[key]  # the next batch asks again
+
+    async def _stage(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
+        decision = self._decide(transaction, waiting.batch)
+        if isinstance(decision, LookForStaged):
+            transaction.staged = _state_of(await self.find(key))
+            decision = self._decide(transaction, waiting.batch)
+        refusal = self._writer.stopped or self._refuse_ended(key)
+        if refusal is not None:
+            return refusal
+        if isinstance(decision, Refused):
+            return Refused(decision.code, f"{self._name}: {decision.message}")
+        refusal = await self._add(transaction, waiting) or self._refuse_ended(key)
+        if refusal is None and isinstance(decision, StageBatch) and not self._hold(key, transaction, waiting):
+            refusal = self._refuse_voted_on(transaction, key)
+            if refusal is None and transaction.is_unsaved:
+                refusal = await self.save(key, transaction)
+            refusal = refusal or await self._calls.commit(
+                functools.partial(self._table.staged.stage, key, waiting.batch)
+            )
+            if refusal is None:
+                _follow(transaction, waiting.batch)
+        return refusal
+
+    def _refuse_voted_on(self, transaction: OpenTransaction, key: StagingKey) -> Refused | None:
+        """What is counted does not grow afterwards: it would be acknowledged, and not be committed."""
+        if not transaction.is_voted_on:
+            return None
+        return Refused(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"{self._name}: the transaction of producer {key.producer_id}, epoch {key.producer_epoch}, is being ended",
+        )
+
+    async def _add(self, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
+        """Ask the coordinator, unless it has said so of this id. A partition that stops does not wait for it."""
+        if transaction.transactional_id == waiting.transactional_id:
+            return None
+        added = await self._wait_until_added(self._tasks.start(_await(waiting.add), f"{self._name}/add"))
+        if not isinstance(added, Added):
+            return added
+        transaction.transactional_id = waiting.transactional_id
+        transaction.may_be_one_phase = added.may_be_one_phase
+        return None
+
+    async def _wait_until_added(self, adding: asyncio.Task[Added | Refused]) -> Added | Refused | None:
+        either: list[asyncio.Future[Any]] = [adding, self._stopping]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if adding.done():
+            return adding.result()
+        adding.cancel()
+        return self._writer.stopped
+
+    def _decide(
+        self, transaction: OpenTransaction, batch: RecordBatch
+    ) -> StageBatch | AlreadyStaged | LookForStaged | Refused:
+        settings = self._writer.settings
+        return decide_stage(
+            transaction.staged,
+            batch,
+            settings.append_rules,
+            now_ms=self._clock.now_ms(),
+            bytes_max=settings.staged_bytes_max,
+        )
+
+    def _staged(self) -> Appended:
+        return Appended(-1, -1, -1, self._writer.state.log_start)
+
+    # ------------------------------------------------------------------ what is known
+
+    async def find(self, key: StagingKey) -> Staged | None:
+        """What of it lies in files. Raises `StorageFault`."""
+        return await self._calls.read(functools.partial(self._table.staged.find, key))
+
+    def list_unsaved(self) -> Mapping[StagingKey, Staged]:
+        """Those whose batches are in memory alone."""
+        now_ms = self._clock.now_ms()
+        return {
+            key: Staged(known.staged.last_sequence, known.staged.size_bytes, now_ms)
+            for key, known in self._known.items()
+            if known.is_unsaved and known.staged is not None
+        }
+
+    def look_at(self, key: StagingKey) -> Idle | None:
+        """What is known of a transaction before its coordinator is asked about it; None while a batch of it is under
+        way."""
+        known = self._known.get(key)
+        if known is None:
+            return Idle(None, None)
+        return Idle(known, known.staged) if known.task is None else None
+
+    # ------------------------------------------------------------------ the end of a transaction
+
+    async def end_staging(self, key: StagingKey) -> OpenTransaction | None:
+        """Once nothing of it is being staged any more; nothing more is. Returns what is known of it."""
+        known = self._known.get(key)
+        if known is not None:
+            known.is_voted_on = True
+            await self.wait_until_staged(known)
+        return known
+
+    def end(self, key: StagingKey) -> OpenTransaction | None:
+        """From here on batches of this transaction are refused. Returns what was known of it: batches may be on their
+        way, and have to be waited for."""
+        ended = self._ended.pop(key.producer_id, -1)
+        self._ended[key.producer_id] = max(ended, key.producer_epoch)
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        return self._known.pop(key, None)
+
+    async def wait_until_staged(self, transaction: OpenTransaction | None) -> None:
+        """What is on its way to files has come there, or failed."""
+        while transaction is not None and transaction.writing:
+            await asyncio.wait(transaction.writing)
+
+    # ------------------------------------------------------------------ the end of the partition
+
+    def stop(self) -> None:
+        """The partition has stopped."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
+    async def join(self) -> None:
+        """After `stop`: batches that wait are refused as they come up. Returns when none is being staged. What is in
+        memory alone is saved for the next leader, and else forgotten: nothing more is asked of this one."""
+        while writing := [task for known in self._known.values() for task in known.writing]:
+            await asyncio.wait(writing)
+        if self._saving_old is not None:
+            await asyncio.wait([self._saving_old])
+        stopped = self._writer.stopped  # by another code the table is gone, or cannot be written to
+        if stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            await self._save_open()
+        for key in [key for key, known in self._known.items() if known.is_unsaved]:
+            self._table.staged.release(key)
+
+    async def end_saving(self) -> None:
+        """Before the broker stops, when no batch comes any more: what is in memory alone is saved now, and not when it
+        is due."""
+        if self._saving_old is not None:
+            self._saving_old.cancel()
+        await self._save_open()
+
+    async def _save_open(self) -> None:
+        for key, known in [each for each in self._known.items() if each[1].is_unsaved]:
+            refused = await self.save(key, known)
+            if refused is not None:
+                _log.warning("%s: a transaction that is open has to be aborted: %s", self._name, refused.message)
+
+    def _refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
+        return Refused(code, f"{self._name}: {reason}")
+
+
+async def _await(call: AddPartition) -> Added | Refused:
+    return await call()
+
+
+def _state_of(found: Staged | None) -> StagedState:
+    return StagedState() if found is None else StagedState(found.last_sequence, found.size_bytes)
+
+
+def _follow(transaction: OpenTransaction, batch: RecordBatch) -> None:
+    """The batch is staged now, in a file or in memory alone."""
+    before = transaction.staged or StagedState()
+    transaction.staged = StagedState(before.last_sequence + batch.record_count, before.size_bytes + batch.size_bytes)
