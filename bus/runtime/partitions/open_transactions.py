@@ -89,6 +89,7 @@ class OpenTransaction:
     waiting: deque[_Waiting] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     saving: asyncio.Task[Refused | None] | None = None
+    save_refusal: str = ""  # why the last save has failed
 
     @property
     def writing(self) -> Sequence[asyncio.Task[Any]]:
@@ -227,7 +228,9 @@ class OpenTransactions:
                     is_open = self._known.get(key) is each and each.is_unsaved
                     refused = await self.save(key, each) if is_open and not self._is_young(each) else None
                     if refused is not None:
-                        _log.warning("%s", refused.message)
+                        if refused.message != each.save_refusal:
+                            _log.warning("%s; trying again until its transaction ends", refused.message)
+                        each.save_refusal = refused.message
                         await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
         finally:
             self._saving_old = None

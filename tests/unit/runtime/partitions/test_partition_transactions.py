@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -770,6 +771,28 @@ def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest
         assert not staged.held
 
     monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
+    run(scenario)
+
+
+def test_batches_that_cannot_be_made_durable_are_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        await hold(bench, coordinator, 0)
+        refused = Refused(ErrorCode.INVALID_RECORD, "another file is there")
+        monkeypatch.setattr(staged, "save", lambda key: refused if next(tries) < 3 else None)
+        await wait_until(
+            lambda: not any(known.is_unsaved for known in bench.partition.transactions.open._known.values())
+        )
+        assert next(tries) > 3
+        assert [each.message for each in caplog.records] == [
+            "another file is there; trying again until its transaction ends"
+        ]
+
+    tries = itertools.count()
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
+    monkeypatch.setattr(open_transactions, "_SAVE_RETRY_S", 0.01)
     run(scenario)
 
 
