@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from bus.broker_api.groups import GroupMember, PartitionOffset, outcomes_of, require_count, with_topic_id
 from bus.broker_api.producers import check_identity
 from bus.broker_api.requests import Items
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.consumer_groups import requests as groups
 from bus.consumer_groups.request_bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -171,7 +170,6 @@ class TransactionApi:
             identity.producer_epoch,
             is_commit,
             ends if is_commit else {},
-            allows_one_phase=self._cluster.state.level >= LEVEL_OF_ONE_PHASE,
         )
         return await self._wait_for_end(self._coordinator.submit(command))
 

@@ -42,6 +42,7 @@ from bus.transactions.request_bounds import check_transactional_id
 from bus.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
+    EndTransaction,
     FenceProducer,
     InitProducerId,
     TransactionAnswer,
@@ -158,7 +159,11 @@ class TransactionCoordinator:
     def submit(self, command: TransactionCommand) -> asyncio.Future[TransactionAnswer]:
         """See `CoordinatorShard.submit`. For an id whose coordinator is elsewhere NOT_COORDINATOR."""
         shard = self._shard_of(command.transactional_id)
-        return answered(shard) if isinstance(shard, Refused) else shard.submit(command)
+        if isinstance(shard, Refused):
+            return answered(shard)
+        if isinstance(command, (AddPartitions, EndTransaction)) and self._cluster.state.level >= LEVEL_OF_ONE_PHASE:
+            command = replace(command, allows_one_phase=True)
+        return shard.submit(command)
 
     async def add(self, addition: TransactionAddition) -> TransactionAnswer:
         """Refused for what this broker has not heard of yet, and what is not there at all: a transaction ends only
@@ -174,8 +179,6 @@ class TransactionCoordinator:
         if unknown is not None:
             message = f"{addition.transactional_id}: {unknown} is not known here yet, or deleted"
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-        if isinstance(addition, AddPartitions):
-            addition = replace(addition, allows_one_phase=self._cluster.state.level >= LEVEL_OF_ONE_PHASE)
         return await self.submit(addition)
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:
