@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from bus.broker_api.cluster import ClusterApi, ControllerWatch
+from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable, current_caller
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
@@ -26,6 +26,7 @@ from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.logs import request_id
+from bus.runtime.metadata.controller_watch import ControllerWatch
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
 from bus.runtime.time_limits import time_limit
