@@ -319,6 +319,7 @@ class ProduceApi:
                 target.staging.key,
                 request.transactional_id,
                 functools.partial(self._add_partition, target.staging.addition),
+                add_at_once=functools.partial(self._coordinator.add_at_once, target.staging.addition),
                 may_be_in_memory=request.names_last_sequences,
                 current_leader_epoch=destination.current_leader_epoch,
                 on_settled=on_settled,

@@ -138,6 +138,11 @@ class Cluster:
     def state(self) -> ClusterState:
         return self.metadata.cluster
 
+    @property
+    def has_proved_leadership(self) -> bool:
+        """`prove_leadership` does not have to wait."""
+        return self._proof.is_fresh
+
     async def prove_leadership(self) -> Refused | None:
         """To be awaited before anything is answered as a leader: see `LeadershipProof.wait`."""
         return None if self._proof.is_fresh else await self._proof.wait()

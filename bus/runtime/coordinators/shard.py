@@ -143,6 +143,16 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._turn()
         return answer
 
+    def answer_at_once(self, command: CommandT) -> AnswerT | Refused | None:
+        """The answer of `submit`; None if it has to wait. Then the command may still come to be decided."""
+        if self._committing is not None or self._waiting:
+            return None
+        answer = self.submit(command)
+        if answer.done():
+            return answer.result()
+        answer.cancel()
+        return None
+
     def would_change(self, command: CommandT) -> bool:
         """Whether the command changes the state that is committed now; it is not carried out."""
         state = self._states.get(self._machine.entity_id(command))

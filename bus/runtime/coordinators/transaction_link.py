@@ -23,7 +23,7 @@ from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers
-from bus.transactions.requests import Added
+from bus.transactions.requests import Added, AddPartitions
 
 _RETRY_S = 0.05
 _MAY_PASS = frozenset(
@@ -93,6 +93,10 @@ class CoordinatorLink:
             if self._is_closed or loop.time() + _RETRY_S >= deadline_s:
                 return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {added.message}")
             await asyncio.sleep(_RETRY_S)
+
+    def add_at_once(self, addition: AddPartitions) -> Added | None:
+        """If the coordinator is this broker, and does not have to wait; None: `add` has to be awaited."""
+        return self._coordinator.add_at_once(addition)
 
     async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
         """Of `traces` what the coordinator of that partition of `__transaction_state` may need; refused unless it has

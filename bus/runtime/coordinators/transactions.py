@@ -40,6 +40,7 @@ from bus.transactions.placement import coordinator_partition
 from bus.transactions.records import LoggedRecord
 from bus.transactions.request_bounds import check_transactional_id
 from bus.transactions.requests import (
+    Added,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -159,11 +160,12 @@ class TransactionCoordinator:
     def submit(self, command: TransactionCommand) -> asyncio.Future[TransactionAnswer]:
         """See `CoordinatorShard.submit`. For an id whose coordinator is elsewhere NOT_COORDINATOR."""
         shard = self._shard_of(command.transactional_id)
-        if isinstance(shard, Refused):
-            return answered(shard)
+        return answered(shard) if isinstance(shard, Refused) else shard.submit(self._with_level(command))
+
+    def _with_level(self, command: TransactionCommand) -> TransactionCommand:
         if isinstance(command, (AddPartitions, EndTransaction)) and self._cluster.state.level >= LEVEL_OF_ONE_PHASE:
-            command = replace(command, allows_one_phase=True)
-        return shard.submit(command)
+            return replace(command, allows_one_phase=True)
+        return command
 
     async def add(self, addition: TransactionAddition) -> TransactionAnswer:
         """Refused for what this broker has not heard of yet, and what is not there at all: a transaction ends only
@@ -180,6 +182,14 @@ class TransactionCoordinator:
             message = f"{addition.transactional_id}: {unknown} is not known here yet, or deleted"
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
         return await self.submit(addition)
+
+    def add_at_once(self, addition: AddPartitions) -> Added | None:
+        """None: `add` has to be awaited, which may be refused."""
+        shard = self._shard_of(addition.transactional_id)
+        if isinstance(shard, Refused) or not self._cluster.has_proved_leadership or self._find_unknown(addition):
+            return None
+        answer = shard.answer_at_once(self._with_level(addition))
+        return answer if isinstance(answer, Added) else None
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:
         """What the transaction would wait for, and these cluster metadata do not have."""

@@ -141,14 +141,16 @@ class OpenTransactions:
         transactional_id: str,
         add: AddPartition,
         *,
+        add_at_once: Callable[[], Added | None] = lambda: None,
         may_be_in_memory: bool = False,
         current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Behind the batches of the same transaction that came before. When it is answered, the batch is durable, or
         may be in memory alone, and the partition is in the transaction; the batch has no offsets yet. `add` asks the
-        coordinator whether this is the open transaction of `transactional_id`. `may_be_in_memory`: the batch need not
-        be durable, for the producer will name the last sequence that it was answered for. The future never fails."""
+        coordinator whether this is the open transaction of `transactional_id`; `add_at_once` the same, of one that can
+        say so without waiting, and else gives None. `may_be_in_memory`: the batch need not be durable, for the producer
+        will name the last sequence that it was answered for. The future never fails."""
         answer = asyncio.get_running_loop().create_future()
         waiting = _Waiting(batch, transactional_id, add, may_be_in_memory, answer, on_settled)
         refusal = (
@@ -163,7 +165,7 @@ class OpenTransactions:
         transaction = self._known.get(key)
         if transaction is None:
             transaction = self._known[key] = OpenTransaction(self._clock.monotonic_ms())
-        if self._stage_at_once(key, transaction, waiting):
+        if self._stage_at_once(key, transaction, waiting, add_at_once):
             return waiting.answer
         transaction.waiting.append(waiting)
         self._waiting_bytes += batch.size_bytes
@@ -183,14 +185,23 @@ class OpenTransactions:
             "found one in none",
         )
 
-    def _stage_at_once(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> bool:
-        """In memory, behind others that are there; False: the coordinator or the disk has to be asked."""
-        if not transaction.is_unsaved or transaction.task is not None:
+    def _stage_at_once(
+        self,
+        key: StagingKey,
+        transaction: OpenTransaction,
+        waiting: _Waiting,
+        add_at_once: Callable[[], Added | None],
+    ) -> bool:
+        """In memory; False: the coordinator has to be waited for, or the disk."""
+        if transaction.task is not None or not isinstance(self._decide(transaction, waiting.batch), StageBatch):
             return False
-        if transaction.transactional_id != waiting.transactional_id:
-            return False
-        is_next = isinstance(self._decide(transaction, waiting.batch), StageBatch)
-        if not is_next or not self._hold(key, transaction, waiting):
+        if transaction.transactional_id is None:
+            added = add_at_once() if waiting.may_be_in_memory else None
+            if added is None:
+                return False
+            transaction.transactional_id = waiting.transactional_id
+            transaction.may_be_one_phase = added.may_be_one_phase
+        if transaction.transactional_id != waiting.transactional_id or not self._hold(key, transaction, waiting):
             return False
         waiting.settle(self._staged())
         return True

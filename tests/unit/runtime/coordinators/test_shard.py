@@ -27,6 +27,17 @@ def code(answer: object) -> ErrorCode:
     return refused.code
 
 
+def test_answer_that_has_to_wait_is_none_at_once() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        known = rq.DescribeGroup("nobody")
+        assert code(bench.shard.answer_at_once(known)) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert bench.shard.answer_at_once(commit_of("g", 5)) is None, "its record has to be committed"
+        assert bench.shard.answer_at_once(known) is None, "a commit is in flight"
+        assert await bench.offset("g") == 5
+
+    run(scenario)
+
+
 def test_nothing_is_answered_or_visible_before_its_commit() -> None:
     async def scenario(bench: GroupBench) -> None:
         bench.table.gate.clear()

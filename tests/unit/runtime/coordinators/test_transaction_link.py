@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
@@ -111,7 +113,9 @@ def coordinator_that(proof: Refused | None) -> TransactionCoordinator:
     async def prove_leadership() -> Refused | None:
         return proof
 
-    cluster: Any = SimpleNamespace(state=ClusterState(), endpoint=OWN, prove_leadership=prove_leadership)
+    cluster: Any = SimpleNamespace(
+        state=ClusterState(), endpoint=OWN, prove_leadership=prove_leadership, has_proved_leadership=proof is None
+    )
     nothing = cast(Any, None)
     return TransactionCoordinator(
         cluster, BrokerConfig(), nothing, nothing, clock=ManualClock(), calls=nothing, tasks=TaskScope("test")
@@ -136,5 +140,21 @@ def test_broker_that_may_have_been_deposed_adds_nothing() -> None:
     async def main() -> None:
         unproved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the metadata cannot be read")
         assert await coordinator_that(unproved).add(ADDITION) == Refused(ErrorCode.NOT_COORDINATOR, unproved.message)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("why", ["is elsewhere", "has not proved that it leads", "does not know the topic"])
+def test_coordinator_that_cannot_say_so_at_once_adds_nothing_at_once(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        proof = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not read lately") if why.endswith("leads") else None
+        coordinator, asked = coordinator_that(proof), list[AddPartitions]()
+        shard: Any = SimpleNamespace(answer_at_once=lambda addition: asked.append(addition) or Added())
+        elsewhere = Refused(ErrorCode.NOT_COORDINATOR, "not here")
+        monkeypatch.setattr(coordinator, "_shard_of", lambda _: elsewhere if why == "is elsewhere" else shard)
+        if not why.endswith("topic"):
+            monkeypatch.setattr(coordinator, "_find_unknown", lambda _: None)
+        assert coordinator.add_at_once(ADDITION) is None
+        assert not asked
 
     run_virtually(main())

@@ -729,6 +729,35 @@ def test_batches_of_a_young_transaction_are_committed_from_memory() -> None:
     run(scenario)
 
 
+def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to_wait() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, asked = Coordinator(), list[str]()
+
+        def stage_first(key: StagingKey, added: Added | None) -> asyncio.Future[AppendResult]:
+            def add_at_once() -> Added | None:
+                asked.append("at once")
+                return added
+
+            batch = records(1, producer=ProducerStamp(key.producer_id, key.producer_epoch, 0))
+            return bench.partition.transactions.open.stage(
+                batch, key, "payments", coordinator.add, add_at_once=add_at_once, may_be_in_memory=True
+            )
+
+        first = stage_first(KEY, Added(may_be_one_phase=True))
+        assert first.done()
+        assert first.result() == STAGED
+        assert KEY in bench.table.staged.held
+        assert (asked, coordinator.calls) == (["at once"], 0)
+        assert await stage_first(OTHER, None) == STAGED
+        assert coordinator.calls == 1
+        durable = stage_first(StagingKey(4, 9, 0), Added())
+        assert await durable == STAGED
+        assert StagingKey(4, 9, 0) in bench.table.staged.batches
+        assert coordinator.calls == 1
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("why", ["two phases", "producer does not say", "no room", "not the first"])
 def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer(why: str) -> None:
     async def scenario(bench: Bench) -> None:
