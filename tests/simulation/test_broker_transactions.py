@@ -28,9 +28,10 @@ from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.transactions import changes, decisions
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
-from tests.simulation.broker_programs import Consumer, Producer, create_topic, leader_of
-from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
+from tests.simulation.broker_programs import Consumer, Producer, create_topic
+from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import journal_of
+from tests.simulation.interrupted_transactions import Interrupted, InterruptedAlone, InterruptedSave, slow_saves
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
@@ -207,52 +208,6 @@ async def commit_alone_and_delete(world: BrokerWorld) -> None:
     await disturb_and_judge(world)
 
 
-class Interrupted(Transactor):
-    """A broker that has to do with it dies behind the first batch of a transaction, before the second partition takes
-    part, and its commits seldom name their ends. `alone_max`: so many transactions of the first partition alone are
-    committed before, at most; all but the first of them are decided by their versions."""
-
-    alone_max = 0
-
-    async def do_something(self) -> None:
-        await asyncio.sleep(0.5)
-        for _ in range(self.world.random.randrange(self.alone_max + 1)):
-            attempt = await self._begin()
-            if attempt is not None:
-                await self._end(attempt, is_commit=True)
-        attempt = await self._begin()
-        if attempt is None:
-            return
-        life = self._broker_that_dies().life
-        if life is not None:
-            life.crash(0.1)
-        if attempt.acknowledged:
-            await asyncio.sleep(0.5)
-            await self._send(attempt, self._topics[0], 1, self._new_values())
-        await self._end(attempt, is_commit=True)
-
-    async def _begin(self) -> Attempt | None:
-        if self._identity is None:
-            await self._init()
-        if self._identity is None:
-            return None
-        attempt = Attempt(self.transactional_id, *self._identity)
-        self.attempts.append(attempt)
-        await self._send(attempt, self._topics[0], 0, self._new_values())
-        return attempt
-
-    def _broker_that_dies(self) -> SimulatedBroker:
-        leaders = [leader_of(self.world, self._topics[0], number) for number in (0, 1)]
-        return self.world.random.choice([each for each in (self._coordinator, *leaders) if each is not None])
-
-    def _names_ends(self) -> bool:
-        return self.world.random.randrange(4) == 0
-
-
-class InterruptedAlone(Interrupted):
-    alone_max = 3
-
-
 async def crowd(world: BrokerWorld) -> None:
     """Many ids write to one partition, whose pace lets several transactions wait for one version."""
     await gather_crowd(world)
@@ -292,6 +247,12 @@ async def forget_partitions_behind_an_anchor(world: BrokerWorld) -> None:
     await interrupt(world, InterruptedAlone)
 
 
+async def lose_what_is_in_memory(world: BrokerWorld) -> None:
+    """Leaders die while they make durable what they have in memory alone, and a record decides the commit."""
+    with slow_saves(world):
+        await interrupt(world, InterruptedSave)
+
+
 async def interrupt(world: BrokerWorld, program: type[Interrupted]) -> None:
     world.start()
     topic = await create_topic(world, "t", 2, {})
@@ -307,6 +268,12 @@ async def interrupt(world: BrokerWorld, program: type[Interrupted]) -> None:
 def test_no_commit_leaves_out_a_partition_that_a_coordinator_forgot(broker_count: int, scenario: Scenario) -> None:
     for seed in some_seeds():
         simulate(seed, new_well_world if broker_count == 1 else new_well_cluster, scenario)
+
+
+@pytest.mark.parametrize("broker_count", [1, 3])
+def test_no_commit_is_decided_by_a_record_before_its_rows_are_durable(broker_count: int) -> None:
+    for seed in some_seeds():
+        simulate(seed, new_well_world if broker_count == 1 else new_well_cluster, lose_what_is_in_memory)
 
 
 def test_nothing_staged_outlives_its_transaction_for_long() -> None:
@@ -475,6 +442,21 @@ def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPat
 
 
 async def _do_nothing(*_: Any) -> None: ...
+
+
+def test_vote_for_what_is_in_memory_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader dies before it is durable."""
+
+    async def vote(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> Any:
+        known = self.open._known.get(key)
+        if known is not None and known.is_unsaved and known.staged is not None:
+            known.is_voted_on = True
+            return known.staged.last_sequence
+        return await vote_when_durable(self, key, last_sequence)
+
+    vote_when_durable = PartitionTransactions.vote
+    monkeypatch.setattr(PartitionTransactions, "vote", vote)
+    fails_in(new_well_cluster, "EverythingEnds", lose_what_is_in_memory)
 
 
 def test_transactions_of_which_only_the_first_is_in_their_common_version_are_seen(
