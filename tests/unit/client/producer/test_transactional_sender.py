@@ -103,7 +103,6 @@ def test_abort_fails_what_waits_and_what_is_under_way_and_its_late_answers_are_o
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.INVALID_RECORD,
     ],
@@ -128,6 +127,19 @@ def test_refusal_of_a_record_ends_the_transaction_and_neither_resumes_nor_asks_f
     assert bench.sent()[-1] == [(0, 4, 0)]
     bench.pass_time(1_000)
     assert not any(isinstance(errand, (InitProducer, Resume)) for errand in bench.errands)
+
+
+def test_leader_that_misses_what_was_acknowledged_ends_the_transaction() -> None:
+    bench = bench_of()
+    bench.send(b"x")
+    bench.answer()
+    future = bench.send(b"y")
+    bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert code_of(future) is ErrorCode.TRANSACTION_ABORTABLE
+    assert manager(bench).state is TransactionState.ABORTABLE_ERROR
+    with pytest.raises(BusError, match="a part of the transaction is missing") as caught:
+        bench.engine.start_commit()
+    assert caught.value.code is ErrorCode.TRANSACTION_ABORTABLE
 
 
 def test_record_that_is_not_acknowledged_in_time_ends_the_transaction() -> None:
