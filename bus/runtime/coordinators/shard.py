@@ -144,7 +144,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         return answer
 
     def answer_at_once(self, command: CommandT) -> AnswerT | Refused | None:
-        """The answer of `submit`; None if it has to wait. Then the command may still come to be decided."""
+        """The answer of `submit` if it needs no commit. None: the caller has to wait, with `submit`. The command may
+        then have been decided, and what it changes is still committed; so only for commands that may be repeated and
+        that no later step answers."""
         if self._committing is not None or self._waiting:
             return None
         answer = self.submit(command)

@@ -95,7 +95,7 @@ class CoordinatorLink:
             await asyncio.sleep(_RETRY_S)
 
     def add_at_once(self, addition: AddPartitions) -> Added | None:
-        """If the coordinator is this broker, and does not have to wait; None: `add` has to be awaited."""
+        """Added by the coordinator of this broker, without waiting. None: await `add`."""
         return self._coordinator.add_at_once(addition)
 
     async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:

@@ -184,7 +184,8 @@ class TransactionCoordinator:
         return await self.submit(addition)
 
     def add_at_once(self, addition: AddPartitions) -> Added | None:
-        """None: `add` has to be awaited, which may be refused."""
+        """`add`, where neither the proof of leadership nor a commit has to be waited for. None: await `add`; it may
+        refuse."""
         shard = self._shard_of(addition.transactional_id)
         if isinstance(shard, Refused) or not self._cluster.has_proved_leadership or self._find_unknown(addition):
             return None

@@ -1,4 +1,4 @@
-"""Calls that wait for another controller."""
+"""Wakes calls that wait until the cluster has another controller."""
 
 from __future__ import annotations
 

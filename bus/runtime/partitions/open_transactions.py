@@ -70,7 +70,7 @@ class _Waiting:
         if not self.answer.done():
             self.answer.set_result(result)
         if self.on_settled is not None:
-            self.on_settled(self.answer.result())
+            self.on_settled(result)
 
 
 @dataclass(slots=True)
@@ -106,7 +106,8 @@ class Idle:
 
 
 class OpenTransactions:
-    """`waiting_bytes_max` bounds the batches that wait to be staged."""
+    """What is staged here of transactions that have not ended. `waiting_bytes_max` bounds the batches that wait for the
+    coordinator or the disk; more get THROTTLING_QUOTA_EXCEEDED."""
 
     def __init__(
         self,
@@ -192,7 +193,8 @@ class OpenTransactions:
         waiting: _Waiting,
         add_at_once: Callable[[], Added | None],
     ) -> bool:
-        """In memory; False: the coordinator has to be waited for, or the disk."""
+        """Stage the batch in memory, without waiting. False: it is not staged, and has to wait for the coordinator or
+        the disk; the partition may have been added."""
         if transaction.task is not None or not isinstance(self._decide(transaction, waiting.batch), StageBatch):
             return False
         if transaction.transactional_id is None:
@@ -262,6 +264,9 @@ class OpenTransactions:
             return refused
         except StorageFault as fault:
             return self._refuse(f"a transaction cannot be staged: {fault}")
+        except Exception as error:
+            _log.exception("%s: a transaction cannot be staged", self._name)
+            return self._refuse(f"a transaction cannot be staged: {error!r}", ErrorCode.UNKNOWN_SERVER_ERROR)
         finally:
             transaction.saving = None
 
@@ -373,7 +378,7 @@ class OpenTransactions:
     # ------------------------------------------------------------------ what is known
 
     async def find(self, key: StagingKey) -> Staged | None:
-        """What of it lies in files. Raises `StorageFault`."""
+        """What is staged of the transaction in files. Raises `StorageFault`."""
         return await self._calls.read(functools.partial(self._table.staged.find, key))
 
     def list_unsaved(self) -> Mapping[StagingKey, Staged]:
@@ -396,7 +401,9 @@ class OpenTransactions:
     # ------------------------------------------------------------------ the end of a transaction
 
     async def end_staging(self, key: StagingKey) -> OpenTransaction | None:
-        """Once nothing of it is being staged any more; nothing more is. Returns what is known of it."""
+        """Stage nothing more of the transaction, and return what is known of it once nothing is being staged or saved.
+        Later batches get CONCURRENT_TRANSACTIONS; of a transaction that is not known here the coordinator refuses
+        them."""
         known = self._known.get(key)
         if known is not None:
             known.is_voted_on = True
@@ -413,7 +420,7 @@ class OpenTransactions:
         return self._known.pop(key, None)
 
     async def wait_until_staged(self, transaction: OpenTransaction | None) -> None:
-        """What is on its way to files has come there, or failed."""
+        """Returns when no file of the transaction is being written."""
         while transaction is not None and transaction.writing:
             await asyncio.wait(transaction.writing)
 
@@ -442,11 +449,13 @@ class OpenTransactions:
         is due."""
         if self._saving_old is not None:
             self._saving_old.cancel()
+            self._saving_old = None
         await self._save_open()
 
     async def _save_open(self) -> None:
         for key, known in [each for each in self._known.items() if each[1].is_unsaved]:
-            refused = await self.save(key, known)
+            is_open = self._known.get(key) is known and known.is_unsaved
+            refused = await self.save(key, known) if is_open else None
             if refused is not None:
                 _log.warning("%s: a transaction that is open has to be aborted: %s", self._name, refused.message)
 

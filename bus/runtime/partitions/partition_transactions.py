@@ -1,8 +1,8 @@
 """How the transactions of one partition end on its leader: votes, commits, what is left of them.
 
 Theory of operation. What is staged of a transaction is known to `OpenTransactions`; a vote that memory cannot give is
-counted in the folder of the transaction. A commit hands the rows to the writer, in whose place they become one version,
-and that version proves that it is done. What is staged is deleted behind it.
+counted in the folder of the transaction. A commit hands the rows to the writer, which commits them as one version, in
+turn with appends; that version proves the commit. Then what is staged is deleted.
 """
 
 from __future__ import annotations

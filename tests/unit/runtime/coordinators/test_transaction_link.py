@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
@@ -109,12 +110,15 @@ def test_id_in_a_cluster_without_transactions_is_refused_at_once() -> None:
     run(scenario)
 
 
-def coordinator_that(proof: Refused | None) -> TransactionCoordinator:
+def coordinator_that(proof: Refused | None, level: int = 0) -> TransactionCoordinator:
     async def prove_leadership() -> Refused | None:
         return proof
 
     cluster: Any = SimpleNamespace(
-        state=ClusterState(), endpoint=OWN, prove_leadership=prove_leadership, has_proved_leadership=proof is None
+        state=ClusterState(level=level),
+        endpoint=OWN,
+        prove_leadership=prove_leadership,
+        has_proved_leadership=proof is None,
     )
     nothing = cast(Any, None)
     return TransactionCoordinator(
@@ -156,5 +160,23 @@ def test_coordinator_that_cannot_say_so_at_once_adds_nothing_at_once(why: str, m
             monkeypatch.setattr(coordinator, "_find_unknown", lambda _: None)
         assert coordinator.add_at_once(ADDITION) is None
         assert not asked
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(
+    "answer", [Added(may_be_one_phase=True), Refused(ErrorCode.CONCURRENT_TRANSACTIONS, "a vote is under way"), None]
+)
+@pytest.mark.parametrize("level", [LEVEL_OF_ONE_PHASE - 1, LEVEL_OF_ONE_PHASE])
+def test_coordinator_that_leads_adds_at_once(
+    answer: Added | Refused | None, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        coordinator, asked = coordinator_that(None, level), list[AddPartitions]()
+        shard: Any = SimpleNamespace(answer_at_once=lambda addition: asked.append(addition) or answer)
+        monkeypatch.setattr(coordinator, "_shard_of", lambda _: shard)
+        monkeypatch.setattr(coordinator, "_find_unknown", lambda _: None)
+        assert coordinator.add_at_once(ADDITION) == (answer if isinstance(answer, Added) else None)
+        assert [each.allows_one_phase for each in asked] == [level >= LEVEL_OF_ONE_PHASE]
 
     run_virtually(main())
