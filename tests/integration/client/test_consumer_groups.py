@@ -483,9 +483,10 @@ def test_committed_offsets_are_waited_for_only_by_who_reads_committed(broker: Fa
     group.unstable.add(("t", 0))
     with Consumer(broker.address, **GROUP) as consumer:
         assert consumer.committed([T0]) == {T0: OffsetAndMetadata(3)}
-    with Consumer(broker.address, isolation_level="read_committed", **GROUP) as consumer:
+    once = GROUP | {"retry_backoff_ms": 2_000, "retry_backoff_max_ms": 2_000}  # no attempt is cut short
+    with Consumer(broker.address, isolation_level="read_committed", **once) as consumer:
         with pytest.raises(BusError) as caught:
-            consumer.committed([T0], timeout_ms=50)
+            consumer.committed([T0], timeout_ms=1_000)
         assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
         group.unstable.clear()
         assert consumer.committed([T0]) == {T0: OffsetAndMetadata(3)}
