@@ -102,10 +102,22 @@ class _Submitted:
 
 @dataclass(frozen=True, slots=True)
 class _Staging:
-    """The transaction of a batch, and what its coordinator is asked with the first one."""
+    """The transaction of a batch, and how the batch's partition gets into it (`TransactionMembership`)."""
 
     key: StagingKey
     addition: AddPartitions
+    coordinator: CoordinatorLink
+
+    def add_at_once(self) -> Added | None:
+        return self.coordinator.add_at_once(self.addition)
+
+    async def add(self) -> Added | Refused:
+        """What a producer is told of its epoch by a leader, it may take for a reason to abort; by the coordinator, for
+        its end (KIP-588)."""
+        added = await self.coordinator.add(self.addition)
+        if isinstance(added, Refused) and added.code is ErrorCode.PRODUCER_FENCED:
+            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, added.message)
+        return added
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +287,7 @@ class ProduceApi:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
         if not request.transactional_id:
-            return partition.transactions.open.check_outside(stamp) or _Target(partition, stamp, replicas_min)
+            return partition.open_transactions.check_outside(stamp) or _Target(partition, stamp, replicas_min)
         staging = self._find_staging(name, request.transactional_id, stamp)
         return staging if isinstance(staging, Refused) else _Target(partition, stamp, staging=staging)
 
@@ -292,6 +304,7 @@ class ProduceApi:
                 stamp.producer_epoch,
                 (TransactionPartition(name.topic, topic_id, name.partition),),
             ),
+            self._coordinator,
         )
 
     def _append(
@@ -314,12 +327,11 @@ class ProduceApi:
         held.use()
         on_settled = functools.partial(self._settle, submitted, target.partition, held, received_ms)
         if target.staging is not None:
-            submitted.answer = target.partition.transactions.open.stage(
+            submitted.answer = target.partition.open_transactions.stage(
                 batch,
                 target.staging.key,
                 request.transactional_id,
-                functools.partial(self._add_partition, target.staging.addition),
-                add_at_once=functools.partial(self._coordinator.add_at_once, target.staging.addition),
+                target.staging,
                 may_be_in_memory=request.names_last_sequences,
                 current_leader_epoch=destination.current_leader_epoch,
                 on_settled=on_settled,
@@ -333,14 +345,6 @@ class ProduceApi:
             on_settled=on_settled,
         )
         return submitted
-
-    async def _add_partition(self, addition: AddPartitions) -> Added | Refused:
-        """What a producer is told of its epoch by a leader, it may take for a reason to abort; by the coordinator, for
-        its end (KIP-588)."""
-        added = await self._coordinator.add(addition)
-        if isinstance(added, Refused) and added.code is ErrorCode.PRODUCER_FENCED:
-            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, added.message)
-        return added
 
     def _settle(
         self, submitted: _Submitted, partition: Partition, held: Held, received_ms: int, result: AppendResult

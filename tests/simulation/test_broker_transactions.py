@@ -427,7 +427,7 @@ def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pyte
     """It has not staged what the leader before has."""
 
     async def count_own(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> int:
-        known = self.open._known.get(key)
+        known = self._open._known.get(key)
         return -1 if known is None or known.staged is None else known.staged.last_sequence
 
     monkeypatch.setattr(PartitionTransactions, "vote", count_own)
@@ -437,18 +437,15 @@ def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pyte
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_writer, "is_applied", lambda table, applied: False)
     monkeypatch.setattr(partition_transactions, "is_applied", lambda table, applied: False)
-    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop_applied", _do_nothing)
+    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop", lambda self, key: None)
     fails_in(new_world, "found|NoUnforeseenError|TablesAreSound")
-
-
-async def _do_nothing(*_: Any) -> None: ...
 
 
 def test_vote_for_what_is_in_memory_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its leader dies before it is durable."""
 
     async def vote(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> Any:
-        known = self.open._known.get(key)
+        known = self._open._known.get(key)
         if known is not None and known.is_unsaved and known.staged is not None:
             known.is_voted_on = True
             return known.staged.last_sequence

@@ -19,9 +19,9 @@ from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, Maintena
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ResumeResult
 from bus.runtime.partitions.partition_settings import PartitionSettings
-from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
+from bus.transactions.requests import Added
 from tests.support.fake_table import FakeTable, ManualClock, records
 from tests.support.stores import log_batch
 
@@ -172,6 +172,29 @@ def code(result: object) -> ErrorCode:
     return result.code
 
 
-def staged_of(transactions: PartitionTransactions) -> dict[StagingKey, StagedState]:
+class AddingCoordinator:
+    """Adds every partition, unless `refused`; at once what `at_once` has. Holds the calls back while `gate` is not
+    set."""
+
+    def __init__(self, *, may_be_one_phase: bool = False, at_once: Added | None = None) -> None:
+        self.calls = 0
+        self.at_once = at_once
+        self.calls_at_once = 0
+        self.added = Added(may_be_one_phase)
+        self.refused: Refused | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def add_at_once(self) -> Added | None:
+        self.calls_at_once += 1
+        return self.at_once
+
+    async def add(self) -> Added | Refused:
+        self.calls += 1
+        await self.gate.wait()
+        return self.refused or self.added
+
+
+def staged_of(partition: Partition) -> dict[StagingKey, StagedState]:
     """What a leader remembers of the transactions that it knows to be open."""
-    return {key: known.staged for key, known in transactions.open._known.items() if known.staged is not None}
+    return {key: known.staged for key, known in partition.open_transactions._known.items() if known.staged is not None}

@@ -141,7 +141,7 @@ class StagedSweeper:
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
         staged = await self._find_staged(partition, before_ms=self._now_ms() - self._age_min_ms)
-        seen = ((key, partition.transactions.open.look_at(key)) for key in staged or ())
+        seen = ((key, partition.open_transactions.look_at(key)) for key in staged or ())
         return [(key, idle) for key, idle in seen if idle is not None]
 
     async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:

@@ -160,9 +160,9 @@ class TransactionCoordinator:
     def submit(self, command: TransactionCommand) -> asyncio.Future[TransactionAnswer]:
         """See `CoordinatorShard.submit`. For an id whose coordinator is elsewhere NOT_COORDINATOR."""
         shard = self._shard_of(command.transactional_id)
-        return answered(shard) if isinstance(shard, Refused) else shard.submit(self._with_level(command))
+        return answered(shard) if isinstance(shard, Refused) else shard.submit(self._with_one_phase(command))
 
-    def _with_level(self, command: TransactionCommand) -> TransactionCommand:
+    def _with_one_phase(self, command: TransactionCommand) -> TransactionCommand:
         if isinstance(command, (AddPartitions, EndTransaction)) and self._cluster.state.level >= LEVEL_OF_ONE_PHASE:
             return replace(command, allows_one_phase=True)
         return command
@@ -189,7 +189,7 @@ class TransactionCoordinator:
         shard = self._shard_of(addition.transactional_id)
         if isinstance(shard, Refused) or not self._cluster.has_proved_leadership or self._find_unknown(addition):
             return None
-        answer = shard.answer_at_once(self._with_level(addition))
+        answer = shard.answer_at_once(self._with_one_phase(addition))
         return answer if isinstance(answer, Added) else None
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:

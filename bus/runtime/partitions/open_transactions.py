@@ -22,9 +22,9 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
@@ -52,16 +52,24 @@ _ENDED_MAX = 1_000
 
 # A transaction that is no older may have its batches in memory alone.
 _YOUNG_MS = 2_000
-_SAVE_RETRY_S = 1.0
+_SAVE_RETRY_MS = 1_000
 
-AddPartition = Callable[[], Awaitable[Added | Refused]]
+
+class TransactionMembership(Protocol):
+    """Of this partition in a transaction, as the coordinator decides."""
+
+    def add_at_once(self) -> Added | None:
+        """None if the coordinator cannot say so without waiting, or refuses: await `add`."""
+        ...
+
+    async def add(self) -> Added | Refused: ...
 
 
 @dataclass(slots=True)
 class _Waiting:
     batch: RecordBatch
     transactional_id: str
-    add: AddPartition
+    membership: TransactionMembership
     may_be_in_memory: bool
     answer: asyncio.Future[AppendResult]
     on_settled: Callable[[AppendResult], None] | None
@@ -80,16 +88,28 @@ class OpenTransaction:
     `is_unsaved`: all of its batches are in memory, and some are nowhere else; while `saving` makes those durable, no
     other joins them."""
 
-    begin_ms: float
+    begin_ms: float  # by the monotonic clock
+    save_at_ms: float  # if it is unsaved then, by the same
     staged: StagedState | None = None
+    newest_ms: int = 0  # when the last batch was staged, by the wall clock
     transactional_id: str | None = None
     may_be_one_phase: bool = False
     is_unsaved: bool = False
     is_voted_on: bool = False
     waiting: deque[_Waiting] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
+    adding: asyncio.Task[Added | Refused] | None = None
     saving: asyncio.Task[Refused | None] | None = None
     save_refusal: str = ""  # why the last save has failed
+
+    def is_counted(self, last_sequence: int) -> bool:
+        """Whether memory can tell that all up to `last_sequence`, and the producer names that, is staged. Where it
+        disagrees about what lies in files, they have to be listed."""
+        if self.staged is None or last_sequence < 0:
+            return False
+        if self.is_unsaved:
+            return self.staged.last_sequence >= last_sequence
+        return self.staged.last_sequence == last_sequence
 
     @property
     def writing(self) -> Sequence[asyncio.Task[Any]]:
@@ -140,20 +160,23 @@ class OpenTransactions:
         batch: RecordBatch,
         key: StagingKey,
         transactional_id: str,
-        add: AddPartition,
+        membership: TransactionMembership,
         *,
-        add_at_once: Callable[[], Added | None] = lambda: None,
         may_be_in_memory: bool = False,
         current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Behind the batches of the same transaction that came before. When it is answered, the batch is durable, or
-        may be in memory alone, and the partition is in the transaction; the batch has no offsets yet. `add` asks the
-        coordinator whether this is the open transaction of `transactional_id`; `add_at_once` the same, of one that can
-        say so without waiting, and else gives None. `may_be_in_memory`: the batch need not be durable, for the producer
-        will name the last sequence that it was answered for. The future never fails."""
+        may be in memory alone, and the partition is in the transaction, which is the open one of `transactional_id`;
+        the batch has no offsets yet. `may_be_in_memory`: the batch need not be durable, for the producer will name the
+        last sequence that it was answered for.
+
+        The future never fails. Refused: INVALID_PRODUCER_EPOCH (the transaction has ended), CONCURRENT_TRANSACTIONS (it
+        is being ended), OUT_OF_ORDER_SEQUENCE_NUMBER, TRANSACTION_ABORTABLE (it has become too large),
+        THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR, what `append` refuses of a batch, and what the coordinator
+        answers."""
         answer = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(batch, transactional_id, add, may_be_in_memory, answer, on_settled)
+        waiting = _Waiting(batch, transactional_id, membership, may_be_in_memory, answer, on_settled)
         refusal = (
             self._writer.stopped
             or check_leader_epoch(self._writer.state, current_leader_epoch)
@@ -163,16 +186,20 @@ class OpenTransactions:
         if refusal is not None:
             waiting.settle(refusal)
             return waiting.answer
-        transaction = self._known.get(key)
-        if transaction is None:
-            transaction = self._known[key] = OpenTransaction(self._clock.monotonic_ms())
-        if self._stage_at_once(key, transaction, waiting, add_at_once):
+        transaction = self._known.get(key) or self._begin()
+        is_staged = self._stage_at_once(key, transaction, waiting)
+        self._known[key] = transaction
+        if is_staged:
             return waiting.answer
         transaction.waiting.append(waiting)
         self._waiting_bytes += batch.size_bytes
         if transaction.task is None:
             transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
         return waiting.answer
+
+    def _begin(self) -> OpenTransaction:
+        now_ms = self._clock.monotonic_ms()
+        return OpenTransaction(now_ms, now_ms + _YOUNG_MS)
 
     def check_outside(self, stamp: ProducerStamp) -> Refused | None:
         """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
@@ -186,19 +213,13 @@ class OpenTransactions:
             "found one in none",
         )
 
-    def _stage_at_once(
-        self,
-        key: StagingKey,
-        transaction: OpenTransaction,
-        waiting: _Waiting,
-        add_at_once: Callable[[], Added | None],
-    ) -> bool:
+    def _stage_at_once(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> bool:
         """Stage the batch in memory, without waiting. False: it is not staged, and has to wait for the coordinator or
         the disk; the partition may have been added."""
         if transaction.task is not None or not isinstance(self._decide(transaction, waiting.batch), StageBatch):
             return False
         if transaction.transactional_id is None:
-            added = add_at_once() if waiting.may_be_in_memory else None
+            added = waiting.membership.add_at_once() if waiting.may_be_in_memory else None
             if added is None:
                 return False
             transaction.transactional_id = waiting.transactional_id
@@ -219,7 +240,7 @@ class OpenTransactions:
             return False
         if self._writer.stopped is not None or not self._table.staged.hold(key, waiting.batch):
             return False
-        _follow(transaction, waiting.batch)
+        self._follow(transaction, waiting.batch)
         transaction.is_unsaved = True
         if self._saving_old is None:
             self._saving_old = self._tasks.start(self._save_old(), f"{self._name}/save")
@@ -232,21 +253,26 @@ class OpenTransactions:
         """Transactions that take longer outlive this leader. Ends when nothing is in memory alone."""
         try:
             while unsaved := [(key, each) for key, each in self._known.items() if each.is_unsaved]:
-                oldest_ms = min(each.begin_ms for _, each in unsaved)
-                due_s = (oldest_ms + _YOUNG_MS - self._clock.monotonic_ms()) / 1000
+                due_s = (min(each.save_at_ms for _, each in unsaved) - self._clock.monotonic_ms()) / 1000
                 await asyncio.wait([self._stopping], timeout=max(due_s, 0.001))
                 if self._stopping.done():
                     return
                 for key, each in unsaved:
-                    is_open = self._known.get(key) is each and each.is_unsaved
-                    refused = await self.save(key, each) if is_open and not self._is_young(each) else None
-                    if refused is not None:
-                        if refused.message != each.save_refusal:
-                            _log.warning("%s; trying again until its transaction ends", refused.message)
-                        each.save_refusal = refused.message
-                        await asyncio.wait([self._stopping], timeout=_SAVE_RETRY_S)
+                    if self._known.get(key) is each and each.is_unsaved:
+                        await self._save_if_due(key, each)
         finally:
             self._saving_old = None
+
+    async def _save_if_due(self, key: StagingKey, transaction: OpenTransaction) -> None:
+        if self._clock.monotonic_ms() < transaction.save_at_ms:
+            return
+        refused = await self.save(key, transaction)
+        if refused is None:
+            return
+        transaction.save_at_ms = self._clock.monotonic_ms() + _SAVE_RETRY_MS
+        if refused.message != transaction.save_refusal:
+            _log.warning("%s; trying again until its transaction ends", refused.message)
+        transaction.save_refusal = refused.message
 
     async def save(self, key: StagingKey, transaction: OpenTransaction) -> Refused | None:
         """Make durable what is in memory alone: None once it is, also for callers that come while it is written. Goes
@@ -313,14 +339,14 @@ class OpenTransactions:
     async def _stage(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
         decision = self._decide(transaction, waiting.batch)
         if isinstance(decision, LookForStaged):
-            transaction.staged = _state_of(await self.find(key))
+            transaction.staged = _state_of(await self.find_in_files(key))
             decision = self._decide(transaction, waiting.batch)
         refusal = self._writer.stopped or self._refuse_ended(key)
         if refusal is not None:
             return refusal
         if isinstance(decision, Refused):
             return Refused(decision.code, f"{self._name}: {decision.message}")
-        refusal = await self._add(transaction, waiting) or self._refuse_ended(key)
+        refusal = await self._add(key, transaction, waiting) or self._refuse_ended(key)
         if refusal is None and isinstance(decision, StageBatch) and not self._hold(key, transaction, waiting):
             refusal = self._refuse_voted_on(transaction, key)
             if refusal is None and transaction.is_unsaved:
@@ -329,8 +355,16 @@ class OpenTransactions:
                 functools.partial(self._table.staged.stage, key, waiting.batch)
             )
             if refusal is None:
-                _follow(transaction, waiting.batch)
+                self._follow(transaction, waiting.batch)
         return refusal
+
+    def _follow(self, transaction: OpenTransaction, batch: RecordBatch) -> None:
+        """The batch is staged now, in a file or in memory alone."""
+        before = transaction.staged or StagedState()
+        transaction.staged = StagedState(
+            before.last_sequence + batch.record_count, before.size_bytes + batch.size_bytes
+        )
+        transaction.newest_ms = self._clock.now_ms()
 
     def _refuse_voted_on(self, transaction: OpenTransaction, key: StagingKey) -> Refused | None:
         """What is counted does not grow afterwards: it would be acknowledged, and not be committed."""
@@ -341,24 +375,29 @@ class OpenTransactions:
             f"{self._name}: the transaction of producer {key.producer_id}, epoch {key.producer_epoch}, is being ended",
         )
 
-    async def _add(self, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
-        """Ask the coordinator, unless it has said so of this id. A partition that stops does not wait for it."""
+    async def _add(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
+        """Ask the coordinator, unless it has said so of this id. A partition that stops and a transaction that ends do
+        not wait for it."""
         if transaction.transactional_id == waiting.transactional_id:
             return None
-        added = await self._wait_until_added(self._tasks.start(_await(waiting.add), f"{self._name}/add"))
+        transaction.adding = self._tasks.start(waiting.membership.add(), f"{self._name}/add")
+        added = await self._wait_until_added(key, transaction.adding)
+        transaction.adding = None
         if not isinstance(added, Added):
             return added
         transaction.transactional_id = waiting.transactional_id
         transaction.may_be_one_phase = added.may_be_one_phase
         return None
 
-    async def _wait_until_added(self, adding: asyncio.Task[Added | Refused]) -> Added | Refused | None:
+    async def _wait_until_added(self, key: StagingKey, adding: asyncio.Task[Added | Refused]) -> Added | Refused:
         either: list[asyncio.Future[Any]] = [adding, self._stopping]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if adding.done():
+        if adding.done() and not adding.cancelled():
             return adding.result()
         adding.cancel()
-        return self._writer.stopped
+        refusal = self._writer.stopped or self._refuse_ended(key)
+        assert refusal is not None
+        return refusal
 
     def _decide(
         self, transaction: OpenTransaction, batch: RecordBatch
@@ -377,15 +416,14 @@ class OpenTransactions:
 
     # ------------------------------------------------------------------ what is known
 
-    async def find(self, key: StagingKey) -> Staged | None:
-        """What is staged of the transaction in files. Raises `StorageFault`."""
+    async def find_in_files(self, key: StagingKey) -> Staged | None:
+        """What is staged of the transaction, but for what is in memory alone. Raises `StorageFault`."""
         return await self._calls.read(functools.partial(self._table.staged.find, key))
 
     def list_unsaved(self) -> Mapping[StagingKey, Staged]:
         """Those whose batches are in memory alone."""
-        now_ms = self._clock.now_ms()
         return {
-            key: Staged(known.staged.last_sequence, known.staged.size_bytes, now_ms)
+            key: Staged(known.staged.last_sequence, known.staged.size_bytes, known.newest_ms)
             for key, known in self._known.items()
             if known.is_unsaved and known.staged is not None
         }
@@ -400,14 +438,14 @@ class OpenTransactions:
 
     # ------------------------------------------------------------------ the end of a transaction
 
-    async def end_staging(self, key: StagingKey) -> OpenTransaction | None:
+    async def stop_staging(self, key: StagingKey) -> OpenTransaction | None:
         """Stage nothing more of the transaction, and return what is known of it once nothing is being staged or saved.
         Later batches get CONCURRENT_TRANSACTIONS; of a transaction that is not known here the coordinator refuses
         them."""
         known = self._known.get(key)
         if known is not None:
             known.is_voted_on = True
-            await self.wait_until_staged(known)
+            await self.wait_until_written(known)
         return known
 
     def end(self, key: StagingKey) -> OpenTransaction | None:
@@ -417,9 +455,12 @@ class OpenTransactions:
         self._ended[key.producer_id] = max(ended, key.producer_epoch)
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
-        return self._known.pop(key, None)
+        transaction = self._known.pop(key, None)
+        if transaction is not None and transaction.adding is not None:
+            transaction.adding.cancel()
+        return transaction
 
-    async def wait_until_staged(self, transaction: OpenTransaction | None) -> None:
+    async def wait_until_written(self, transaction: OpenTransaction | None) -> None:
         """Returns when no file of the transaction is being written."""
         while transaction is not None and transaction.writing:
             await asyncio.wait(transaction.writing)
@@ -432,8 +473,9 @@ class OpenTransactions:
             self._stopping.set_result(None)
 
     async def join(self) -> None:
-        """After `stop`: batches that wait are refused as they come up. Returns when none is being staged. What is in
-        memory alone is saved for the next leader, and else forgotten: nothing more is asked of this one."""
+        """After `stop`: batches that wait are refused as they come up. Returns when no file of an open transaction is
+        being written. What is in memory alone is saved for the next leader, or forgotten if the table is gone: nothing
+        more is asked of this one."""
         while writing := [task for known in self._known.values() for task in known.writing]:
             await asyncio.wait(writing)
         if self._saving_old is not None:
@@ -444,9 +486,9 @@ class OpenTransactions:
         for key in [key for key, known in self._known.items() if known.is_unsaved]:
             self._table.staged.release(key)
 
-    async def end_saving(self) -> None:
-        """Before the broker stops, when no batch comes any more: what is in memory alone is saved now, and not when it
-        is due."""
+    async def save_all(self) -> None:
+        """Save what is in memory alone now, and not when it is due. Before the broker stops, when no batch comes any
+        more."""
         if self._saving_old is not None:
             self._saving_old.cancel()
             self._saving_old = None
@@ -463,15 +505,5 @@ class OpenTransactions:
         return Refused(code, f"{self._name}: {reason}")
 
 
-async def _await(call: AddPartition) -> Added | Refused:
-    return await call()
-
-
 def _state_of(found: Staged | None) -> StagedState:
     return StagedState() if found is None else StagedState(found.last_sequence, found.size_bytes)
-
-
-def _follow(transaction: OpenTransaction, batch: RecordBatch) -> None:
-    """The batch is staged now, in a file or in memory alone."""
-    before = transaction.staged or StagedState()
-    transaction.staged = StagedState(before.last_sequence + batch.record_count, before.size_bytes + batch.size_bytes)

@@ -1,5 +1,5 @@
-"""One partition on its leader, as the broker's calls see it: its writer, the transactions that are staged, its
-maintenance, and reads beside all of them.
+"""One partition on its leader, as the broker's calls see it: its writer, its transactions, its maintenance, and reads
+beside all of them.
 
 The writer alone commits, and owns what memory knows of the log. Maintenance is a client of the writer. Reads take the
 writer's state as it is when they are decided, then the tail in memory, or files in a thread.
@@ -36,6 +36,7 @@ from bus.runtime.partitions.maintenance import (
     MaintenanceAction,
     SwapResult,
 )
+from bus.runtime.partitions.open_transactions import OpenTransactions
 from bus.runtime.partitions.partition_maintenance import PartitionMaintenance
 from bus.runtime.partitions.partition_queue import AppendResult, ResumeResult
 from bus.runtime.partitions.partition_settings import PartitionSettings
@@ -89,7 +90,7 @@ class Partition:
             cache=cache,
             tasks=tasks,
         )
-        self.transactions = PartitionTransactions(
+        self.open_transactions = OpenTransactions(
             name,
             table,
             self.writer,
@@ -97,6 +98,9 @@ class Partition:
             clock=clock,
             calls=calls,
             tasks=tasks,
+        )
+        self.transactions = PartitionTransactions(
+            name, table, self.writer, self.open_transactions, calls=calls, tasks=tasks
         )
         self.maintenance = PartitionMaintenance(
             name,
@@ -114,7 +118,7 @@ class Partition:
         self.maintenance.look_after_commit()
 
     def _follow_stop(self, reason: Refused) -> None:
-        self.transactions.open.stop()
+        self.open_transactions.stop()
         self.maintenance.stop(reason)
 
     def configure(self, settings: PartitionSettings) -> None:
@@ -156,9 +160,10 @@ class Partition:
         self.writer.stop(code, reason)
 
     async def close(self, reason: Refused) -> None:
-        """Refuse all that comes and all that waits, and return when nothing touches the table."""
+        """Refuse all that comes and all that waits, and return when nothing writes to the table or beside it."""
         await self.writer.close(reason)
-        await self.transactions.open.join()
+        await self.open_transactions.join()
+        await self.transactions.join()
         await self.maintenance.join()
 
     # ------------------------------------------------------------------ writing
@@ -221,7 +226,7 @@ class Partition:
         """Before the broker stops, when no batch comes any more: begin nothing more, and give up what is being
         prepared."""
         if self.stopped is None:
-            await self.transactions.open.end_saving()
+            await self.open_transactions.save_all()
         self.maintenance.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
         await self.maintenance.join()
 

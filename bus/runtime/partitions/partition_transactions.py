@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import RecordBatch, TopicPartition
 from bus.partition_log.staging import NOTHING_STAGED
-from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, Staged, StagingKey
+from bus.ports import AppliedTransaction, CommitOutcome, Committed, PartitionTable, Staged, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.open_transactions import Idle, OpenTransaction, OpenTransactions
 from bus.runtime.partitions.partition_queue import ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_writer import PartitionWriter, is_applied
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
 
@@ -48,17 +48,25 @@ class Decided:
     rows: TransactionWritten | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """A transaction whose staged batches are to be deleted. `dropped`: they are, but for a fault."""
+
+    key: StagingKey
+    transaction: OpenTransaction | None
+    dropped: asyncio.Future[StorageFault | None]
+
+
 class PartitionTransactions:
-    """`open` has those that have not ended; `waiting_bytes_max` bounds its batches that wait to be staged."""
+    """`open_transactions` has those that have not ended."""
 
     def __init__(
         self,
         name: TopicPartition,
         table: PartitionTable,
         writer: PartitionWriter,
+        open_transactions: OpenTransactions,
         *,
-        waiting_bytes_max: int,
-        clock: Clock,
         calls: BlockingCalls,
         tasks: TaskScope,
     ) -> None:
@@ -67,12 +75,9 @@ class PartitionTransactions:
         self._writer = writer
         self._calls = calls
         self._tasks = tasks
-        self.open = OpenTransactions(
-            name, table, writer, waiting_bytes_max=waiting_bytes_max, clock=clock, calls=calls, tasks=tasks
-        )
+        self._open = open_transactions
         self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
-        # They have ended here; what is staged of them is to be deleted.
-        self._applied: list[tuple[StagingKey, OpenTransaction | None]] = []
+        self._ended: list[_Ended] = []
         self._dropping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ the end of a transaction
@@ -84,17 +89,17 @@ class PartitionTransactions:
         producer cannot tell."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        known = await self.open.end_staging(key)
-        refused = await self.open.save(key, known) if known is not None and known.is_unsaved else None
+        known = await self._open.stop_staging(key)
+        if self._writer.stopped is not None:
+            return self._writer.stopped
+        refused = await self._open.save(key, known) if known is not None and known.is_unsaved else None
         return refused or await self._count(key, last_sequence, known)
 
     async def _count(self, key: StagingKey, last_sequence: int, known: OpenTransaction | None) -> VoteResult:
-        if known is not None and known.staged is not None and last_sequence >= 0:
-            has_all = known.is_unsaved and known.staged.last_sequence >= last_sequence  # no listing would tell
-            if has_all or known.staged.last_sequence == last_sequence:
-                return last_sequence
+        if known is not None and known.is_counted(last_sequence):
+            return last_sequence
         try:
-            found = await self.open.find(key)
+            found = await self._open.find_in_files(key)
         except StorageFault as fault:
             return self._refuse(str(fault))
         last = NOTHING_STAGED if found is None else found.last_sequence
@@ -114,7 +119,7 @@ class PartitionTransactions:
             return self._writer.stopped
         staged, outcome = last_sequence, None
         if not is_applied(self._table, applied):
-            counted = await self._count(key, last_sequence, await self.open.end_staging(key))
+            counted = await self._count(key, last_sequence, await self._open.stop_staging(key))
             if isinstance(counted, Refused):
                 return counted
             staged, outcome = await self._write_or_give_up(key, applied, last_sequence, counted)
@@ -148,7 +153,7 @@ class PartitionTransactions:
         if self._table.staged.recall(key, last_sequence) is not None:
             return last_sequence
         try:
-            found = await self.open.find(key)
+            found = await self._open.find_in_files(key)
         except StorageFault:
             return last_sequence
         return NOTHING_STAGED if found is None else found.last_sequence
@@ -179,7 +184,7 @@ class PartitionTransactions:
         self, key: StagingKey, applied: AppliedTransaction, written: TransactionWritten
     ) -> TransactionWritten:
         """The answer. What is staged of the transaction is deleted behind it."""
-        self._drop_later(key)
+        self._start_end(key).add_done_callback(functools.partial(self._warn, key))
         written = self._recall(applied, written)
         if written.base_offset < 0:
             written = await self._find_rows(applied, written)
@@ -247,63 +252,89 @@ class PartitionTransactions:
         return written
 
     async def drop(self, key: StagingKey) -> Refused | None:
-        """Forget the transaction and delete what is staged of it. Safe to repeat."""
+        """Forget the transaction and delete what is staged of it. Safe to repeat. Goes on if the caller is
+        cancelled."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        try:
-            await self._drop(key)
-        except StorageFault as fault:
-            return self._refuse(str(fault))
-        return None
+        fault = await self._end(key)
+        return None if fault is None else self._refuse(str(fault))
 
     async def discard(self, key: StagingKey, idle: Idle) -> bool:
         """Forget and delete what is staged of a transaction that is not open, as its coordinator says. False if batches
         of it have come since `OpenTransactions.look_at`. Raises `StorageFault`."""
-        now = self.open.look_at(key)
+        now = self._open.look_at(key)
         if self._writer.stopped is not None or now is None:
             return False
         if now.transaction is not idle.transaction or now.staged != idle.staged:
             return False
-        await self._drop(key)
+        fault = await self._end(key)
+        if fault is not None:
+            raise fault
         return True
 
-    def _drop_later(self, key: StagingKey) -> None:
-        """Of a transaction that is applied. Those of one version come at once, and share a thread."""
-        known = self.open.end(key)
-        if (known is None or not known.writing) and self._table.staged.forget(key):
-            return
-        self._applied.append((key, known))
+    async def _end(self, key: StagingKey) -> StorageFault | None:
+        ended = self._start_end(key)
+        await asyncio.wait([ended])  # a caller that is cancelled does not cancel it
+        return ended.result()
+
+    def _start_end(self, key: StagingKey) -> asyncio.Future[StorageFault | None]:
+        """From here on batches of the transaction are refused. Done when nothing is staged of it any more."""
+        transaction = self._open.end(key)
+        is_written = transaction is not None and bool(transaction.writing)
+        if not is_written and self._table.staged.forget(key):
+            return answered(None)
+        ended = _Ended(key, transaction, asyncio.get_running_loop().create_future())
+        self._ended.append(ended)
         if self._dropping is None:
-            self._dropping = self._tasks.start(self._drop_applied(), f"{self._name}/staged")
+            self._dropping = self._tasks.start(self._drop_ended(), f"{self._name}/staged")
+        return ended.dropped
 
-    async def _drop_applied(self) -> None:
-        """Ends when nothing is left."""
+    async def _drop_ended(self) -> None:
+        """Those of one version come at once, and share a thread. Ends when nothing is left."""
         try:
-            while self._applied:
-                applied, self._applied = self._applied, []
-                for _, known in applied:
-                    await self.open.wait_until_staged(known)
-                await self._calls.housekeep(functools.partial(self._drop_quietly, [key for key, _ in applied]))
+            while self._ended:
+                ended, self._ended = self._ended, []
+                try:
+                    for each in ended:
+                        await self._open.wait_until_written(each.transaction)
+                    faults = await self._calls.housekeep(functools.partial(self._drop_all, ended))
+                    for each, fault in zip(ended, faults, strict=True):
+                        each.dropped.set_result(fault)
+                finally:
+                    for each in ended:
+                        each.dropped.cancel()  # unless it has its result: nothing waits for ever
         finally:
-            self._dropping = None
+            self._dropping = self._tasks.start(self._drop_ended(), f"{self._name}/staged") if self._ended else None
 
-    def _drop_quietly(self, keys: Sequence[StagingKey]) -> None:
-        for key in keys:
-            try:
-                self._table.staged.drop(key)
-            except StorageFault as fault:
-                _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
+    def _drop_all(self, ended: Sequence[_Ended]) -> list[StorageFault | None]:
+        return [self._drop(each.key) for each in ended]
 
-    async def _drop(self, key: StagingKey) -> None:
-        await self.open.wait_until_staged(self.open.end(key))
-        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+    def _drop(self, key: StagingKey) -> StorageFault | None:
+        try:
+            self._table.staged.drop(key)
+            return None
+        except StorageFault as fault:
+            return fault
+        except Exception as error:
+            _log.exception("%s: %s cannot be deleted", self._name, key)
+            return StorageFault(f"{key} cannot be deleted: {error!r}")
+
+    def _warn(self, key: StagingKey, ended: asyncio.Future[StorageFault | None]) -> None:
+        fault = None if ended.cancelled() else ended.result()
+        if fault is not None:
+            _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
+
+    async def join(self) -> None:
+        """After the partition has stopped: returns when nothing that is staged is being deleted."""
+        while self._dropping is not None:
+            await asyncio.wait([self._dropping])
 
     # ------------------------------------------------------------------ what is known
 
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
         """All that lies beside the table, or is in memory alone. Raises `StorageFault`."""
         found = await self._calls.housekeep(self._table.staged.list)
-        return list({**dict(found), **self.open.list_unsaved()}.items())
+        return list({**dict(found), **self._open.list_unsaved()}.items())
 
     async def find_old_proofs(self, *, updated_before_ms: int) -> Mapping[str, int] | Refused:
         """See `TransactionIndex.old_transactions`."""

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,17 @@ from bus.broker_api.producers import ClaimedStamp
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.requests import Caller, TakesLong
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER
+from bus.cluster_metadata.cluster_state import Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL
+from bus.ports import StagingKey
 from bus.records.arrow_batches import check_records
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.open_transactions import TransactionMembership
 from bus.runtime.partitions.partition_queue import Appended
+from bus.transactions.requests import Added, AddPartitions
+from bus.transactions.state import TransactionPartition
 from tests.support.proofs import UNPROVED, proved, unproved
 
 CALLER = Caller("connection", "/127.0.0.1", "ab12")
@@ -34,7 +40,14 @@ class FakePartition:
         self.appended: list[dict[str, Any]] = []
         self.min_insync_replicas = 1
         self.refused_outside: Refused | None = None  # what is in no transaction
-        self.transactions = SimpleNamespace(open=SimpleNamespace(check_outside=lambda stamp: self.refused_outside))
+        self.staged: list[dict[str, Any]] = []
+        self.open_transactions = SimpleNamespace(check_outside=lambda stamp: self.refused_outside, stage=self._stage)
+
+    def _stage(
+        self, batch: RecordBatch, key: StagingKey, transactional_id: str, membership: TransactionMembership, **what: Any
+    ) -> asyncio.Future[Any]:
+        self.staged.append({"batch": batch, "key": key, "id": transactional_id, "membership": membership, **what})
+        return asyncio.get_running_loop().create_future()
 
     def append(self, batch: RecordBatch, **what: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -83,6 +96,26 @@ class FakeReplicas:
         return self.applied >= count
 
 
+class FakeCoordinator:
+    """Adds as it is told."""
+
+    def __init__(self) -> None:
+        self.at_once: Added | None = None
+        self.added: Added | Refused = Added()
+        self.additions: list[AddPartitions] = []
+
+    def partition_of(self, transactional_id: str) -> int:
+        return 4
+
+    def add_at_once(self, addition: AddPartitions) -> Added | None:
+        self.additions.append(addition)
+        return self.at_once
+
+    async def add(self, addition: AddPartitions) -> Added | Refused:
+        self.additions.append(addition)
+        return self.added
+
+
 class Bench:
     def __init__(self, *topics: str, prove: Callable[[], Awaitable[Refused | None]] = proved) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
@@ -90,9 +123,10 @@ class Bench:
         host = SimpleNamespace(find=self._find, in_sync=self.in_sync)
         self.opened_meanwhile: dict[TopicPartition, Any] = {}
         self.caught_up: list[Mapping[TopicPartition, int | None]] = []
+        led = {topic: Topic(topic, f"id of {topic}", (Leadership(0, 0),)) for topic in topics}
         cluster: Any = SimpleNamespace(
             host=host,
-            state=EMPTY_CLUSTER,
+            state=replace(EMPTY_CLUSTER, topics=led),
             prove_leadership=prove,
             producers=SimpleNamespace(check=lambda stamp: None),
             catch_up=self._catch_up,
@@ -100,7 +134,9 @@ class Bench:
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
         self.memory = RequestMemory(1 << 20)
-        self.api = ProduceApi(cluster, cast(Any, None), clock, calls, LoopShares(), request_timeout_ms=30_000)
+        self.coordinator = FakeCoordinator()
+        coordinator: Any = self.coordinator
+        self.api = ProduceApi(cluster, coordinator, clock, calls, LoopShares(), request_timeout_ms=30_000)
 
     def _find(self, name: TopicPartition, topic_id: str) -> Any:
         return self.partitions.get(name, UNKNOWN)
@@ -241,6 +277,29 @@ def test_batch_outside_of_the_transaction_of_its_producer_is_not_queued() -> Non
         bench.of("t").refused_outside = Refused(ErrorCode.INVALID_TXN_STATE, "of a transaction")
         produced, _ = await bench.api.answer(await bench.submit("t", stamp=ClaimedStamp(7, 2, 5)))
         assert codes_of(produced) == [ErrorCode.INVALID_TXN_STATE]
+        assert bench.of("t").appended == []
+
+    run(test)
+
+
+def test_batch_of_a_transaction_is_staged_and_gets_its_partition_added_as_the_coordinator_says() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        await bench.submit(
+            "t", stamp=ClaimedStamp(7, 2, 5), transactional_id="payments", names_last_sequences=True, timeout_ms=1
+        )
+        (staged,) = bench.of("t").staged
+        assert (staged["key"], staged["id"]) == (StagingKey(4, 7, 2), "payments")
+        assert staged["batch"].producer == ProducerStamp(7, 2, 5)
+        assert staged["may_be_in_memory"]
+        membership, coordinator = staged["membership"], bench.coordinator
+        coordinator.at_once = Added(may_be_one_phase=True)
+        assert membership.add_at_once() == Added(may_be_one_phase=True)
+        assert await membership.add() == Added()
+        coordinator.added = Refused(ErrorCode.PRODUCER_FENCED, "another instance came")
+        assert await membership.add() == Refused(ErrorCode.INVALID_PRODUCER_EPOCH, "another instance came")
+        addition = AddPartitions("payments", 7, 2, (TransactionPartition("t", "id of t", 0),))
+        assert coordinator.additions == [addition] * 3
         assert bench.of("t").appended == []
 
     run(test)

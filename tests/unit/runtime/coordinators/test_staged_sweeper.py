@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 from bus.errors import ErrorCode, Refused
@@ -9,10 +8,9 @@ from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.transaction_calls import Traces
-from bus.transactions.requests import Added
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
-from tests.support.partition_bench import Bench, run, staged_of
+from tests.support.partition_bench import AddingCoordinator, Bench, run, staged_of
 
 OLD = StagingKey(4, 7, 3)
 OTHER = StagingKey(5, 8, 0)
@@ -91,17 +89,14 @@ def test_what_is_young_is_not_even_asked_about() -> None:
 
 def test_what_is_under_way_here_is_not_even_asked_about() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinators, gate = Coordinators(), asyncio.Event()
-
-        async def add() -> Added:
-            await gate.wait()
-            return Added()
+        coordinators, adding = Coordinators(), AddingCoordinator()
+        adding.gate.clear()
 
         lay(bench, OLD)
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 1))
-        staging = bench.partition.transactions.open.stage(batch, OLD, "payments", add)
+        staging = bench.partition.open_transactions.stage(batch, OLD, "payments", adding)
         found = await sweeper(bench, coordinators).sweep()
-        gate.set()
+        adding.gate.set()
         await staging
         assert (found, coordinators.asked) == (0, [])
 
@@ -112,30 +107,24 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
     """A coordinator that was given up, or that died before its log had the partition, tells nobody of the end."""
 
     async def scenario(bench: Bench) -> None:
-        async def add() -> Added:
-            return Added()
-
-        transactions, coordinators = bench.partition.transactions, Coordinators()
+        coordinators = Coordinators()
         batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-        await transactions.open.stage(batch, OLD, "payments", add)
+        await bench.partition.open_transactions.stage(batch, OLD, "payments", AddingCoordinator())
         coordinators.open = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
         assert await sweeper(bench, coordinators).sweep() == 0
-        assert staged_of(transactions).keys() == {OLD}
+        assert staged_of(bench.partition).keys() == {OLD}
         coordinators.open.clear()
         assert await sweeper(bench, coordinators).sweep() == 1
-        assert (bench.table.staged.batches, staged_of(transactions)) == ({}, {})
+        assert (bench.table.staged.batches, staged_of(bench.partition)) == ({}, {})
 
     run(scenario)
 
 
 def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
     async def scenario(bench: Bench) -> None:
-        async def add() -> Added:
-            return Added()
-
         async def find_needed(number: int, traces: Traces) -> Traces | Refused:
             batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-            await bench.partition.transactions.open.stage(batch, OLD, "payments", add)
+            await bench.partition.open_transactions.stage(batch, OLD, "payments", AddingCoordinator())
             return Traces()
 
         lay(bench, OLD)

@@ -10,13 +10,13 @@ import pytest
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.model import ProducerStamp, RecordBatch
 from bus.partition_log.staging import StagedState
-from bus.ports import AppliedTransaction, StagingKey
+from bus.ports import AppliedTransaction, Staged, StagingKey
 from bus.runtime.partitions import open_transactions, partition_queue
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
 from bus.runtime.partitions.partition_transactions import Decided, ResolvedTransactions
 from bus.transactions.requests import Added
 from tests.support.fake_table import Scripted, records, wait_until
-from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run, staged_of
+from tests.support.partition_bench import DELETED, SETTINGS, AddingCoordinator, Bench, base_offset, code, run, staged_of
 
 KEY = StagingKey(4, 7, 3)
 OTHER = StagingKey(4, 8, 0)
@@ -24,25 +24,9 @@ APPLIED = AppliedTransaction("payments", 5, 7, 3)
 STAGED = Appended(-1, -1, -1, 0)
 
 
-class Coordinator:
-    """Adds every partition, unless `refused`. Holds the calls back while `gate` is not set."""
-
-    def __init__(self, *, may_be_one_phase: bool = False) -> None:
-        self.calls = 0
-        self.added = Added(may_be_one_phase)
-        self.refused: Refused | None = None
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def add(self) -> Added | Refused:
-        self.calls += 1
-        await self.gate.wait()
-        return self.refused or self.added
-
-
 def stage(
     bench: Bench,
-    coordinator: Coordinator,
+    coordinator: AddingCoordinator,
     base_sequence: int,
     count: int = 1,
     key: StagingKey = KEY,
@@ -50,13 +34,13 @@ def stage(
     may_be_in_memory: bool = False,
 ) -> asyncio.Future[AppendResult]:
     batch = records(count, producer=ProducerStamp(key.producer_id, key.producer_epoch, base_sequence))
-    return bench.partition.transactions.open.stage(
-        batch, key, transactional_id, coordinator.add, may_be_in_memory=may_be_in_memory
+    return bench.partition.open_transactions.stage(
+        batch, key, transactional_id, coordinator, may_be_in_memory=may_be_in_memory
     )
 
 
 def hold(
-    bench: Bench, coordinator: Coordinator, base_sequence: int, count: int = 1, key: StagingKey = KEY
+    bench: Bench, coordinator: AddingCoordinator, base_sequence: int, count: int = 1, key: StagingKey = KEY
 ) -> asyncio.Future[AppendResult]:
     return stage(bench, coordinator, base_sequence, count, key, may_be_in_memory=True)
 
@@ -67,7 +51,7 @@ def rows(bench: Bench) -> list[tuple[int, int, int]]:
 
 def test_staged_batches_are_in_no_version_until_they_are_applied_as_one() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         assert await stage(bench, coordinator, 0, 2) == STAGED
         await bench.append(3)
         assert await stage(bench, coordinator, 2, 2) == STAGED
@@ -83,7 +67,7 @@ def test_staged_batches_are_in_no_version_until_they_are_applied_as_one() -> Non
 
 def test_answer_waits_for_the_file_and_for_the_coordinator() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator()
+        coordinator = AddingCoordinator()
         coordinator.gate.clear()
         answer = stage(bench, coordinator, 0)
         await wait_until(lambda: coordinator.calls == 1)
@@ -105,7 +89,7 @@ def test_what_the_coordinator_refuses_is_not_staged_and_it_is_asked_again() -> N
     """Else it would be there when the transaction with this epoch begins, as if its producer had sent it."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator()
+        coordinator = AddingCoordinator()
         coordinator.refused = Refused(ErrorCode.INVALID_PRODUCER_EPOCH, "another instance came")
         assert code(await stage(bench, coordinator, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert KEY not in bench.table.staged.batches
@@ -118,7 +102,7 @@ def test_what_the_coordinator_refuses_is_not_staged_and_it_is_asked_again() -> N
 
 def test_batch_of_another_transactional_id_is_none_of_the_transaction_that_is_open() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, stranger = Coordinator(), Coordinator()
+        coordinator, stranger = AddingCoordinator(), AddingCoordinator()
         assert await stage(bench, coordinator, 0) == STAGED
         stranger.refused = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "of another id")
         refused = await stage(bench, stranger, 1, transactional_id="stranger")
@@ -134,7 +118,7 @@ def test_vote_waits_for_what_is_being_staged_and_nothing_is_staged_behind_it() -
     """What was counted is what may be acknowledged: else it is lost where the producer does not name its sequences."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         assert await stage(bench, coordinator, 0) == STAGED
         bench.table.staged.gate.clear()
         before, behind = stage(bench, coordinator, 1), stage(bench, coordinator, 2)
@@ -154,7 +138,7 @@ def test_vote_waits_for_what_is_being_staged_and_nothing_is_staged_behind_it() -
 
 def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator()
+        coordinator = AddingCoordinator()
         answers = [stage(bench, coordinator, 0, 2), stage(bench, coordinator, 2, 2), stage(bench, coordinator, 0, 2)]
         assert await asyncio.gather(*answers) == [STAGED] * 3
         assert code(await stage(bench, coordinator, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -165,7 +149,7 @@ def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
 
 def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator()
+        coordinator = AddingCoordinator()
         bench.table.staged.faults = [StorageFault("the disk is away")]
         first, second = stage(bench, coordinator, 0), stage(bench, coordinator, 1)
         assert code(await first) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -177,8 +161,8 @@ def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> No
 
 def test_next_leader_goes_on_where_the_folder_ends() -> None:
     async def scenario(bench: Bench) -> None:
-        await stage(bench, Coordinator(), 0, 4)
-        coordinator, successor = Coordinator(), bench.reopened()
+        await stage(bench, AddingCoordinator(), 0, 4)
+        coordinator, successor = AddingCoordinator(), bench.reopened()
         assert await stage(successor, coordinator, 4) == STAGED
         assert await stage(successor, coordinator, 2) == STAGED  # a repeat
         assert (coordinator.calls, bench.table.staged.finds) == (1, 1)
@@ -190,7 +174,7 @@ def test_next_leader_goes_on_where_the_folder_ends() -> None:
 def test_vote_counts_what_is_staged_wherever_memory_does_not_agree_with_the_producer() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 4)
+        await stage(bench, AddingCoordinator(), 0, 4)
         assert (await transactions.vote(KEY, 3), bench.table.staged.finds) == (3, 0)
         assert (await transactions.vote(KEY, -1), bench.table.staged.finds) == (3, 1)
         # A leader that is deposed, and does not know, has staged one more.
@@ -211,7 +195,7 @@ def test_vote_on_lost_batches_is_refused_where_the_producer_names_no_sequence() 
 
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 4)
+        await stage(bench, AddingCoordinator(), 0, 4)
         del bench.table.staged.batches[KEY][0, 3]
         refused = await transactions.vote(KEY, -1)
         assert isinstance(refused, Refused)
@@ -224,7 +208,7 @@ def test_vote_on_lost_batches_is_refused_where_the_producer_names_no_sequence() 
 def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         both = await asyncio.gather(transactions.apply(KEY, APPLIED, 1), transactions.apply(KEY, APPLIED, 1))
         assert both == [TransactionWritten(1, 0)] * 2
         await wait_until(lambda: KEY not in bench.table.staged.batches)
@@ -239,7 +223,7 @@ def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
 def test_next_leader_finds_where_the_rows_are_as_long_as_one_is_left() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, 3)
         await bench.append()
         following = bench.reopened().partition.transactions
@@ -261,7 +245,7 @@ def test_next_leader_finds_where_the_rows_are_as_long_as_one_is_left() -> None:
 def test_application_whose_answer_was_lost_is_found_in_the_log() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         bench.table.script = [Scripted.LOST_REPLY]
         assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert KEY in bench.table.staged.batches
@@ -275,7 +259,7 @@ def test_application_whose_answer_was_lost_is_found_in_the_log() -> None:
 def test_application_that_failed_leaves_no_row_and_can_be_repeated() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         bench.table.script = [StorageFull("no room")]
         assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert base_offset(await bench.append()) == 0
@@ -286,7 +270,7 @@ def test_application_that_failed_leaves_no_row_and_can_be_repeated() -> None:
 
 def test_what_this_leader_remembers_is_applied_without_reading_it() -> None:
     async def scenario(bench: Bench) -> None:
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         staged = bench.table.staged
         staged.recalled[KEY] = [*staged.batches.pop(KEY).values()]
         assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
@@ -298,8 +282,8 @@ def test_what_this_leader_remembers_is_applied_without_reading_it() -> None:
 def test_staged_rows_that_are_missing_are_never_left_out() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 2)
-        await stage(bench, Coordinator(), 2, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 2, 2)
         del bench.table.staged.batches[KEY][2, 3]
         assert code(await transactions.apply(KEY, APPLIED, 3)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert not bench.table.rows
@@ -309,7 +293,7 @@ def test_staged_rows_that_are_missing_are_never_left_out() -> None:
 
 def test_dropped_transaction_refuses_late_batches_and_the_next_one_begins() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
         bench.table.staged.gate.clear()
         late = stage(bench, coordinator, 2)
@@ -327,9 +311,23 @@ def test_dropped_transaction_refuses_late_batches_and_the_next_one_begins() -> N
     run(scenario)
 
 
+def test_transaction_that_ends_waits_for_no_coordinator() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = AddingCoordinator()
+        coordinator.gate.clear()
+        first, second = stage(bench, coordinator, 0), stage(bench, coordinator, 1)
+        await wait_until(lambda: coordinator.calls == 1)
+        assert await bench.partition.transactions.drop(KEY) is None
+        assert code(await first) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert code(await second) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert bench.table.staged.batches == {}
+
+    run(scenario)
+
+
 def test_transactions_of_one_producer_follow_each_other_with_sequences_from_0() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         for number in (5, 6):
             key = replace(KEY, producer_epoch=number)
             await stage(bench, coordinator, 0, 2, key)
@@ -345,7 +343,7 @@ def test_transactions_of_one_producer_follow_each_other_with_sequences_from_0() 
 
 def test_commit_goes_through_though_a_client_wrote_under_a_later_epoch_of_the_producer() -> None:
     async def scenario(bench: Bench) -> None:
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         await bench.send(7, 0, epoch=9)
         await bench.resume(7, 10)
         assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, 1)
@@ -356,7 +354,7 @@ def test_commit_goes_through_though_a_client_wrote_under_a_later_epoch_of_the_pr
 
 def test_application_has_its_place_among_the_batches_that_wait() -> None:
     async def scenario(bench: Bench) -> None:
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         bench.table.gate.clear()
         first = bench.append()
         await asyncio.sleep(0)
@@ -377,7 +375,7 @@ def test_application_has_its_place_among_the_batches_that_wait() -> None:
 
 def test_version_that_decides_is_written_once_and_a_repeat_is_told_where_it_is() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
         decided = Decided(1, TransactionWritten(1, 0))
         for _ in range(2):
@@ -392,7 +390,7 @@ def test_version_that_decides_is_never_written_if_rows_are_missing(staged: int) 
     """Also if they come later: the coordinator has heard that they are not there, and aborts."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         if staged:
             await stage(bench, coordinator, 0, staged)
         assert await transactions.commit(KEY, APPLIED, 4) == Decided(staged - 1, None)
@@ -410,7 +408,7 @@ def test_version_that_decides_is_never_written_if_rows_are_missing(staged: int) 
 
 def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_for_ever() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
         await transactions.commit(KEY, APPLIED, 1)
         following = replace(APPLIED, number=6, producer_epoch=4)
@@ -430,7 +428,7 @@ def test_who_resolves_is_told_the_last_transaction_and_the_next_one_is_refused_f
 
 def test_call_to_resolve_that_comes_late_gives_up_nothing_of_what_has_come_since() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await transactions.resolve(APPLIED)
         await stage(bench, coordinator, 0)
         later = replace(APPLIED, number=6)
@@ -451,7 +449,7 @@ def test_late_application_is_refused_also_when_later_transactions_have_come() ->
     """Else the coordinator that was deposed would tell its client that a number which was given up is committed."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await transactions.resolve(APPLIED)
         key, later = StagingKey(4, 7, 4), replace(APPLIED, number=6, producer_epoch=4)
         await stage(bench, coordinator, 0, key=key)
@@ -464,7 +462,7 @@ def test_late_application_is_refused_also_when_later_transactions_have_come() ->
 
 def test_application_that_waits_behind_the_one_that_resolves_is_refused() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0)
         bench.table.gate.clear()
         before = bench.append(1)
@@ -486,7 +484,7 @@ def test_decision_of_a_record_about_a_number_that_was_given_up_is_refused() -> N
     """It cannot be; if it is, the rows are not lost in silence."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0)
         await transactions.resolve(APPLIED)
         found = await transactions.apply(KEY, APPLIED, 0)
@@ -514,7 +512,7 @@ async def queue_behind_a_commit(bench: Bench, *applied: AppliedTransaction) -> l
     applying = list[asyncio.Future[ApplyResult]]()
     for each in applied:
         key = StagingKey(4, each.producer_id, each.producer_epoch)
-        await stage(bench, Coordinator(), 0, 2, key, each.transactional_id)
+        await stage(bench, AddingCoordinator(), 0, 2, key, each.transactional_id)
         applying.append(asyncio.ensure_future(bench.partition.transactions.apply(key, each, 1)))
         size_bytes = 100 * len(applying)
         await wait_until(lambda: queue.size_bytes == size_bytes)  # noqa: B023  # waited for at once
@@ -553,9 +551,9 @@ def test_what_is_staged_of_transactions_that_share_a_version_is_deleted_though_o
         applied = [APPLIED, *(AppliedTransaction(str(number), 3, 20 + number, 0) for number in range(2))]
         await asyncio.gather(*await queue_behind_a_commit(bench, *applied))
         await wait_until(lambda: list(staged.batches) == [KEY])
-        late = stage(bench, Coordinator(), 0, key=StagingKey(4, 20, 0), transactional_id="0")
+        late = stage(bench, AddingCoordinator(), 0, key=StagingKey(4, 20, 0), transactional_id="0")
         assert code(await late) is ErrorCode.INVALID_PRODUCER_EPOCH
-        await stage(bench, Coordinator(), 0, key=OTHER, transactional_id="bills")
+        await stage(bench, AddingCoordinator(), 0, key=OTHER, transactional_id="bills")
         await bench.partition.transactions.apply(OTHER, AppliedTransaction("bills", 0, 8, 0), 0)
         await wait_until(lambda: list(staged.batches) == [KEY])
 
@@ -578,13 +576,13 @@ def test_transactions_of_one_id_are_a_version_each() -> None:
 
 def test_repeat_among_transactions_that_wait_is_answered_and_not_written() -> None:
     async def scenario(bench: Bench) -> None:
-        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, AddingCoordinator(), 0, 2)
         await bench.partition.transactions.apply(KEY, APPLIED, 1)
         other = AppliedTransaction("bills", 0, 9, 0)
         bench.table.gate.clear()
         bench.append()
         await asyncio.sleep(0)
-        await stage(bench, Coordinator(), 0, 2, StagingKey(4, 9, 0), "bills")
+        await stage(bench, AddingCoordinator(), 0, 2, StagingKey(4, 9, 0), "bills")
         repeated = bench.partition.writer.apply_transaction(APPLIED, [])
         applying = asyncio.ensure_future(bench.partition.transactions.apply(StagingKey(4, 9, 0), other, 1))
         await wait_until(lambda: bench.partition.writer._queue.size_bytes == 100)
@@ -637,8 +635,8 @@ def test_one_version_takes_a_bounded_number_of_bytes_of_transactions(monkeypatch
 def test_bytes_of_one_transaction_are_bounded() -> None:
     async def scenario(bench: Bench) -> None:
         bench.partition.configure(replace(SETTINGS, staged_bytes_max=150))
-        assert await stage(bench, Coordinator(), 0) == STAGED
-        assert code(await stage(bench, Coordinator(), 1)) is ErrorCode.TRANSACTION_ABORTABLE
+        assert await stage(bench, AddingCoordinator(), 0) == STAGED
+        assert code(await stage(bench, AddingCoordinator(), 1)) is ErrorCode.TRANSACTION_ABORTABLE
 
     run(scenario)
 
@@ -646,7 +644,7 @@ def test_bytes_of_one_transaction_are_bounded() -> None:
 def test_batches_that_wait_to_be_staged_are_bounded() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.staged.gate.clear()
-        first, second = stage(bench, Coordinator(), 0), stage(bench, Coordinator(), 1)
+        first, second = stage(bench, AddingCoordinator(), 0), stage(bench, AddingCoordinator(), 1)
         assert code(await second) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         bench.table.staged.gate.set()
         assert await first == STAGED
@@ -657,7 +655,7 @@ def test_batches_that_wait_to_be_staged_are_bounded() -> None:
 def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.staged.gate.clear()
-        staging, waiting = stage(bench, Coordinator(), 0), stage(bench, Coordinator(), 1)
+        staging, waiting = stage(bench, AddingCoordinator(), 0), stage(bench, AddingCoordinator(), 1)
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(bench.partition.close(DELETED))
         await asyncio.sleep(0)
@@ -665,7 +663,7 @@ def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
         bench.table.staged.gate.set()
         await closing
         assert (await staging, code(await waiting)) == (STAGED, DELETED.code)
-        assert code(await stage(bench, Coordinator(), 2)) is DELETED.code
+        assert code(await stage(bench, AddingCoordinator(), 2)) is DELETED.code
         assert await bench.partition.transactions.vote(KEY, 1) == DELETED
         assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == DELETED
         assert await bench.partition.transactions.drop(KEY) == DELETED
@@ -673,9 +671,31 @@ def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
     run(scenario)
 
 
+def test_partition_that_closes_waits_for_what_is_being_deleted_though_the_caller_has_gone() -> None:
+    async def scenario(bench: Bench) -> None:
+        staged = bench.table.staged
+        await stage(bench, AddingCoordinator(), 0)
+        staged.gate.clear()
+        staging = stage(bench, AddingCoordinator(), 1)
+        await asyncio.sleep(0)
+        dropping = asyncio.ensure_future(bench.partition.transactions.drop(KEY))
+        await asyncio.sleep(0)
+        dropping.cancel()
+        closing = asyncio.ensure_future(bench.partition.close(DELETED))
+        await asyncio.sleep(0.05)
+        assert dropping.cancelled()
+        assert not closing.done()
+        staged.gate.set()
+        await closing
+        assert staged.batches == {}
+        assert await staging == STAGED
+
+    run(scenario)
+
+
 def test_partition_that_closes_waits_for_no_coordinator() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator()
+        coordinator = AddingCoordinator()
         coordinator.gate.clear()
         answer = stage(bench, coordinator, 0)
         await wait_until(lambda: coordinator.calls == 1)
@@ -688,8 +708,8 @@ def test_partition_that_closes_waits_for_no_coordinator() -> None:
 def test_what_is_open_is_known_with_what_is_staged() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
-        await stage(bench, Coordinator(), 0, 2)
-        assert staged_of(transactions) == {KEY: StagedState(1, 100)}
+        await stage(bench, AddingCoordinator(), 0, 2)
+        assert staged_of(bench.partition) == {KEY: StagedState(1, 100)}
         assert [key for key, _ in await transactions.list_staged()] == [KEY]
 
     run(scenario)
@@ -697,14 +717,14 @@ def test_what_is_open_is_known_with_what_is_staged() -> None:
 
 def test_batch_of_a_transactions_producer_outside_of_it_is_refused() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, transactions = Coordinator(), bench.partition.transactions
+        check = bench.partition.open_transactions.check_outside
         stamp, stranger = ProducerStamp(7, 3, 0), ProducerStamp(8, 0, 0)
-        assert transactions.open.check_outside(stamp) is None
-        await stage(bench, coordinator, 0)
-        assert code(transactions.open.check_outside(stamp)) is ErrorCode.INVALID_TXN_STATE
-        await transactions.apply(KEY, APPLIED, 0)
-        assert code(transactions.open.check_outside(replace(stamp, producer_epoch=9))) is ErrorCode.INVALID_TXN_STATE
-        assert transactions.open.check_outside(stranger) is None
+        assert check(stamp) is None
+        await stage(bench, AddingCoordinator(), 0)
+        assert code(check(stamp)) is ErrorCode.INVALID_TXN_STATE
+        await bench.partition.transactions.apply(KEY, APPLIED, 0)
+        assert code(check(replace(stamp, producer_epoch=9))) is ErrorCode.INVALID_TXN_STATE
+        assert check(stranger) is None
 
     run(scenario)
 
@@ -714,7 +734,7 @@ def test_batch_of_a_transactions_producer_outside_of_it_is_refused() -> None:
 
 def test_batches_of_a_young_transaction_are_committed_from_memory() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         assert await hold(bench, coordinator, 0, 2) == STAGED
         second = hold(bench, coordinator, 2)
         assert second.done(), "neither the coordinator nor the disk is asked"
@@ -731,28 +751,19 @@ def test_batches_of_a_young_transaction_are_committed_from_memory() -> None:
 
 def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to_wait() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, asked = Coordinator(), list[str]()
-
-        def stage_first(key: StagingKey, added: Added | None) -> asyncio.Future[AppendResult]:
-            def add_at_once() -> Added | None:
-                asked.append("at once")
-                return added
-
-            batch = records(1, producer=ProducerStamp(key.producer_id, key.producer_epoch, 0))
-            return bench.partition.transactions.open.stage(
-                batch, key, "payments", coordinator.add, add_at_once=add_at_once, may_be_in_memory=True
-            )
-
-        first = stage_first(KEY, Added(may_be_one_phase=True))
+        coordinator = AddingCoordinator(at_once=Added(may_be_one_phase=True))
+        first = hold(bench, coordinator, 0)
         assert first.done()
         assert first.result() == STAGED
         assert KEY in bench.table.staged.held
-        assert (asked, coordinator.calls) == (["at once"], 0)
-        assert await stage_first(OTHER, None) == STAGED
+        assert (coordinator.calls_at_once, coordinator.calls) == (1, 0)
+        coordinator.at_once = None
+        assert await hold(bench, coordinator, 0, key=OTHER) == STAGED
         assert coordinator.calls == 1
-        durable = stage_first(StagingKey(4, 9, 0), Added())
-        assert await durable == STAGED
-        assert StagingKey(4, 9, 0) in bench.table.staged.batches
+        coordinator.at_once = Added()
+        durable = StagingKey(4, 9, 0)
+        assert await hold(bench, coordinator, 0, key=durable) == STAGED
+        assert durable in bench.table.staged.batches
         assert coordinator.calls == 1
 
     run(scenario)
@@ -761,7 +772,7 @@ def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to
 @pytest.mark.parametrize("why", ["two phases", "producer does not say", "no room", "not the first"])
 def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer(why: str) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=why != "two phases"), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=why != "two phases"), bench.table.staged
         staged.holds = why != "no room"
         if why == "not the first":
             first = records(1, producer=ProducerStamp(7, 3, 0))
@@ -777,7 +788,7 @@ def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer
 
 def test_vote_makes_durable_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0, 2)
         staged.faults.append(StorageFull("no room"))
         assert code(await bench.partition.transactions.vote(KEY, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -791,7 +802,7 @@ def test_vote_makes_durable_what_is_in_memory_alone() -> None:
 
 def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0)
         assert staged.held
         await wait_until(lambda: KEY in staged.batches)
@@ -807,12 +818,12 @@ def test_batches_that_cannot_be_made_durable_are_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0)
         refused = Refused(ErrorCode.INVALID_RECORD, "another file is there")
         monkeypatch.setattr(staged, "save", lambda key: refused if next(tries) < 3 else None)
         await wait_until(
-            lambda: not any(known.is_unsaved for known in bench.partition.transactions.open._known.values())
+            lambda: not any(known.is_unsaved for known in bench.partition.open_transactions._known.values())
         )
         assert next(tries) > 3
         assert [each.message for each in caplog.records] == [
@@ -821,7 +832,36 @@ def test_batches_that_cannot_be_made_durable_are_warned_of_once(
 
     tries = itertools.count()
     monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
-    monkeypatch.setattr(open_transactions, "_SAVE_RETRY_S", 0.01)
+    monkeypatch.setattr(open_transactions, "_SAVE_RETRY_MS", 10)
+    run(scenario)
+
+
+def test_transaction_that_cannot_be_made_durable_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        save, refused = staged.save, Refused(ErrorCode.INVALID_RECORD, "another file is there")
+        monkeypatch.setattr(staged, "save", lambda key: refused if key == KEY else save(key))
+        await hold(bench, coordinator, 0)
+        await hold(bench, coordinator, 0, key=OTHER)
+        await wait_until(lambda: OTHER in staged.batches)
+        assert KEY in staged.held
+        await bench.partition.close(DELETED)
+
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
+    monkeypatch.setattr(open_transactions, "_SAVE_RETRY_MS", 3_600_000)
+    run(scenario)
+
+
+def test_what_is_in_memory_alone_is_as_old_as_its_last_batch() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = AddingCoordinator(may_be_one_phase=True)
+        await hold(bench, coordinator, 0)
+        bench.clock.advance(500)
+        await hold(bench, coordinator, 1)
+        last_ms = bench.clock.now_ms()
+        bench.clock.advance(1_000)
+        assert await bench.partition.transactions.list_staged() == [(KEY, Staged(1, 200, last_ms))]
+
     run(scenario)
 
 
@@ -829,7 +869,7 @@ def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPat
     """Else a record would decide a commit whose rows are lost if the leader dies now."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0)
         staged.gate.clear()
         await wait_until(lambda: staged.saves == 1)
@@ -847,7 +887,7 @@ def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPat
 
 def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0)
         staged.gate.clear()
         await wait_until(lambda: staged.saves == 1)
@@ -855,7 +895,7 @@ def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypat
         await asyncio.sleep(0.05)
         staged.gate.set()
         assert await dropping is None
-        await bench.partition.transactions.open.join()
+        await bench.partition.open_transactions.join()
         assert (staged.held, staged.batches) == ({}, {})
 
     monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
@@ -865,7 +905,7 @@ def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypat
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is_deleted: bool) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0, 2)
         moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now")
         await bench.partition.close(DELETED if is_deleted else moved)
@@ -879,7 +919,7 @@ def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> 
     """It is that of all partitions, and what is in memory alone gives way to nothing."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0, 2)
         staged.faults.append(StorageFull("no room"))
         await bench.partition.close(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
@@ -890,7 +930,7 @@ def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> 
 
 def test_partition_commits_from_memory_what_the_producer_was_answered_for_and_no_more() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator = Coordinator(may_be_one_phase=True)
+        coordinator = AddingCoordinator(may_be_one_phase=True)
         await hold(bench, coordinator, 0, 2)
         await hold(bench, coordinator, 2)
         assert await bench.partition.transactions.commit(KEY, APPLIED, 1) == Decided(1, TransactionWritten(1, 0))
@@ -903,7 +943,7 @@ def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(), bench.table.staged
+        coordinator, staged = AddingCoordinator(), bench.table.staged
         await stage(bench, coordinator, 0)
         read = staged.read
 
@@ -923,7 +963,7 @@ def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has
 
 def test_broker_that_stops_does_not_wait_until_what_is_in_memory_is_due() -> None:
     async def scenario(bench: Bench) -> None:
-        await hold(bench, Coordinator(may_be_one_phase=True), 0, 2)
+        await hold(bench, AddingCoordinator(may_be_one_phase=True), 0, 2)
         await asyncio.sleep(0)
         began_ms = bench.clock.monotonic_ms()
         await bench.partition.end_maintenance()
@@ -936,7 +976,7 @@ def test_broker_that_stops_does_not_wait_until_what_is_in_memory_is_due() -> Non
 
 def test_abort_drops_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = Coordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
         await hold(bench, coordinator, 0, 2)
         assert await bench.partition.transactions.drop(KEY) is None
         assert not staged.held
