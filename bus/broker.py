@@ -19,6 +19,8 @@ import time
 import uuid
 from collections.abc import Callable
 
+import uvloop
+
 from bus.broker_api.authorization import warnings_of_access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
@@ -440,7 +442,7 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None =
     """Serve until SIGTERM or SIGINT. `on_ready` is called once clients are answered and the cluster counts on the
     broker. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
     tune_process()
-    asyncio.run(_serve(config, on_ready))
+    uvloop.run(_serve(config, on_ready))
 
 
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:

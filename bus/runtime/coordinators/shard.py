@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 # and how long the loop is held.
 _TURN_RECORDS_MAX = 10_000
 _TURN_BYTES_MAX = 4 << 20
-_TURN_S_MAX = 0.01
+_TURN_MS_MAX = 10
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
@@ -223,9 +223,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
             self._fail(Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"a decision of the coordinator failed: {error!r}"))
 
     def _decide(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
-        now_ms, until_s = self._clock.now_ms(), self._loop.time() + _TURN_S_MAX
+        now_ms, until_ms = self._clock.now_ms(), self._clock.monotonic_ms() + _TURN_MS_MAX
         record_bytes, measured = 0, 0
-        while self._waiting and self._loop.time() <= until_s:
+        while self._waiting and self._clock.monotonic_ms() <= until_ms:
             record_bytes += self._states_log.approximate_bytes(turn.records[measured:])
             measured = len(turn.records)
             if measured >= _TURN_RECORDS_MAX or record_bytes >= _TURN_BYTES_MAX:
