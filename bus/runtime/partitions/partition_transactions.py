@@ -278,10 +278,11 @@ class PartitionTransactions:
         return ended.result()
 
     def _start_end(self, key: StagingKey) -> asyncio.Future[StorageFault | None]:
-        """From here on batches of the transaction are refused. Done when nothing is staged of it any more."""
+        """From here on batches of the transaction are refused. Done when nothing is staged of it any more; what lies in
+        files when the partition has stopped is swept by a later leader."""
         transaction = self._open.end(key)
         is_written = transaction is not None and bool(transaction.writing)
-        if not is_written and self._table.staged.forget(key):
+        if (not is_written and self._table.staged.forget(key)) or self._writer.stopped is not None:
             return answered(None)
         ended = _Ended(key, transaction, asyncio.get_running_loop().create_future())
         self._ended.append(ended)

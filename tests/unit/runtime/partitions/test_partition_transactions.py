@@ -693,6 +693,27 @@ def test_partition_that_closes_waits_for_what_is_being_deleted_though_the_caller
     run(scenario)
 
 
+def test_partition_that_has_closed_deletes_nothing_of_what_was_committed_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        staged, dropped = bench.table.staged, list[StagingKey]()
+        monkeypatch.setattr(staged, "drop", dropped.append)
+        await stage(bench, AddingCoordinator(), 0)
+        bench.table.gate.clear()
+        committing = asyncio.ensure_future(bench.partition.transactions.commit(KEY, APPLIED, 0))
+        await asyncio.sleep(0.05)
+        closing = asyncio.ensure_future(bench.partition.close(DELETED))
+        await asyncio.sleep(0)
+        bench.table.gate.set()
+        await closing
+        assert await committing == Decided(0, TransactionWritten(1, 0))
+        await bench.tasks.join()
+        assert dropped == []
+
+    run(scenario)
+
+
 def test_partition_that_closes_waits_for_no_coordinator() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator = AddingCoordinator()
