@@ -150,8 +150,9 @@ def check_descriptions(broker: BrokerProcess, members: MemberProcesses, end: int
     assignments = [number for row in listed for number in numbers_in(row["assignment"])]
     assert sorted(assignments) == list(range(PARTITIONS)), "each partition has one owner"
     offsets = rows(broker, "groups", "describe", GROUP, "--offsets")
-    found = sorted((row["partition"], row["current_offset"], row["log_end_offset"], row["lag"]) for row in offsets)
-    assert found == [(number, end, end, 0) for number in range(PARTITIONS)]
+    assert len(offsets) == PARTITIONS, "no member is without a partition"
+    found = {(row["partition"], row["current_offset"], row["log_end_offset"], row["lag"]) for row in offsets}
+    assert found == {(number, end, end, 0) for number in range(PARTITIONS)}
     of_members = {(number, row["consumer_id"]) for row in listed for number in numbers_in(row["assignment"])}
     assert {(row["partition"], row["consumer_id"]) for row in offsets} == of_members
     assert set(query(broker, "SELECT partition, consumer_id FROM lag")) == of_members, "the tables say the same"
