@@ -1,9 +1,9 @@
 """Transactions of either side's Python client: `python -m benchmarks.transaction_load --peer bus|confluent ...`.
 
 Both clients run the same loops with their defaults: begin, send, commit; or consume, produce, send offsets, commit. The
-records of a transaction go to its partitions in turn; with an interval it is sent to for so long, and then committed.
-Guards one promise: a figure counts only transactions whose
-commit was answered without an error. Prints one line of JSON.
+records of a transaction go to its partitions in turn; with an interval it is sent to for so long, or until it has half
+a million records, and then committed. Guards one promise: a figure counts only transactions whose commit was answered
+without an error. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 _VALUE = bytes(range(100))
 _TIMEOUT_S = 60.0
+_RECORDS_MAX = 500_000  # of a transaction: a partition takes 128 MiB of one (transaction.staged.max.bytes)
 
 Send = Callable[[int], None]  # so many records, for the time of which this is the number
 
@@ -97,11 +98,11 @@ _CLIENTS = {"bus": _bus_client, "confluent": _confluent_client}
 # ---------------------------------------------------------------- the loops
 
 
-def _run_one(client: _Client, ends_s: float, samples: _Samples, interval_s: float) -> None:
+def _run_one(client: _Client, ends_s: float, samples: _Samples, interval_s: float, sends_max: int) -> None:
     while time.perf_counter() < ends_s:
         began = time.perf_counter()
         client.begin()
-        while True:
+        for _ in range(sends_max):
             client.send(samples.sends)
             samples.sends += 1
             sent = time.perf_counter()
@@ -122,10 +123,10 @@ def measure_commits(arguments: argparse.Namespace) -> dict[str, float]:
     def work(number: int) -> None:
         try:
             with _CLIENTS[arguments.peer](arguments, f"{arguments.topic}-{number}") as client:
-                interval_s = arguments.interval_ms / 1_000
-                _run_one(client, time.perf_counter() + arguments.warm_up_seconds, _Samples(), interval_s)
+                interval_s, sends_max = arguments.interval_ms / 1_000, _RECORDS_MAX // arguments.records
+                _run_one(client, time.perf_counter() + arguments.warm_up_seconds, _Samples(), interval_s, sends_max)
                 barrier.wait(_TIMEOUT_S)
-                _run_one(client, time.perf_counter() + arguments.seconds, samples[number], interval_s)
+                _run_one(client, time.perf_counter() + arguments.seconds, samples[number], interval_s, sends_max)
         except BaseException as failure:
             failures.append(failure)
             barrier.abort()
