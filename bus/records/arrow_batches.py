@@ -100,8 +100,8 @@ def decode_records(
     schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
     batch = decode_arrow(payload, lambda found: _check_schema(found, schema))
     checked = _check_columns(batch, schema, default_timestamp_ms)
-    # The columns are views: what else lies in the payload stays in memory with them, and is accounted for.
-    kept_bytes = len(payload) - _ENVELOPE_BYTES_MAX
+    # The columns are views: what else lies in the payload, and in buffers that it has compressed, stays in memory too.
+    kept_bytes = max(len(payload), checked.columns.get_total_buffer_size()) - _ENVELOPE_BYTES_MAX
     return checked if kept_bytes <= checked.size_bytes else replace(checked, size_bytes=kept_bytes)
 
 
@@ -183,6 +183,30 @@ def _check_headers(headers: pa.ListArray) -> None:
         raise MalformedRecords(f"expected headers, found {entries.null_count} that are null as a whole")
     if entries.field("key").null_count:
         raise MalformedRecords("expected a key in every header, found null")
+
+
+def join_records(batches: Sequence[RecordBatch], value_type: pa.DataType | None = None) -> RecordBatch:
+    """One batch of the records of all, which follow each other, and in memory nothing else. Those of a batch without
+    timestamps get that of their batch."""
+    if len(batches) == 1:
+        return batches[0]
+    schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
+    brought = set[str]().union(*[batch.columns.schema.names for batch in batches])
+    if len({batch.timestamp_min_ms for batch in batches}) > 1:
+        brought.add("timestamp")
+    names = [name for name in _PRODUCED_COLUMNS if name in brought]
+    columns = [pa.concat_arrays([_own_column(batch, schema.field(name)) for batch in batches]) for name in names]
+    joined = _check_columns(pa.RecordBatch.from_arrays(columns, names=names), schema, batches[0].timestamp_min_ms)
+    return replace(joined, producer=batches[0].producer)
+
+
+def _own_column(batch: RecordBatch, field: pa.Field) -> pa.Array:
+    index = batch.columns.schema.get_field_index(field.name)
+    if index >= 0:
+        return batch.columns.column(index)
+    if field.name == "timestamp":
+        return pa.array(np.full(batch.record_count, batch.timestamp_min_ms * 1000, np.int64)).view(TIMESTAMP_TYPE)
+    return _nulls(batch.record_count, field.type)
 
 
 def select_records(batch: RecordBatch, is_kept: Any) -> RecordBatch:

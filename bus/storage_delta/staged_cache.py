@@ -33,6 +33,10 @@ class _Held:
         self.batches[first_sequence] = batch
         self.size_bytes += _cost_of(batch) - (0 if replaced is None else _cost_of(replaced))
 
+    def remove_unsaved(self, first_sequence: int) -> None:
+        self.unsaved.remove(first_sequence)
+        self.size_bytes -= _cost_of(self.batches.pop(first_sequence))
+
 
 class StagedCache:
     """Of all partitions. `name` is that of a transaction in one of them, and of no other: nor of one in a partition of
@@ -51,11 +55,14 @@ class StagedCache:
         return self._size_bytes
 
     def add(self, name: str, first_sequence: int, batch: RecordBatch) -> None:
-        """The file of `batch` was just written, and is durable."""
+        """The file of `batch` was just written, and is durable. It takes the place of those of its records that were in
+        no file."""
         with self._mutex:
             held = self._take(name)
+            sequences = range(first_sequence, first_sequence + batch.record_count)
+            for first in [first for first in held.unsaved if first in sequences]:
+                held.remove_unsaved(first)
             held.put(first_sequence, batch)
-            held.unsaved.discard(first_sequence)
             self._keep(name, held)
 
     def hold(self, name: str, first_sequence: int, batch: RecordBatch) -> bool:
@@ -81,9 +88,8 @@ class StagedCache:
             if name not in self._unsaved:
                 return False
             held = self._take(name)
-            for first_sequence in held.unsaved:
-                held.size_bytes -= _cost_of(held.batches.pop(first_sequence))
-            held.unsaved.clear()
+            for first_sequence in list(held.unsaved):
+                held.remove_unsaved(first_sequence)
             self._keep(name, held)
             return not held.batches
 

@@ -3,9 +3,9 @@
 Guards two promises. What `stage` and `save` reported is on the disk, whole and under its name; and what is read back is
 what was staged: a file that was torn or changed is never taken for records. `_staged` in the table's folder has a
 folder for each partition of `__transaction_state` whose transactions staged something, and that a file for each batch,
-named by producer id, epoch, first and last sequence. Those folders stay: a batch costs a sync of its file and one of
-its folder, and a listing sees the open transactions of one coordinator. Delta readers and VACUUM pass over folders that
-begin with an underscore; recovery and orphan cleaning look at files only.
+or for several that were saved at once, named by producer id, epoch, first and last sequence. Those folders stay: a file
+costs a sync of itself and one of its folder, and a listing sees the open transactions of one coordinator. Delta readers
+and VACUUM pass over folders that begin with an underscore; recovery and orphan cleaning look at files only.
 
 A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
 stream a trailer that proves its bytes before Arrow sees them. What this process has staged itself it reads from memory
@@ -28,7 +28,7 @@ import pyarrow as pa
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import ProducerStamp, RecordBatch
 from bus.ports import Staged, StagingKey
-from bus.records.arrow_batches import MalformedRecords, check_records, decode_arrow, encode_arrow_buffer
+from bus.records.arrow_batches import MalformedRecords, check_records, decode_arrow, encode_arrow_buffer, join_records
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.stores.store import Entry, KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
 
@@ -37,6 +37,9 @@ _FOLDER_NAME = re.compile(r"0|[1-9]\d{0,9}")
 _FILE_NAME = re.compile(r"(\d{1,19})-(\d{1,5})-(\d{1,10})-(\d{1,10})\.arrow")
 _SEQUENCE_MAX = (1 << 31) - 1
 _EPOCH_MAX = (1 << 15) - 1
+
+# Batches that were in memory alone share a file up to so many bytes: it is the number of files that takes the time.
+_JOINED_BYTES_MAX = 16 << 20
 
 _TRAILER = struct.Struct("<4sI")  # behind the end of the stream, where no reader of Arrow looks: magic, CRC-32
 _MAGIC = b"BUS1"
@@ -98,8 +101,8 @@ class DeltaStagedTransactions:
 
     def save(self, key: StagingKey) -> Refused | None:
         name = self._cached_name(key)
-        for batch in self._cache.unsaved(name):
-            refused = self.stage(key, batch)
+        for batches in _gather(self._cache.unsaved(name)):
+            refused = self.stage(key, join_records(batches, self._value_type))
             if refused is not None:
                 return refused
         if self._cache.unsaved(name):  # another leader's files were there: they count
@@ -230,6 +233,19 @@ class DeltaStagedTransactions:
             return _decode(data, stamp, file.last - file.first + 1, self._value_type)
         except MalformedRecords as malformed:
             raise StorageFault(f"{self._path(file)}: {malformed}") from None
+
+
+def _gather(batches: Iterable[RecordBatch]) -> Iterator[Sequence[RecordBatch]]:
+    """Those that share a file."""
+    gathered, size_bytes = list[RecordBatch](), 0
+    for batch in batches:
+        if gathered and size_bytes + batch.size_bytes > _JOINED_BYTES_MAX:
+            yield gathered
+            gathered, size_bytes = [], 0
+        gathered.append(batch)
+        size_bytes += batch.size_bytes
+    if gathered:
+        yield gathered
 
 
 def _prefix_of(key: StagingKey) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.model import RecordBatch
+from bus.storage_delta import staging
 from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.memory import MemoryStore
@@ -152,7 +153,12 @@ def test_what_is_held_is_recalled_and_in_no_file_until_it_is_saved() -> None:
     assert list(staged.list()) == []
     for _ in range(2):
         assert staged.save(KEY) is None
-    assert list(leader(store, None).read(KEY, 3)) == list(staged.read(KEY, 3)) == list(recalled)
+    saved = staged.read(KEY, 3)
+    assert values_of(saved) == [b"0", b"1", b"2", b"3"]
+    assert list(leader(store, None).read(KEY, 3)) == list(saved)
+    assert [entry.name for entry in store.list(f"{FOLDER}/_staged/{KEY.coordinator_partition}").files] == [
+        f"{KEY.producer_id}-{KEY.producer_epoch}-0-3.arrow"
+    ]
     assert not staged.forget(KEY)
     staged.drop(KEY)
     assert staged.find(KEY) is None
@@ -191,12 +197,12 @@ def test_what_is_held_stays_though_others_leave_for_it() -> None:
 
 def test_files_that_another_leader_staged_count_where_what_is_held_is_saved() -> None:
     store = CountingStore()
-    leader(store, None).stage(KEY, numbers(0, 2))
+    leader(store, None).stage(KEY, numbers(0, 4))
     staged = leader(store, StagedCache())
     staged.hold(KEY, numbers(0, 2, NOW_MS + 5))
     staged.hold(KEY, numbers(3, 4, NOW_MS + 5))
     assert staged.save(KEY) is None
-    assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS, NOW_MS + 5]
+    assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS]
 
 
 def test_what_is_held_and_cannot_be_saved_stays() -> None:
@@ -226,7 +232,27 @@ def test_memory_of_what_was_held_is_free_though_some_of_it_is_in_files() -> None
     assert staged.find(KEY) is None
 
 
-def test_what_was_saved_in_part_is_released_as_a_whole() -> None:
+def test_batches_that_are_saved_share_files_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_JOINED_BYTES_MAX", 3 * numbers(0, 0).size_bytes)
+    store, cache = CountingStore(), StagedCache()
+    staged = leader(store, cache)
+    for sequence in range(7):
+        staged.hold(KEY, numbers(sequence, sequence, NOW_MS + sequence))
+    assert staged.save(KEY) is None
+    batches = leader(store, None).read(KEY, 6)
+    assert [batch.record_count for batch in batches] == [3, 3, 1]
+    assert values_of(batches) == [b"%d" % sequence for sequence in range(7)]
+    assert list(staged.read(KEY, 6)) == list(batches)
+    times = [time for batch in batches[:2] for time in batch.columns.column("timestamp").cast("int64").to_pylist()]
+    assert times == [(NOW_MS + sequence) * 1000 for sequence in range(6)], "each batch has the time of its arrival"
+    staged.drop(KEY)
+    assert staged.find(KEY) is None
+    assert cache.size_bytes == 0
+
+
+def test_what_was_saved_in_part_is_released_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_JOINED_BYTES_MAX", 0)
+
     class FailingStore(MemoryStore):
         def create(self, key: str, data: object, **more: object) -> None:  # type: ignore[override]
             if "-3-3" in key:

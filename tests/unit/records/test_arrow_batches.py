@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType
 from bus.records.arrow_batches import (
     MalformedRecords,
     MistimedRecords,
@@ -18,6 +18,7 @@ from bus.records.arrow_batches import (
     decode_arrow,
     decode_records,
     encode_arrow,
+    join_records,
     records_from_rows,
     select_records,
     sequences_of,
@@ -331,3 +332,42 @@ def test_records_without_a_key_are_counted(keys: list[bytes | None] | None, coun
     stamped = replace(batch, producer=ProducerStamp(1, 0, 0))
     first = select_records(stamped, np.array([True, False, False]))
     assert first.keyless_count == (1 if keys is None or keys[0] is None else 0)
+
+
+def test_batches_are_joined_in_order_and_each_keeps_its_time() -> None:
+    def checked(at_ms: int, **columns: pa.Array) -> RecordBatch:
+        return check_records(batch_of(**columns), default_timestamp_ms=at_ms)
+
+    stamped = pa.array([5_000_000], pa.timestamp("us", "UTC"))
+    joined = join_records(
+        [
+            replace(checked(1, value=pa.array([b"a", None])), producer=ProducerStamp(7, 3, 0)),
+            checked(2, value=pa.array([b"b"]), key=pa.array([b"k"])),
+            checked(3, value=pa.array([b"c"]), timestamp=stamped),
+        ]
+    )
+    assert joined.columns.column("value").to_pylist() == [b"a", None, b"b", b"c"]
+    assert joined.columns.column("key").to_pylist() == [None, None, b"k", None]
+    assert joined.columns.column("timestamp").cast("int64").to_pylist() == [1_000, 1_000, 2_000, 5_000_000]
+    assert (joined.timestamp_min_ms, joined.timestamp_max_ms, joined.has_timestamps) == (1, 5_000, True)
+    assert (joined.record_count, joined.keyless_count, joined.producer) == (4, 3, ProducerStamp(7, 3, 0))
+    alike = [checked(1, value=pa.array([b"a"])), checked(1, value=pa.array([b"b"]))]
+    assert not join_records(alike).has_timestamps
+    assert join_records(alike[:1]) is alike[0]
+
+
+def test_buffers_that_are_small_on_the_wire_count_with_what_they_hold() -> None:
+    """A value buffer of many zeros, of which the offsets use a few: compressed it is next to nothing."""
+    held_bytes = (1 << 20) | 0x2345
+    batch = batch_of(value=pa.array([bytes(held_bytes)]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    payload = sink.getvalue().to_pybytes()
+    offsets = bytes(4) + held_bytes.to_bytes(4, "little")
+    payload = payload.replace(offsets, bytes(4) + (10).to_bytes(4, "little"), 1)
+    assert len(payload) < 10_000
+    decoded = decode_records(payload, default_timestamp_ms=NOW_MS)
+    assert decoded.columns.column("value").to_pylist() == [bytes(10)]
+    assert decoded.size_bytes > held_bytes - 10_000
+    assert decoded.record_bytes_max == 10
