@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, show_names
 from bus.model import TopicPartition
 from bus.transactions.requests import (
     AbortTransaction,
@@ -193,11 +193,15 @@ def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: in
             Refused(
                 ErrorCode.INVALID_REQUEST,
                 f"{transaction.transactional_id}: expected the last sequences of the call that is repeated, "
-                "found others",
+                f"{_show(transaction.vote.last_sequences)}, found {_show(command.last_sequences)}",
             ),
         )
     else:
         step.reply(request_id, _refuse_while_committed(transaction))
+
+
+def _show(last_sequences: Mapping[TopicPartition, int]) -> str:
+    return show_names(f"{name} up to {sequence}" for name, sequence in last_sequences.items()) or "(none)"
 
 
 def _refuse_while_committed(transaction: Transaction) -> Refused:

@@ -175,7 +175,7 @@ class Queues:
             if queue.retries or queue.needs_resume:
                 self.fail(queue, queue.put_off(part), now_ms)
             elif self._transactions is not None:
-                self.fail(queue, queue.give_up(part, _part_is_missing(queue, error)), now_ms)
+                self.fail(queue, queue.give_up(part, _part_is_missing(queue, error, self._transactions.error)), now_ms)
             else:
                 logger.warning("%s: the log misses what went before; asking where it ends: %s", queue, error)
                 self.fail(queue, queue.lose_order(part), now_ms)
@@ -285,7 +285,9 @@ class Queues:
                 yield queue.pending[0].due_at_ms
 
 
-def _part_is_missing(queue: PartitionQueue, error: BusError) -> BusError:
-    """What went before is settled, and yet the leader does not have it."""
+def _part_is_missing(queue: PartitionQueue, error: BusError, failure: BusError | None) -> BusError:
+    """What went before is settled, and yet the leader does not have it. `failure`: of the transaction, before that."""
     reason = "a part of the transaction is missing, as when a leader dies that has it in memory alone"
+    if failure is not None:
+        return BusError(ErrorCode.TRANSACTION_ABORTABLE, f"{queue}: a record before it has failed: {failure.message}")
     return BusError(ErrorCode.TRANSACTION_ABORTABLE, f"{queue}: {reason}: {error.message}")

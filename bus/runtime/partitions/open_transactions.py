@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -102,6 +102,11 @@ class OpenTransaction:
     saving: asyncio.Task[Refused | None] | None = None
     save_refusal: str = ""  # why the last save has failed
 
+    @property
+    def is_empty(self) -> bool:
+        """As far as memory knows, nothing of it is staged here."""
+        return self.staged is None or self.staged.last_sequence == NOTHING_STAGED
+
     def is_counted(self, last_sequence: int) -> bool:
         """Whether memory can tell that all up to `last_sequence`, and the producer names that, is staged. Where it
         disagrees about what lies in files, they have to be listed."""
@@ -148,6 +153,7 @@ class OpenTransactions:
         self._calls = calls
         self._tasks = tasks
         self._known: dict[StagingKey, OpenTransaction] = {}
+        self._producers = Counter[int]()  # by producer id: how many of its transactions are known
         self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
         self._waiting_bytes = 0
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -188,7 +194,7 @@ class OpenTransactions:
             return waiting.answer
         transaction = self._known.get(key) or self._begin()
         is_staged = self._stage_at_once(key, transaction, waiting)
-        self._known[key] = transaction
+        self._know(key, transaction)
         if is_staged:
             return waiting.answer
         transaction.waiting.append(waiting)
@@ -201,11 +207,24 @@ class OpenTransactions:
         now_ms = self._clock.monotonic_ms()
         return OpenTransaction(now_ms, now_ms + _YOUNG_MS)
 
+    def _know(self, key: StagingKey, transaction: OpenTransaction) -> None:
+        if key not in self._known:
+            self._known[key] = transaction
+            self._producers[key.producer_id] += 1
+
+    def _forget(self, key: StagingKey) -> OpenTransaction | None:
+        transaction = self._known.pop(key, None)
+        if transaction is not None:
+            self._producers[key.producer_id] -= 1
+            if not self._producers[key.producer_id]:
+                del self._producers[key.producer_id]
+        return transaction
+
     def check_outside(self, stamp: ProducerStamp) -> Refused | None:
         """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
         transaction here, open or one of the last that have ended: its rows would not be told from theirs."""
         producer_id = stamp.producer_id
-        if producer_id not in self._ended and all(key.producer_id != producer_id for key in self._known):
+        if producer_id not in self._ended and producer_id not in self._producers:
             return None
         return Refused(
             ErrorCode.INVALID_TXN_STATE,
@@ -231,8 +250,7 @@ class OpenTransactions:
 
     def _hold(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> bool:
         """Keep the batch, which is the next one, in memory alone, if it may be there and there is room."""
-        is_first = transaction.staged is None or transaction.staged.last_sequence == NOTHING_STAGED
-        if not (is_first or transaction.is_unsaved) or transaction.saving is not None:
+        if not (transaction.is_empty or transaction.is_unsaved) or transaction.saving is not None:
             return False
         if transaction.is_voted_on or not self._is_young(transaction):
             return False
@@ -333,8 +351,8 @@ class OpenTransactions:
             transaction.task = None
             if transaction.waiting:
                 transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
-            elif transaction.transactional_id is None and self._known.get(key) is transaction:
-                del self._known[key]  # the next batch asks again
+            elif transaction.is_empty and self._known.get(key) is transaction:
+                self._forget(key)  # nothing here tells when it ends, and the next batch asks again
 
     async def _stage(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
         decision = self._decide(transaction, waiting.batch)
@@ -455,7 +473,7 @@ class OpenTransactions:
         self._ended[key.producer_id] = max(ended, key.producer_epoch)
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
-        transaction = self._known.pop(key, None)
+        transaction = self._forget(key)
         if transaction is not None and transaction.adding is not None:
             transaction.adding.cancel()
         return transaction

@@ -103,6 +103,8 @@ class PartitionTransactions:
         except StorageFault as fault:
             return self._refuse(str(fault))
         last = NOTHING_STAGED if found is None else found.last_sequence
+        if known is not None and known.is_unsaved and known.staged is not None:
+            last = max(last, known.staged.last_sequence)
         if last_sequence < 0 and known is not None and known.staged is not None and known.staged.last_sequence > last:
             # The producer does not say what it was acknowledged, so only this leader knows that some of it is lost.
             reason = f"expected staged batches of {key} up to sequence {known.staged.last_sequence}, found {last}"

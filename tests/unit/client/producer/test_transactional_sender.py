@@ -142,6 +142,16 @@ def test_leader_that_misses_what_was_acknowledged_ends_the_transaction() -> None
     assert caught.value.code is ErrorCode.TRANSACTION_ABORTABLE
 
 
+def test_records_behind_one_that_was_refused_tell_of_it() -> None:
+    bench = bench_of()
+    first, second = bench.send(b"x"), bench.send(b"y")
+    bench.answer(ErrorCode.INVALID_RECORD)
+    bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert code_of(first) is ErrorCode.INVALID_RECORD
+    assert code_of(second) is ErrorCode.TRANSACTION_ABORTABLE
+    assert "a record before it has failed" in str(second.exception())
+
+
 def test_record_that_is_not_acknowledged_in_time_ends_the_transaction() -> None:
     bench = bench_of(delivery_timeout_ms=40_000)
     future = bench.send(b"x")

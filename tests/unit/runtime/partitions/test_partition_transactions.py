@@ -147,6 +147,22 @@ def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
     run(scenario)
 
 
+def test_transaction_of_which_nothing_could_be_staged_is_not_remembered() -> None:
+    """No end of it comes here: its coordinator may not have logged that this partition is in it."""
+
+    async def scenario(bench: Bench) -> None:
+        open_transactions, coordinator = bench.partition.open_transactions, AddingCoordinator()
+        bench.table.staged.faults = [StorageFull("no room")]
+        assert code(await stage(bench, coordinator, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
+        await bench.tasks.join()
+        assert open_transactions.check_outside(ProducerStamp(7, 3, 0)) is None
+        assert await stage(bench, coordinator, 0) == STAGED
+        assert code(open_transactions.check_outside(ProducerStamp(7, 3, 0))) is ErrorCode.INVALID_TXN_STATE
+        assert coordinator.calls == 2
+
+    run(scenario)
+
+
 def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator = AddingCoordinator()
@@ -945,6 +961,15 @@ def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> 
         staged.faults.append(StorageFull("no room"))
         await bench.partition.close(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
         assert (staged.held, staged.batches) == ({}, {})
+
+    run(scenario)
+
+
+def test_commit_that_names_more_than_is_in_memory_is_told_what_is_there() -> None:
+    async def scenario(bench: Bench) -> None:
+        await hold(bench, AddingCoordinator(may_be_one_phase=True), 0, 2)
+        assert await bench.partition.transactions.commit(KEY, APPLIED, 5) == Decided(1, None)
+        assert bench.table.rows == []
 
     run(scenario)
 
