@@ -86,7 +86,17 @@ async def _only_one(requests: AsyncIterator[Any], name: str, seconds_max: float 
     except asyncio.TimeoutError:
         message = f"expected a whole {name} within {seconds_max:.0f} s"
         return Unreadable(grpc.StatusCode.DEADLINE_EXCEEDED, message)
+    finally:
+        await _close(requests)
     return _LOGGED_OUT if login.is_ended else request
+
+
+async def _close(requests: AsyncIterator[Any]) -> None:
+    """gRPC's iterator refers to itself: until it is closed, or a garbage collection comes, it keeps the request that it
+    gave last."""
+    generator = aiter(requests)
+    if isinstance(generator, AsyncGenerator):
+        await generator.aclose()
 
 
 async def guard(
@@ -131,6 +141,8 @@ async def guard_stream(
         await handle(_readable_ones(requests, context), context)
     except Exception as error:
         await abort_for(error, context)
+    finally:
+        await _close(requests)
 
 
 async def hold_requests(

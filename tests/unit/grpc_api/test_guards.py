@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -220,6 +222,55 @@ def test_a_request_that_was_begun_and_does_not_come_is_given_up() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(10)
 
     run_virtually(play())
+
+
+class Requests:
+    """As gRPC's: it has its generator, which refers to it."""
+
+    def __init__(self, *requests: Any) -> None:
+        self._requests = list(requests)
+        self._generator = self._generate()
+
+    async def _generate(self) -> AsyncIterator[Any]:
+        while self._requests:
+            request = self._requests.pop(0)
+            yield request
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._generator
+
+    async def __anext__(self) -> Any:
+        return await anext(self._generator)
+
+
+class Request:
+    pass
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_request_is_kept_by_nothing_when_its_call_has_ended(is_stream: bool) -> None:
+    async def refuse(requests: AsyncIterator[Any], context: Any) -> None:
+        await anext(requests)
+
+    async def play() -> None:
+        request = Request()
+        kept = weakref.ref(request)
+        requests: Any = Requests(request, Request())
+        del request
+        if is_stream:
+            await guard_stream(refuse, requests, Context())  # type: ignore[arg-type]
+        else:
+            await read_only_one(requests)
+        del requests
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert kept() is None, "a garbage collection would be needed"
+
+    gc.disable()
+    try:
+        asyncio.run(play())
+    finally:
+        gc.enable()
 
 
 def test_a_request_that_comes_after_its_callers_login_has_ended_is_refused() -> None:
