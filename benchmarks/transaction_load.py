@@ -123,7 +123,7 @@ def measure_commits(arguments: argparse.Namespace) -> dict[str, float]:
     def work(number: int) -> None:
         try:
             with _CLIENTS[arguments.peer](arguments, f"{arguments.topic}-{number}") as client:
-                interval_s, sends_max = arguments.interval_ms / 1_000, _RECORDS_MAX // arguments.records
+                interval_s, sends_max = arguments.interval_ms / 1_000, max(1, _RECORDS_MAX // arguments.records)
                 _run_one(client, time.perf_counter() + arguments.warm_up_seconds, _Samples(), interval_s, sends_max)
                 barrier.wait(_TIMEOUT_S)
                 _run_one(client, time.perf_counter() + arguments.seconds, samples[number], interval_s, sends_max)

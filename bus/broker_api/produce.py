@@ -112,8 +112,8 @@ class _Staging:
         return self.coordinator.add_at_once(self.addition)
 
     async def add(self) -> Added | Refused:
-        """What a producer is told of its epoch by a leader, it may take for a reason to abort; by the coordinator, for
-        its end (KIP-588)."""
+        """PRODUCER_FENCED would end the producer. A leader answers INVALID_PRODUCER_EPOCH, on which it aborts
+        (KIP-588)."""
         added = await self.coordinator.add(self.addition)
         if isinstance(added, Refused) and added.code is ErrorCode.PRODUCER_FENCED:
             return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, added.message)

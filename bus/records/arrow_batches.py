@@ -186,8 +186,8 @@ def _check_headers(headers: pa.ListArray) -> None:
 
 
 def join_records(batches: Sequence[RecordBatch], value_type: pa.DataType | None = None) -> RecordBatch:
-    """One batch of the records of all, which follow each other, and in memory nothing else. Those of a batch without
-    timestamps get that of their batch."""
+    """One batch of all their records, in order, in memory of its own. Records of a batch without timestamps get that of
+    their batch."""
     if len(batches) == 1:
         return batches[0]
     schema = LOG_SCHEMA if value_type is None else log_schema(value_type)

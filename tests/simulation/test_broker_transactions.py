@@ -437,7 +437,7 @@ def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pyte
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_writer, "is_applied", lambda table, applied: False)
     monkeypatch.setattr(partition_transactions, "is_applied", lambda table, applied: False)
-    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop", lambda self, key: None)
+    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop", lambda *_, **__: None)
     fails_in(new_world, "found|NoUnforeseenError|TablesAreSound")
 
 

@@ -286,8 +286,9 @@ class Queues:
 
 
 def _part_is_missing(queue: PartitionQueue, error: BusError, failure: BusError | None) -> BusError:
-    """What went before is settled, and yet the leader does not have it. `failure`: of the transaction, before that."""
+    """What went before is settled, and yet the leader does not have it. `failure`: why the transaction had failed
+    already."""
     reason = "a part of the transaction is missing, as when a leader dies that has it in memory alone"
     if failure is not None:
-        return BusError(ErrorCode.TRANSACTION_ABORTABLE, f"{queue}: a record before it has failed: {failure.message}")
+        reason = f"the transaction had failed already: {failure.message}"
     return BusError(ErrorCode.TRANSACTION_ABORTABLE, f"{queue}: {reason}: {error.message}")

@@ -96,7 +96,8 @@ async def _close(requests: AsyncIterator[Any]) -> None:
     gave last."""
     generator = aiter(requests)
     if isinstance(generator, AsyncGenerator):
-        await generator.aclose()
+        with contextlib.suppress(RuntimeError):  # a task of the call, which is cancelled, still reads it: so it ends
+            await generator.aclose()
 
 
 async def guard(

@@ -56,7 +56,7 @@ _SAVE_RETRY_MS = 1_000
 
 
 class TransactionMembership(Protocol):
-    """Of this partition in a transaction, as the coordinator decides."""
+    """Adds this partition to one transaction, if its coordinator agrees."""
 
     def add_at_once(self) -> Added | None:
         """None if the coordinator cannot say so without waiting, or refuses: await `add`."""
@@ -89,7 +89,7 @@ class OpenTransaction:
     other joins them."""
 
     begin_ms: float  # by the monotonic clock
-    save_at_ms: float  # if it is unsaved then, by the same
+    save_at_ms: float  # when its next save is due, by the same
     staged: StagedState | None = None
     newest_ms: int = 0  # when the last batch was staged, by the wall clock
     transactional_id: str | None = None
@@ -108,8 +108,8 @@ class OpenTransaction:
         return self.staged is None or self.staged.last_sequence == NOTHING_STAGED
 
     def is_counted(self, last_sequence: int) -> bool:
-        """Whether memory can tell that all up to `last_sequence`, and the producer names that, is staged. Where it
-        disagrees about what lies in files, they have to be listed."""
+        """Whether memory proves that all up to `last_sequence` is staged; else the files have to be listed. -1: the
+        producer named none."""
         if self.staged is None or last_sequence < 0:
             return False
         if self.is_unsaved:
@@ -154,7 +154,7 @@ class OpenTransactions:
         self._tasks = tasks
         self._known: dict[StagingKey, OpenTransaction] = {}
         self._producers = Counter[int]()  # by producer id: how many of its transactions are known
-        self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
+        self._ended_epochs: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
         self._waiting_bytes = 0
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._saving_old: asyncio.Task[None] | None = None
@@ -224,7 +224,7 @@ class OpenTransactions:
         """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
         transaction here, open or one of the last that have ended: its rows would not be told from theirs."""
         producer_id = stamp.producer_id
-        if producer_id not in self._ended and producer_id not in self._producers:
+        if producer_id not in self._ended_epochs and producer_id not in self._producers:
             return None
         return Refused(
             ErrorCode.INVALID_TXN_STATE,
@@ -279,7 +279,8 @@ class OpenTransactions:
                     if self._known.get(key) is each and each.is_unsaved:
                         await self._save_if_due(key, each)
         finally:
-            self._saving_old = None
+            if self._saving_old is asyncio.current_task():
+                self._saving_old = None
 
     async def _save_if_due(self, key: StagingKey, transaction: OpenTransaction) -> None:
         if self._clock.monotonic_ms() < transaction.save_at_ms:
@@ -315,7 +316,7 @@ class OpenTransactions:
             transaction.saving = None
 
     def _refuse_ended(self, key: StagingKey) -> Refused | None:
-        ended = self._ended.get(key.producer_id, -1)
+        ended = self._ended_epochs.get(key.producer_id, -1)
         if key.producer_epoch > ended:
             return None
         return Refused(
@@ -351,7 +352,7 @@ class OpenTransactions:
             transaction.task = None
             if transaction.waiting:
                 transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
-            elif transaction.is_empty and self._known.get(key) is transaction:
+            elif (transaction.is_empty or transaction.transactional_id is None) and self._known.get(key) is transaction:
                 self._forget(key)  # nothing here tells when it ends, and the next batch asks again
 
     async def _stage(self, key: StagingKey, transaction: OpenTransaction, waiting: _Waiting) -> Refused | None:
@@ -399,8 +400,10 @@ class OpenTransactions:
         if transaction.transactional_id == waiting.transactional_id:
             return None
         transaction.adding = self._tasks.start(waiting.membership.add(), f"{self._name}/add")
-        added = await self._wait_until_added(key, transaction.adding)
-        transaction.adding = None
+        try:
+            added = await self._wait_until_added(key, transaction.adding)
+        finally:
+            transaction.adding = None
         if not isinstance(added, Added):
             return added
         transaction.transactional_id = waiting.transactional_id
@@ -414,8 +417,7 @@ class OpenTransactions:
             return adding.result()
         adding.cancel()
         refusal = self._writer.stopped or self._refuse_ended(key)
-        assert refusal is not None
-        return refusal
+        return refusal or self._refuse("the coordinator's answer was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _decide(
         self, transaction: OpenTransaction, batch: RecordBatch
@@ -469,10 +471,10 @@ class OpenTransactions:
     def end(self, key: StagingKey) -> OpenTransaction | None:
         """From here on batches of this transaction are refused. Returns what was known of it: batches may be on their
         way, and have to be waited for."""
-        ended = self._ended.pop(key.producer_id, -1)
-        self._ended[key.producer_id] = max(ended, key.producer_epoch)
-        if len(self._ended) > _ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+        ended = self._ended_epochs.pop(key.producer_id, -1)
+        self._ended_epochs[key.producer_id] = max(ended, key.producer_epoch)
+        if len(self._ended_epochs) > _ENDED_MAX:
+            del self._ended_epochs[next(iter(self._ended_epochs))]
         transaction = self._forget(key)
         if transaction is not None and transaction.adding is not None:
             transaction.adding.cancel()
@@ -492,8 +494,8 @@ class OpenTransactions:
 
     async def join(self) -> None:
         """After `stop`: batches that wait are refused as they come up. Returns when no file of an open transaction is
-        being written. What is in memory alone is saved for the next leader, or forgotten if the table is gone: nothing
-        more is asked of this one."""
+        being written. What is in memory alone is saved for the next leader, or forgotten if the table is gone or
+        cannot be written to: nothing more is asked of this one."""
         while writing := [task for known in self._known.values() for task in known.writing]:
             await asyncio.wait(writing)
         if self._saving_old is not None:

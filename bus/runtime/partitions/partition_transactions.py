@@ -49,16 +49,18 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ended:
-    """A transaction whose staged batches are to be deleted. `dropped`: they are, but for a fault."""
+class _ToDrop:
+    """A transaction that has ended. `dropped` is done when its staged batches are deleted, and has the fault that
+    prevented it. `keeps_files`: the partition has stopped, so that a later leader sweeps them."""
 
     key: StagingKey
     transaction: OpenTransaction | None
+    keeps_files: bool
     dropped: asyncio.Future[StorageFault | None]
 
 
 class PartitionTransactions:
-    """`open_transactions` has those that have not ended."""
+    """`open_transactions` knows the transactions that have not ended."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class PartitionTransactions:
         self._tasks = tasks
         self._open = open_transactions
         self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
-        self._ended: list[_Ended] = []
+        self._to_drop: list[_ToDrop] = []
         self._dropping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ the end of a transaction
@@ -282,12 +284,12 @@ class PartitionTransactions:
     def _start_end(self, key: StagingKey) -> asyncio.Future[StorageFault | None]:
         """From here on batches of the transaction are refused. Done when nothing is staged of it any more; what lies in
         files when the partition has stopped is swept by a later leader."""
-        transaction = self._open.end(key)
+        transaction, has_stopped = self._open.end(key), self._writer.stopped is not None
         is_written = transaction is not None and bool(transaction.writing)
-        if (not is_written and self._table.staged.forget(key)) or self._writer.stopped is not None:
+        if not is_written and (self._table.staged.forget(key) or has_stopped):
             return answered(None)
-        ended = _Ended(key, transaction, asyncio.get_running_loop().create_future())
-        self._ended.append(ended)
+        ended = _ToDrop(key, transaction, has_stopped, asyncio.get_running_loop().create_future())
+        self._to_drop.append(ended)
         if self._dropping is None:
             self._dropping = self._tasks.start(self._drop_ended(), f"{self._name}/staged")
         return ended.dropped
@@ -295,8 +297,8 @@ class PartitionTransactions:
     async def _drop_ended(self) -> None:
         """Those of one version come at once, and share a thread. Ends when nothing is left."""
         try:
-            while self._ended:
-                ended, self._ended = self._ended, []
+            while self._to_drop:
+                ended, self._to_drop = self._to_drop, []
                 try:
                     for each in ended:
                         await self._open.wait_until_written(each.transaction)
@@ -305,16 +307,20 @@ class PartitionTransactions:
                         each.dropped.set_result(fault)
                 finally:
                     for each in ended:
-                        each.dropped.cancel()  # unless it has its result: nothing waits for ever
+                        if not each.dropped.done():
+                            each.dropped.set_result(StorageFault(f"the deletion of {each.key} was interrupted"))
         finally:
-            self._dropping = self._tasks.start(self._drop_ended(), f"{self._name}/staged") if self._ended else None
+            self._dropping = self._tasks.start(self._drop_ended(), f"{self._name}/staged") if self._to_drop else None
 
-    def _drop_all(self, ended: Sequence[_Ended]) -> list[StorageFault | None]:
-        return [self._drop(each.key) for each in ended]
+    def _drop_all(self, ended: Sequence[_ToDrop]) -> list[StorageFault | None]:
+        return [self._drop(each.key, keeps_files=each.keeps_files) for each in ended]
 
-    def _drop(self, key: StagingKey) -> StorageFault | None:
+    def _drop(self, key: StagingKey, *, keeps_files: bool) -> StorageFault | None:
         try:
-            self._table.staged.drop(key)
+            if keeps_files:
+                self._table.staged.release(key)
+            else:
+                self._table.staged.drop(key)
             return None
         except StorageFault as fault:
             return fault
@@ -323,7 +329,7 @@ class PartitionTransactions:
             return StorageFault(f"{key} cannot be deleted: {error!r}")
 
     def _warn(self, key: StagingKey, ended: asyncio.Future[StorageFault | None]) -> None:
-        fault = None if ended.cancelled() else ended.result()
+        fault = ended.result()
         if fault is not None:
             _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
 

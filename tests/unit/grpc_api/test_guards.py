@@ -273,6 +273,26 @@ def test_a_request_is_kept_by_nothing_when_its_call_has_ended(is_stream: bool) -
         gc.enable()
 
 
+@pytest.mark.parametrize("error", [None, asyncio.CancelledError()])
+def test_a_stream_ends_as_its_handler_does_though_a_task_still_reads_it(error: BaseException | None) -> None:
+    async def never() -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    async def handle(requests: AsyncIterator[Any], context: Any) -> None:
+        reading = asyncio.ensure_future(anext(requests))
+        await asyncio.sleep(0)
+        reading.cancel()
+        if error is not None:
+            raise error
+
+    async def play() -> None:
+        with contextlib.nullcontext() if error is None else pytest.raises(asyncio.CancelledError):
+            await guard_stream(handle, never(), Context())  # type: ignore[arg-type]
+
+    asyncio.run(play())
+
+
 def test_a_request_that_comes_after_its_callers_login_has_ended_is_refused() -> None:
     login = Login()
 

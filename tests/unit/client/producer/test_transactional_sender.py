@@ -149,7 +149,7 @@ def test_records_behind_one_that_was_refused_tell_of_it() -> None:
     bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert code_of(first) is ErrorCode.INVALID_RECORD
     assert code_of(second) is ErrorCode.TRANSACTION_ABORTABLE
-    assert "a record before it has failed" in str(second.exception())
+    assert "the transaction had failed already" in str(second.exception())
 
 
 def test_record_that_is_not_acknowledged_in_time_ends_the_transaction() -> None:

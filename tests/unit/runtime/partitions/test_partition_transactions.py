@@ -163,6 +163,19 @@ def test_transaction_of_which_nothing_could_be_staged_is_not_remembered() -> Non
     run(scenario)
 
 
+def test_transaction_that_the_coordinator_refuses_is_not_remembered_though_files_of_it_lie_here() -> None:
+    async def scenario(bench: Bench) -> None:
+        open_transactions, coordinator = bench.partition.open_transactions, AddingCoordinator()
+        bench.table.staged.stage(KEY, records(3, producer=ProducerStamp(KEY.producer_id, KEY.producer_epoch, 0)))
+        coordinator.refused = Refused(ErrorCode.INVALID_TXN_STATE, "it has ended")
+        assert code(await stage(bench, coordinator, 3)) is ErrorCode.INVALID_TXN_STATE
+        await bench.tasks.join()
+        assert staged_of(bench.partition) == {}
+        assert open_transactions.check_outside(ProducerStamp(7, 3, 0)) is None
+
+    run(scenario)
+
+
 def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator = AddingCoordinator()
@@ -949,6 +962,29 @@ def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is
         assert (KEY in staged.batches) is not is_deleted
         assert not staged.held
 
+    run(scenario)
+
+
+def test_partition_that_closes_in_a_commit_keeps_no_memory_for_a_save_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        staged = bench.table.staged
+        await hold(bench, AddingCoordinator(may_be_one_phase=True), 0)
+        bench.table.gate.clear()
+        committing = asyncio.ensure_future(bench.partition.transactions.commit(KEY, APPLIED, 0))
+        staged.faults = [StorageFull("no room")]
+        staged.gate.clear()
+        await wait_until(lambda: staged.saves == 1)
+        closing = asyncio.ensure_future(bench.partition.close(DELETED))
+        await asyncio.sleep(0)
+        bench.table.gate.set()
+        assert await committing == Decided(0, TransactionWritten(1, 0))
+        staged.gate.set()
+        await closing
+        assert (staged.held, staged.batches) == ({}, {})
+
+    monkeypatch.setattr(open_transactions, "_YOUNG_MS", 20)
     run(scenario)
 
 
