@@ -205,7 +205,7 @@ def _own_column(batch: RecordBatch, field: pa.Field) -> pa.Array:
     if index >= 0:
         return batch.columns.column(index)
     if field.name == "timestamp":
-        return pa.array(np.full(batch.record_count, batch.timestamp_min_ms * 1000, np.int64)).view(TIMESTAMP_TYPE)
+        return _timestamps(batch.record_count, batch.timestamp_min_ms)
     return _nulls(batch.record_count, field.type)
 
 
@@ -414,6 +414,10 @@ def _repeated(count: int, value: int, dtype: Any = np.int32) -> pa.Array:
     return pa.array(np.full(count, value, dtype))
 
 
+def _timestamps(count: int, timestamp_ms: int) -> pa.Array:
+    return _repeated(count, timestamp_ms * 1000, np.int64).view(TIMESTAMP_TYPE)
+
+
 _shared_nulls = lru_cache(maxsize=256)(_nulls)
 _shared_repeated = lru_cache(maxsize=256)(_repeated)
 
@@ -426,7 +430,7 @@ def _absent_column(batch: LogBatch, field: pa.Field) -> pa.Array:
             return pa.array(np.arange(batch.base_offset, batch.base_offset + count, dtype=np.int64))
         case "timestamp":
             assert batch.timestamp_ms is not None, f"batch at {batch.base_offset} has neither timestamp nor its column"
-            return pa.array(np.full(count, batch.timestamp_ms * 1000, np.int64)).view(TIMESTAMP_TYPE)
+            return _timestamps(count, batch.timestamp_ms)
         case "timestamp_type":
             return (_shared_repeated if is_small else _repeated)(count, int(batch.timestamp_type))
         case "leader_epoch":
