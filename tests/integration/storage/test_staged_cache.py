@@ -205,6 +205,17 @@ def test_files_that_another_leader_staged_count_where_what_is_held_is_saved() ->
     assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS]
 
 
+def test_files_that_another_leader_staged_count_beside_those_that_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_JOINED_BYTES_MAX", 0)
+    store = CountingStore()
+    leader(store, None).stage(KEY, numbers(0, 2))
+    staged = leader(store, StagedCache())
+    staged.hold(KEY, numbers(0, 2, NOW_MS + 5))
+    staged.hold(KEY, numbers(3, 4, NOW_MS + 5))
+    assert staged.save(KEY) is None
+    assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS, NOW_MS + 5]
+
+
 def test_what_is_held_and_cannot_be_saved_stays() -> None:
     class FullStore(MemoryStore):
         def create(self, key: str, data: object, **_: object) -> None:  # type: ignore[override]
@@ -243,6 +254,7 @@ def test_batches_that_are_saved_share_files_of_bounded_size(monkeypatch: pytest.
     assert [batch.record_count for batch in batches] == [3, 3, 1]
     assert values_of(batches) == [b"%d" % sequence for sequence in range(7)]
     assert list(staged.read(KEY, 6)) == list(batches)
+    assert cache.size_bytes == sum(batch.size_bytes + 1024 for batch in batches), "what was joined is held once"
     times = [time for batch in batches[:2] for time in batch.columns.column("timestamp").cast("int64").to_pylist()]
     assert times == [(NOW_MS + sequence) * 1000 for sequence in range(6)], "each batch has the time of its arrival"
     staged.drop(KEY)

@@ -250,7 +250,11 @@ def test_abort_during_the_vote_is_told_to_retry() -> None:
 def test_commit_that_names_other_sequences_than_the_one_that_it_repeats_is_refused() -> None:
     bench = bench_in(ONGOING)
     bench.commit(last_sequences={ORDERS.name: 4})
-    assert outcome(bench.commit(last_sequences={ORDERS.name: 5})) is ErrorCode.INVALID_REQUEST
+    refused = bench.commit(last_sequences={ORDERS.name: 5})
+    assert outcome(refused) is ErrorCode.INVALID_REQUEST
+    assert isinstance(refused, Refused)
+    assert refused.message.endswith("that is repeated, orders-0 up to 4, found orders-0 up to 5")
+    assert outcome(bench.commit(last_sequences={})) is ErrorCode.INVALID_REQUEST
 
 
 def test_partition_that_lacks_an_acknowledged_batch_aborts_the_transaction() -> None:

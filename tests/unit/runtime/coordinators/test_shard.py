@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,10 @@ from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.ports import Conflicted, KeyedRow, LogState, Unknown
 from bus.runtime.coordinators import shard
 from bus.runtime.coordinators.groups import sweep
-from tests.support.fake_table import Scripted, wait_until
+from bus.runtime.coordinators.turn import Turn
+from tests.support.fake_table import ManualClock, Scripted, wait_until
 from tests.support.group_bench import RULES, GroupBench, commit_of, join_of, run, sync_of
+from tests.support.partition_bench import LoopClock
 
 TAKEN = rq.OffsetsCommitted((None,))
 
@@ -465,6 +468,32 @@ def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes = [sum(batch.record_count for batch in commit) for commit in bench.table.commits]
         assert max(sizes) == 3
 
+    run(scenario)
+
+
+def test_the_loop_is_held_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide, take = shard.CoordinatorShard._decide, Turn.take
+    clocks: list[LoopClock] = []
+    taken: list[int] = []  # each time
+
+    def decide_once(self: Any, turn: Any) -> None:
+        taken.append(0)
+        decide(self, turn)
+
+    def take_long(self: Any, waiting: Any, *, now_ms: int) -> None:
+        taken[-1] += 1
+        clocks[0].advance(4)
+        take(self, waiting, now_ms=now_ms)
+
+    async def scenario(bench: GroupBench) -> None:
+        clocks.append(cast(LoopClock, bench.below.clock))
+        commits = await _gathered(bench, *(commit_of(f"g{number}", 1) for number in range(20)))
+        assert commits == [TAKEN] * 20
+        assert (sum(taken), max(taken)) == (21, 3)
+
+    monkeypatch.setattr(LoopClock, "monotonic_ms", ManualClock.monotonic_ms)  # without the time that passes by itself
+    monkeypatch.setattr(shard.CoordinatorShard, "_decide", decide_once)
+    monkeypatch.setattr(Turn, "take", take_long)
     run(scenario)
 
 
