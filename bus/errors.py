@@ -7,10 +7,12 @@ Kafka's rules reacts correctly here. A refusal is an `ErrorCode` returned as a v
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -154,6 +156,13 @@ class Refused:
     message: str
 
 
+def reduce_error(error: BaseException) -> tuple[Any, ...]:
+    """The `__reduce__` of an exception whose `__init__` takes more than the message: a copy has the same `args` and the
+    same attributes, and `__init__` is not asked. Pickled by any protocol, copied and copied deeply it is what it was;
+    `__cause__` and `__traceback__` stay behind, as those of every exception do."""
+    return copyreg.__newobj__, (type(error), *error.args), dict(error.__dict__)  # type: ignore[attr-defined]
+
+
 class BusError(Exception):
     """What the SDK raises: `code`, its `name`, whether it is `retriable`, and a message that says what was found."""
 
@@ -161,6 +170,8 @@ class BusError(Exception):
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
+
+    __reduce__ = reduce_error
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from bus.errors import Refused, StorageFault
+from bus.errors import Refused, StorageFault, reduce_error
 from bus.model import LogBatch, RecordBatch, TopicPartition
 
 
@@ -62,6 +62,8 @@ class FenceLost(StorageFault):
     def __init__(self, message: str, outcome: Conflicted | Unknown) -> None:
         super().__init__(message)
         self.outcome = outcome
+
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from bus.client.config.security import SecurityConfig, security_settings
 from bus.client.interceptors import ProducerRecord, close_all
 from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, reduce_error
 from bus.model import TopicPartition
 from bus.processing.output import Outcome, Output
 from bus.processing.settings import ProcessingSettings
@@ -79,6 +79,8 @@ class OutputRefused(Exception):
         super().__init__(str(error))
         self.outcome = outcome
         self.error = error
+
+    __reduce__ = reduce_error
 
 
 class CommittingMember(Protocol):

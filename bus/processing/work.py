@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from bus.client.values import ConsumerRecord
+from bus.errors import reduce_error
 from bus.model import TopicPartition
 from bus.processing.commits import OffsetTracker
 from bus.processing.error_decisions import FailedAt
@@ -72,3 +73,5 @@ class RecordFailed(Exception):
         )
         self.record = record
         self.summary = summary
+
+    __reduce__ = reduce_error

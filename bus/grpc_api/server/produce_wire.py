@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from bus.broker_api.requests import TakesLong
+from bus.errors import reduce_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, fields_of, tag_of
 
@@ -39,6 +40,8 @@ class TooManyItems(ValueError):
 
     def __init__(self, name: str, items_max: int) -> None:
         super().__init__(f"expected a {name} of at most {items_max} items, found more; send several requests")
+
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, slots=True)

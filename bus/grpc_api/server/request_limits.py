@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
+from bus.errors import reduce_error
 from bus.grpc_api.server.produce_wire import PARTITIONS_MAX, ProduceCall, TooManyItems, UnparsedCall, begin_parse
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import fields_of
@@ -60,6 +61,8 @@ class UnreadableRequest(Exception):
     def __init__(self, unreadable: Unreadable) -> None:
         super().__init__(unreadable.message)
         self.status = unreadable.status
+
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, slots=True)

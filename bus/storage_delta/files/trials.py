@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from bus.errors import StorageFault
+from bus.errors import StorageFault, reduce_error
 from bus.storage_delta.files.file_sums import FileSums, sum_of
 from bus.storage_delta.files.proved_parquet import (
     BytesSource,
@@ -53,6 +53,8 @@ class _Ended(Exception):
     def __init__(self, crash: str | None) -> None:
         super().__init__(crash)
         self.crash = crash
+
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, slots=True)

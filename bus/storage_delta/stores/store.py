@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.errors import StorageFault
+from bus.errors import StorageFault, reduce_error
 
 # Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer.
 Data = Any
@@ -41,6 +41,8 @@ class KeyLocked(StorageFault):
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by {holder}")
         self.holder = holder
+
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, slots=True)
