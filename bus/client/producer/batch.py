@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bus.client.producer.future import ProduceFuture
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError
 from bus.model import TopicPartition
@@ -424,7 +425,7 @@ class RecordBatchBuilder:
 _Callback = Callable[[Any], object]
 
 
-class RecordFuture:
+class RecordFuture(ProduceFuture[RecordMetadata]):
     """The outcome of one `send`, once there is one.
 
     It fails with a `BusError`; its `retriable` tells whether sending the record again may help. After

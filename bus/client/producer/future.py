@@ -1,4 +1,4 @@
-"""The future of `send_batch`, and the chunks of its records.
+"""What the futures of a producer have in common, the one of `send_batch`, and the chunks of its records.
 
 Guards one promise: a future is resolved exactly once, and what waits for it always learns of it. Never runs a callback
 while a lock is held. Single records have lighter futures: `batch`.
@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, count_of
@@ -19,9 +20,53 @@ from bus.model import TopicPartition
 logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()  # of all futures: held for a few instructions only
+_ResultT = TypeVar("_ResultT")
+_STANDARD_STATE = frozenset(vars(Future()))  # names of what each future of the standard library has
 
 
-class BatchFuture:
+class ProduceFuture(Future[_ResultT]):
+    """A future of the standard library: `concurrent.futures.wait` and `as_completed` and `asyncio.wrap_future` take it.
+
+    What those look at, a lock and a state of each future, is made when they first do, so a future that only its owner
+    waits for is no heavier for it. A record that was sent cannot be called back: `cancel` is always refused.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _STANDARD_STATE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made, own = vars(Future()), vars(self)
+        with _lock:  # nothing is allocated under it, so no finalizer runs
+            is_first = name not in own
+            if is_first:
+                own.update(made)
+        if is_first:
+            self.add_done_callback(self._show_outcome)
+        return own[name]
+
+    def _show_outcome(self, done: Future[_ResultT]) -> None:
+        """To those who wait by means of the standard library. `done` may be another object for the same record."""
+        error = done.exception()
+        if error is None:
+            Future.set_result(self, done.result())
+        else:
+            Future.set_exception(self, error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {id(self):#x} {'done' if self.done() else 'pending'}>"
+
+    def cancel(self) -> bool:
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def running(self) -> bool:
+        return not self.done()
+
+
+class BatchFuture(ProduceFuture[list[BatchMetadata]]):
     """Of one batch: a `BatchMetadata` for each run of it that was produced in one piece, by partition, in order.
 
     Done when every run has its outcome. It fails with the `BusError` of the first run that failed; the others may have
