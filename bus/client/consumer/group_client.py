@@ -8,8 +8,10 @@ is waited for; and what a callback raises reaches the user, after the rebalance 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from threading import get_ident, main_thread
 from typing import Any
 
 from bus.client.assignors import assignors_of
@@ -47,6 +49,12 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED_LEAVE_MS = 1_000
 _AUTO_COMMIT_WAIT_MS = 100  # at least, within one poll: an interval of 0 must not make it spin
+
+
+def _shell_error() -> int:
+    """Which error an interactive shell, such as a notebook's, has shown last. Another one than at the last poll of the
+    main thread: the cell that polled is over, by an interrupt or another error. A program has none before its end."""
+    return id(getattr(sys, "last_value", None))  # not the error itself, whose frames hold the consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,7 @@ class GroupClient:
         self._joining_since_ms: float | None = None
         self._raised: BaseException | None = None  # by a callback
         self._last_commit: _LastCommit | None = None  # before a revocation that is under way
+        self._shell_error: int | None = None  # that of the last poll, if the main thread made it
         backoff_ms = cluster.backoff.ms
         self.coordinator = CoordinatorFinder(
             config.group_id,
@@ -183,6 +192,8 @@ class GroupClient:
 
     def tick(self, now_ms: float) -> float:
         self.commits.advance(now_ms)
+        if self._shell_error not in (None, _shell_error()):
+            self.membership.note_left_behind(now_ms)
         due_ms = min(self.membership.tick(now_ms), self.commits.next_event(now_ms))
         if self.membership.has_news():
             self._changed.notify_all()  # who waits in poll has to rejoin
@@ -255,6 +266,7 @@ class GroupClient:
         other members. Raises `BusError`, and what callbacks raise."""
         now_ms = monotonic_ms()
         self.membership.note_poll(now_ms)
+        self._shell_error = _shell_error() if get_ident() == main_thread().ident else None
         is_through = True
         if self.subscription is not None:
             self._topics.watch(self.subscription, now_ms)

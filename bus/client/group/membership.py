@@ -137,6 +137,7 @@ class Membership:
         self._error: BusError | None = None  # for the next poll
         self._fatal: BusError | None = None  # for every poll
         self._polled_at_ms = 0.0
+        self._left_behind_at_ms: float | None = None  # the program that polled is seen to be over since then
         self._heartbeat: tuple[GroupRequest, Generation] | None = None  # under way
         self._heartbeat_at_ms = 0.0
         self._heard_at_ms = 0.0  # the coordinator's last word
@@ -149,6 +150,13 @@ class Membership:
 
     def note_poll(self, now_ms: float) -> None:
         self._polled_at_ms = now_ms
+        self._left_behind_at_ms = None
+
+    def note_left_behind(self, now_ms: float) -> None:
+        """What polled has ended with an error, and nobody has closed the consumer: unless it is polled again, the
+        member has as long as that of a process that died."""
+        if self._left_behind_at_ms is None:
+            self._left_behind_at_ms = now_ms
 
     def next_work(self, now_ms: float) -> Work | None:
         """What to do now before records may be given out; None: nothing, or nothing yet. Raises `BusError`."""
@@ -295,6 +303,14 @@ class Membership:
         """Heartbeats, and the two timeouts; returns when to be called again. Comes while the application works, too."""
         if self.phase not in (Phase.LEADING, Phase.SYNCING, Phase.STABLE):
             return math.inf
+        if self._left_behind_at_ms is not None and now_ms >= self._poll_deadline_ms():
+            logger.warning(
+                "leaving group %r: what polled this consumer ended with an error, and did not close it; use `with`, or "
+                "poll again to go on",
+                self._group_id,
+            )
+            self.leave("the program that polled ended with an error", now_ms)
+            return math.inf
         if now_ms - self._polled_at_ms >= self._config.max_poll_interval_ms:
             logger.warning(
                 "leaving group %r: no poll for max_poll_interval_ms=%d; processing took too long",
@@ -322,7 +338,10 @@ class Membership:
         self._heartbeat_at_ms = -math.inf
 
     def _poll_deadline_ms(self) -> float:
-        return self._polled_at_ms + self._config.max_poll_interval_ms
+        deadline_ms = self._polled_at_ms + self._config.max_poll_interval_ms
+        if self._left_behind_at_ms is None:
+            return deadline_ms
+        return min(deadline_ms, self._left_behind_at_ms + self._config.session_timeout_ms)
 
     def _send_heartbeat(self, address: str) -> None:
         request = GroupRequest(Heartbeat(self.metadata()), address, self._config.request_timeout_ms)

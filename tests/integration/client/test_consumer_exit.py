@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+from code import InteractiveInterpreter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from bus import Consumer, ConsumerRecord, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
+from bus.client.connection.retrying import monotonic_ms
 from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 
@@ -363,3 +369,56 @@ def test_forgotten_consumer_of_asyncio_leaves_its_group(broker: FakeBroker) -> N
 
     asyncio.run(scenario())
     wait_until_left(broker)
+
+
+# ---------------------------------------------------------------- a cell of a notebook that is interrupted
+
+
+def run_cell(code: str, names: dict[str, Any]) -> None:
+    InteractiveInterpreter(names).runsource(code, symbol="exec")
+
+
+def run_notebook_cell(code: str, names: dict[str, Any]) -> None:
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.user_ns.update(names)
+    shell.run_cell(code)
+
+
+@pytest.mark.parametrize("run", [run_cell, run_notebook_cell])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_interrupted_cell_leaves_no_member_behind_for_longer_than_a_session(
+    broker: FakeBroker,
+    run: Callable[[str, dict[str, Any]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    consumer = Consumer(broker.address, session_timeout_ms=600, heartbeat_interval_ms=100, **GROUP)
+    try:
+        consumer.subscribe(["t"])
+        run("records = consumer.poll(20_000)\nraise KeyboardInterrupt", {"consumer": consumer})
+        coordinator = broker.cluster.coordinator
+        with coordinator.changed:
+            assert coordinator.changed.wait_for(lambda: bool(coordinator.left), WAIT_MS / 1000)
+        assert coordinator.left == ["the program that polled ended with an error"]
+        assert "did not close it" in caplog.text
+        assert consumer.poll(WAIT_MS), "a later cell goes on"
+    finally:
+        consumer.close()
+
+
+def test_error_of_a_cell_is_nothing_to_a_consumer_of_another_thread(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "last_value", None, raising=False)
+    with Consumer(broker.address, **GROUP) as consumer:
+        consumer.subscribe(["t"])
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(consumer.poll, WAIT_MS).result()
+        monkeypatch.setattr(sys, "last_value", KeyboardInterrupt())
+        group = consumer._group
+        assert group is not None
+        with group._lock:
+            group.tick(monotonic_ms())
+            assert group.membership._left_behind_at_ms is None

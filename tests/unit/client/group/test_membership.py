@@ -382,6 +382,25 @@ def test_member_that_polls_too_seldom_leaves() -> None:
     assert isinstance(member.work(), Lose)
 
 
+def test_member_whose_program_ended_with_an_error_leaves_after_a_session() -> None:
+    member = stable(P0, max_poll_interval_ms=300_000, session_timeout_ms=10_000)
+    member.machine.note_left_behind(member.now_ms)
+    member.pass_time(9_900, polled=False)
+    member.machine.note_left_behind(member.now_ms)  # as is seen at each tick
+    member.sent.clear()
+    assert member.pass_time(100, polled=False) == math.inf
+    assert member.take("LeaveGroup").call.reason == "the program that polled ended with an error"
+    assert isinstance(member.work(), Lose)
+
+
+def test_program_that_polls_again_after_an_error_stays_a_member() -> None:
+    member = stable(P0, max_poll_interval_ms=300_000, session_timeout_ms=10_000)
+    member.machine.note_left_behind(member.now_ms)
+    member.pass_time(9_900)
+    member.pass_time(9_900, polled=False)
+    assert member.machine.phase is Phase.STABLE
+
+
 def test_static_member_leaves_without_a_word() -> None:
     member = stable(P0, group_instance_id="i")
     assert member.machine.leave("closed", member.now_ms) is None
