@@ -7,6 +7,7 @@ struct instead of binary. Types must match exactly in every data file (Delta pro
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -225,6 +226,12 @@ _DELTA_PRIMITIVES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     TIMESTAMP_TYPE: "timestamp",
 }
+# The log has none of these two, but a table may: another engine can add columns.
+_ARROW_PRIMITIVES = {name: arrow_type for arrow_type, name in _DELTA_PRIMITIVES.items()} | {
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII)
 
 
 def delta_type(arrow_type: pa.DataType) -> Any:
@@ -257,6 +264,41 @@ def _delta_field(field: pa.Field) -> dict[str, Any]:
 def delta_schema_string(schema: pa.Schema) -> str:
     """`metaData.schemaString` of a table with this schema."""
     return json.dumps({"type": "struct", "fields": [_delta_field(field) for field in schema]}, separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def arrow_schema(schema_string: str) -> pa.Schema:
+    """The Arrow schema of a `metaData.schemaString`; comments and other metadata of its columns are left out.
+
+    Raises `ValueError` for text that is no Delta schema, and for a type that no reader version 1 knows.
+    """
+    try:
+        return pa.schema(list(_arrow_type(parse_json(schema_string))))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"expected a Delta schema as JSON ({type(error).__name__}: {error})") from None
+
+
+def _arrow_type(delta: Any) -> pa.DataType:
+    if isinstance(delta, str):
+        if delta in _ARROW_PRIMITIVES:
+            return _ARROW_PRIMITIVES[delta]
+        if decimal := _DECIMAL.fullmatch(delta):
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        raise ValueError(f"expected a type of Delta, found {delta!r}")
+    match delta["type"]:
+        case "struct":
+            return pa.struct([_arrow_field(field) for field in delta["fields"]])
+        case "array":
+            return pa.list_(pa.field("element", _arrow_type(delta["elementType"]), bool(delta["containsNull"])))
+        case "map":
+            value = pa.field("value", _arrow_type(delta["valueType"]), bool(delta["valueContainsNull"]))
+            return pa.map_(_arrow_type(delta["keyType"]), value)
+        case other:
+            raise ValueError(f"expected a struct, an array or a map, found {other!r}")
+
+
+def _arrow_field(field: Any) -> pa.Field:
+    return pa.field(field["name"], _arrow_type(field["type"]), bool(field["nullable"]))
 
 
 def table_schema_string(schema: pa.Schema) -> str:

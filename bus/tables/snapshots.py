@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
+from bus.records.log_schema import arrow_schema
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import Add
 from bus.storage_delta.log.listing import list_log
@@ -113,7 +113,7 @@ def _snapshot_of(state: TableState, path: Path, partition: TopicPartition, topic
             f"{partition}: expected a table of topic id {topic_id} in {path}, found {metadata.topic_id}"
         )
     try:
-        schema = _schema_of(metadata.schema_string)
+        schema = arrow_schema(metadata.schema_string)
     except ValueError as error:
         raise StorageDamaged(
             f"{partition}: expected a Delta schema in the log of {path}, found none: {error}"
@@ -130,13 +130,6 @@ def _snapshot_of(state: TableState, path: Path, partition: TopicPartition, topic
         delta_schema=metadata.schema_string,
         is_plain=protocol.reader_version <= READER_VERSION_MAX,
     )
-
-
-@lru_cache(maxsize=64)
-def _schema_of(schema_string: str) -> pa.Schema:
-    from deltalake import Schema
-
-    return pa.schema(Schema.from_json(schema_string).to_arrow())
 
 
 def _read_state(path: Path, partition: TopicPartition, version: int | None) -> TableState:
