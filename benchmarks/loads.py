@@ -22,7 +22,7 @@ SMALL_VALUE_BYTES = 100
 _SMALL_VALUE = bytes(SMALL_VALUE_BYTES)
 
 
-def create_topic(address: str, topic: str, partitions: int, **configs: object) -> None:
+def create_topic(address: str, topic: str, partitions: int, **configs: Any) -> None:
     with Admin(address) as admin:
         admin.create_topics([NewTopic(topic, partitions, {key.replace("_", "."): v for key, v in configs.items()})])
 
@@ -42,7 +42,7 @@ def produce_batches(
     value_bytes: int,
     seconds: float,
     batch_records: int = BATCH_RECORDS,
-    **configs: object,
+    **configs: Any,
 ) -> float:
     """Records a second, acks=all, from the first call until everything is acknowledged; `configs` of the producer."""
     batch = random_batch(value_bytes, batch_records)
@@ -75,7 +75,7 @@ def produce_one_by_one(
     *,
     records: int,
     on_progress: Callable[[int], None] | None = None,
-    **configs: object,
+    **configs: Any,
 ) -> np.ndarray:
     """Seconds of each of `records` produce calls to partition 0, acks=all, one in flight; `configs` of the producer."""
     seconds = np.empty(records)
@@ -138,7 +138,7 @@ def deliver_one_by_one(address: str, topic: str, *, records: int) -> np.ndarray:
 
 
 def fetch_arrow(
-    address: str, topic: str, *, partitions: int, records: int, back: int | None = None, **configs: object
+    address: str, topic: str, *, partitions: int, records: int, back: int | None = None, **configs: Any
 ) -> float:
     """Records a second by `poll_arrow`, from the beginning, or from `back` records before the end of each partition;
     `configs` of the consumer."""

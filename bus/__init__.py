@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         PatternType,
     )
     from bus.client.admin.admin import Admin
+    from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, ProducerSettings
     from bus.client.consumer.records import RecordDeserializationError
     from bus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from bus.client.producer.producer import Producer
@@ -44,11 +45,13 @@ __all__ = [
     "AclPermission",
     "AclResourceType",
     "Admin",
+    "AdminSettings",
     "BatchMetadata",
     "BusError",
     "Consumer",
     "ConsumerInterceptor",
     "ConsumerRecord",
+    "ConsumerSettings",
     "ErrorCode",
     "GroupMetadata",
     "NewTopic",
@@ -59,6 +62,7 @@ __all__ = [
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
+    "ProducerSettings",
     "RecordDeserializationError",
     "RecordFailed",
     "RecordMetadata",
@@ -81,11 +85,13 @@ _HOMES = {
     "AclPermission": "bus.authorization.acls",
     "AclResourceType": "bus.authorization.acls",
     "Admin": "bus.client.admin.admin",
+    "AdminSettings": "bus.client.config.typed_settings",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
     "Consumer": "bus.processing.consumer",
     "ConsumerInterceptor": "bus.client.interceptors",
     "ConsumerRecord": "bus.client.values",
+    "ConsumerSettings": "bus.client.config.typed_settings",
     "ErrorCode": "bus.errors",
     "GroupMetadata": "bus.client.values",
     "NewTopic": "bus.client.values",
@@ -96,6 +102,7 @@ _HOMES = {
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
+    "ProducerSettings": "bus.client.config.typed_settings",
     "RecordDeserializationError": "bus.client.consumer.records",
     "RecordFailed": "bus.processing",
     "RecordMetadata": "bus.client.values",

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,11 @@ from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.model import TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bus.client.config.typed_settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +64,7 @@ class Consumer:
     before the first call.
     """
 
-    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ConsumerSettings]) -> None:
         self._blocking = BlockingConsumer(address, **configs)
         self._thread = ConsumerThread("bus-aio-consumer")
         weakref.finalize(self, self._thread.end).atexit = False

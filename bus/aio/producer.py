@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,11 @@ from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bus.client.config.typed_settings import ProducerSettings
 
 Headers = Sequence[tuple[str, bytes | None]]
 ResultT = TypeVar("ResultT")
@@ -56,7 +61,7 @@ class Producer:
     INVALID_CONFIG. No connection is made before the first call.
     """
 
-    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ProducerSettings]) -> None:
         config = parse_config(ProducerConfig, configs)
         self._begin(BlockingProducer(address, **configs), config.max_block_ms / 1000, time.monotonic, _LINE_MAX)
 

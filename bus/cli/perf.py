@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -250,7 +250,7 @@ def latency(
     records: int,
     record_size: int,
     partitions: int | None,
-    acks: str,
+    acks: Literal["all", "1"],
     end_to_end: bool,
     address: str,
 ) -> None:

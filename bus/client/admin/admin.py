@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin import offset_targets as targets
@@ -75,6 +75,11 @@ from bus.json_views import JsonView
 from bus.model import TopicPartition
 from bus.tables.point_in_time import Bound
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bus.client.config.typed_settings import AdminSettings
+
 
 class Admin:
     """Every method blocks until the broker's answer and raises `BusError`.
@@ -83,7 +88,7 @@ class Admin:
     and the others are done.
     """
 
-    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[AdminSettings]) -> None:
         self._config = parse_config(AdminConfig, configs)
         self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._calls = calls = BrokerCalls(self._cluster, self._config)

@@ -14,7 +14,7 @@ class ConnectionConfig(SecurityConfig):
     """Each kind of client has a `client_id` of its own by default. `profile`, of `config_file`: see `profiles`."""
 
     profile: str = setting("", values.text)
-    config_file: str = setting("", values.path)
+    config_file: str = setting("", values.path, typed="str | os.PathLike[str]")
     client_id: str = setting("", values.client_id)
     request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
     retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)

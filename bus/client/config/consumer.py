@@ -11,11 +11,13 @@ from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.values import (
     ANY_MILLISECONDS,
+    INSTANCES,
     SOME_MILLISECONDS,
     checked_by,
     choice,
     conflict,
     integer,
+    literal,
     setting,
 )
 
@@ -44,10 +46,12 @@ class ConsumerConfig(ConnectionConfig):
     auto_commit_interval_ms: int = setting(5_000, ANY_MILLISECONDS)
     auto_offset_reset: str = setting("latest", values.offset_reset)
     allow_auto_create_topics: bool = setting(True, values.boolean)
-    isolation_level: str = setting("read_uncommitted", choice(_ISOLATION_LEVELS))
+    isolation_level: str = setting("read_uncommitted", choice(_ISOLATION_LEVELS), typed=literal(_ISOLATION_LEVELS))
     key_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
     value_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
-    interceptors: tuple[Any, ...] = setting((), values.interceptors("on_consume", "on_commit", "close"))
+    interceptors: tuple[Any, ...] = setting(
+        (), values.interceptors("on_consume", "on_commit", "close"), typed=INSTANCES
+    )
     fetch_min_bytes: int = setting(1, integer(0))
     fetch_max_wait_ms: int = setting(500, ANY_MILLISECONDS)
     fetch_max_bytes: int = setting(52_428_800, integer(1))

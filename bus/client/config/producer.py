@@ -10,11 +10,13 @@ from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.values import (
     ANY_MILLISECONDS,
+    INSTANCES,
     SOME_MILLISECONDS,
     checked_by,
     choice,
     conflict,
     integer,
+    literal,
     setting,
 )
 
@@ -35,7 +37,7 @@ class ProducerConfig(ConnectionConfig):
     name: str | None = setting(None, values.name)
     transactional_id: str | None = setting(None, values.transactional_id)
     transaction_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
-    acks: int = setting(-1, choice(_ACKS))
+    acks: int = setting(-1, choice(_ACKS), typed=literal(_ACKS))
     enable_idempotence: bool = setting(True, values.boolean)
     linger_ms: int = setting(5, ANY_MILLISECONDS)
     batch_size: int = setting(16_384, integer(0))  # 0: every record is a batch of its own
@@ -43,7 +45,7 @@ class ProducerConfig(ConnectionConfig):
     max_block_ms: int = setting(60_000, ANY_MILLISECONDS)
     max_request_size: int = setting(1_048_576, integer(1_024))
     max_in_flight_requests_per_connection: int = setting(5, integer(1))
-    compression_type: str = setting("none", choice(_COMPRESSIONS))
+    compression_type: str = setting("none", choice(_COMPRESSIONS), typed=literal(_COMPRESSIONS))
     compression_gzip_level: int = setting(-1, integer(1, 9, besides=-1))
     compression_lz4_level: int = setting(9, integer(1, 17))
     compression_zstd_level: int = setting(3, integer(-131_072, 22))
@@ -55,7 +57,9 @@ class ProducerConfig(ConnectionConfig):
     partitioner_availability_timeout_ms: int = setting(0, ANY_MILLISECONDS)  # 0: no partition is left out for it
     key_serializer: Any = field(default=None, metadata=checked_by(values.serializer))
     value_serializer: Any = field(default=None, metadata=checked_by(values.serializer))
-    interceptors: tuple[Any, ...] = setting((), values.interceptors("on_send", "on_acknowledgement", "close"))
+    interceptors: tuple[Any, ...] = setting(
+        (), values.interceptors("on_send", "on_acknowledgement", "close"), typed=INSTANCES
+    )
     metrics_sample_window_ms: int = setting(30_000, SOME_MILLISECONDS)
     metrics_num_samples: int = setting(2, integer(1))
 

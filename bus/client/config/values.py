@@ -14,6 +14,7 @@ from bus.errors import BusError, ErrorCode
 Check = Callable[[Any], Any]  # raises ValueError that says what was expected, and nothing of what was found
 
 _INT_MAX = 2**31 - 1
+INSTANCES = "list[Any] | tuple[Any, ...]"  # the type of `interceptors`
 BY_DURATION = "by_duration:"
 _DURATION_PATTERN = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{1,9}))?S)?)?", re.ASCII)
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -44,9 +45,14 @@ def choice(choices: Mapping[Any, Any]) -> Check:
     return check
 
 
-def setting(default: Any, check: Check) -> Any:
-    """A field of a config class."""
-    return field(default=default, metadata=checked_by(check))
+def setting(default: Any, check: Check, *, typed: str | None = None) -> Any:
+    """A field of a config class. `typed`: the type of what a program gives, where the field has another one."""
+    return field(default=default, metadata=checked_by(check) if typed is None else {"check": check, "typed": typed})
+
+
+def literal(choices: Mapping[Any, Any]) -> str:
+    """The type of a `choice`."""
+    return f"Literal[{', '.join(map(repr, choices))}]"
 
 
 def secret(default: Any, check: Check) -> Any:
@@ -54,7 +60,7 @@ def secret(default: Any, check: Check) -> Any:
     return field(default=default, repr=False, metadata=checked_by(check))
 
 
-def checked_by(check: Check) -> Mapping[str, Check]:
+def checked_by(check: Check) -> Mapping[str, Any]:
     return {"check": check}
 
 

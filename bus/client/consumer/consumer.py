@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -48,6 +48,11 @@ from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, 
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bus.client.config.typed_settings import ConsumerSettings
+
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
 logger = logging.getLogger(__name__)
@@ -67,7 +72,7 @@ class Consumer(OneThread):
     position is no longer, or not yet, in the log. No connection is made before the first call that needs one.
     """
 
-    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ConsumerSettings]) -> None:
         super().__init__()
         self._config = parse_config(ConsumerConfig, configs)
         self._addresses = client_addresses(address, configs)

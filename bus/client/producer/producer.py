@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from time import time_ns
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +36,11 @@ from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, c
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.serializers import serializer_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bus.client.config.typed_settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +66,7 @@ class Producer:
     No connection is made before the first call.
     """
 
-    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ProducerSettings]) -> None:
         self._config = parse_config(ProducerConfig, configs)
         self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._threads = ProducerThreads(self._cluster, self._config)
