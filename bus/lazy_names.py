@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from bus.extras import extra_missing
+
 
 def load_name(package: str, homes: Mapping[str, str], name: str) -> Any:
-    """For a package's `__getattr__`, which is asked once for each name; `homes` says in which modules they are."""
+    """For a package's `__getattr__`, which is asked once for each name; `homes` says in which modules they are. Raises
+    `ExtraMissing` if they need what is not installed."""
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    value = getattr(import_module(homes[name]), name)
+    try:
+        value = getattr(import_module(homes[name]), name)
+    except ModuleNotFoundError as error:
+        raise (extra_missing(error) or error) from None
     setattr(sys.modules[package], name, value)
     return value

@@ -62,7 +62,7 @@ check_java() {
     local java how version
     how=("Debian, Ubuntu: apt install openjdk-17-jre-headless" "macOS: brew install openjdk@17"
         "any other: sdk install java 17.0.15-tem (sdkman)" "one that is there: export JAVA_HOME=/path/to/jdk"
-        "Java runs Spark only; broker, clients and the embedded SQL need none: pip install .")
+        "Java runs Spark only; broker, clients and the embedded SQL need none: pip install '.[broker,sql]'")
     java="$(find_java)"
     [ -n "$java" ] && [ -x "$java" ] || fail "expected a Java 17 or 21 for Spark, found ${java:-none}" "${how[@]}"
     version="$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)"
@@ -85,7 +85,7 @@ make_venv() {
 # The whole of pip's output goes to the log, one line a package to the reader.
 install_packages() {
     say "  the first time this fetches about 600 MB, most of it Spark; the whole output: $LOG"
-    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e ".[spark,demo,dev]" 2>&1 |
+    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e ".[dev]" 2>&1 |
         tee "$LOG" | show_progress; then
         tail -n 15 "$LOG" >&2
         fail "pip could not install the packages (see above)" "run it again when the cause is gone; what is there is kept"

@@ -18,6 +18,7 @@ from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import open_admin, root_option
 from bus.config.listeners import PROTOCOLS, Address
 from bus.errors import BusError, RootNotUsable, count_of
+from bus.extras import check_extra
 from bus.model import PLAINTEXT
 
 _PORT = 9094
@@ -101,6 +102,7 @@ def up(
     A broker that runs already is left as it is, so the command also starts again what was stopped or killed. Their logs
     are in the folder `cluster` of the root. The brokers listen on 127.0.0.1.
     """
+    check_extra("broker")
     cluster = _make_cluster(root)
     launched = [broker_id for broker_id in cluster.known() if cluster.launch_options(broker_id) is not None]
     wanted = range(count) if count is not None else launched or range(_BROKERS)

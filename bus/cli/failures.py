@@ -18,6 +18,7 @@ import click
 from bus.cli.output import styled
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
+from bus.extras import extra_missing
 
 EXIT_FAILURE = 1
 EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
@@ -93,8 +94,8 @@ def describe_failure(error: Exception) -> str | None:
         return where + (error.strerror or str(error)).lower() if where else error.strerror or str(error)
     if type(error).__name__ in _TOLD_AS_THEY_ARE:
         return str(error)
-    if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "delta"):
-        return f"the module {error.name} is not installed: pip install 'delta-bus[spark]'"
+    if isinstance(error, ModuleNotFoundError) and (missing := extra_missing(error)) is not None:
+        return str(missing)
     return None
 
 

@@ -17,6 +17,7 @@ from bus.cli.groups import BusCommand
 from bus.config.keys import ConfigError
 from bus.config.toml_files import read_toml
 from bus.errors import count_of
+from bus.extras import check_extra
 
 if TYPE_CHECKING:
     from bus.broker import Broker
@@ -75,6 +76,7 @@ def serve(
     overrides.update({name: value for name, value in named.items() if value is not None})
     if insecure:
         overrides["allow.insecure.listeners"] = True
+    check_extra("broker")
     from bus.config.loading import load_broker_config
 
     config = load_broker_config(config_file, overrides)

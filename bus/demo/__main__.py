@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
@@ -31,7 +30,6 @@ from bus.demo.flights import (
     DATASETS,
     FLIGHTS,
     Answer,
-    DataMissing,
     ask_embedded,
     ask_spark,
     batches_of,
@@ -41,6 +39,7 @@ from bus.demo.flights import (
     start_spark,
 )
 from bus.errors import BusError, StorageFault, count_of
+from bus.extras import ExtraMissing, check_extra
 from bus.model import TopicPartition
 from bus.spark import JarsMissing, SparkUnavailable
 
@@ -228,6 +227,8 @@ def _advance(progress: Progress, bar: TaskID, count: int, _: object) -> None:
 def _checksum(records: pa.Table) -> int:
     """Over key, value, timestamp and the place among the records of the same key; the order of keys does not count."""
     records = records.select(["key", "value", "timestamp"])
+    import duckdb
+
     with duckdb.connect() as engine:
         engine.register("records", records.append_column("place", pa.array(range(records.num_rows), pa.int64())))
         query = """
@@ -254,11 +255,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     console = Console()
     try:
+        for extra in ("broker", "sql", "spark", "demo"):
+            check_extra(extra)
         Demo(console).run(ROOT, keep=options.keep)
     except KeyboardInterrupt:
         console.print(f"\nInterrupted; the broker is stopped, the data stays in ./{ROOT}.")
         return 130
-    except (DemoFailed, BrokerFailed, DataMissing, JarsMissing, SparkUnavailable, BusError, StorageFault) as error:
+    except (DemoFailed, BrokerFailed, ExtraMissing, JarsMissing, SparkUnavailable, BusError, StorageFault) as error:
         Console(stderr=True).print(
             f"[bold red]The demo failed:[/] {escape(str(error))}", highlight=False, soft_wrap=True
         )

