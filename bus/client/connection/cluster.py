@@ -8,6 +8,7 @@ away. Safe to use from several threads; no lock is held during a call.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -37,6 +38,8 @@ from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 RETRIES_MAX = 2**31 - 1
 # An attempt gets this at least, however late it comes: a healthy broker answers within it.
@@ -452,6 +455,9 @@ class Cluster:
                 answer = self._call_one(address, method, request, timeout_ms)
             except BusError as failure:
                 answer = failure
+            except BaseException as failure:  # the thread's edge: who asked waits for an answer
+                logger.exception("%s at %s failed", method, address)
+                answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} failed: {failure!r}")
             on_done(answer)
 
         thread = threading.Thread(target=ask, name=f"bus-login-{address}", daemon=True)

@@ -26,7 +26,11 @@ class Lookup(Generic[AnswerT]):
     def start(self, ask: Callable[[], AnswerT]) -> None:
         assert not self.is_under_way, f"{self._name}: one question at a time"
         self._outcome, self.is_under_way = None, True
-        threading.Thread(target=self._ask, args=(ask,), name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=self._ask, args=(ask,), name=self._name, daemon=True).start()
+        except BaseException:  # too many threads: the next poll asks again
+            self.is_under_way = False
+            raise
 
     @property
     def has_answer(self) -> bool:

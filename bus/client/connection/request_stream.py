@@ -25,6 +25,10 @@ class RequestStream:
 
     Requests are bytes, as they go out. An exception of `on_answer` ends the stream. A response with correlation id 0
     is a notice: it answers no request.
+
+    The end may come at any moment, also before the constructor has returned, and a request that is sent afterwards goes
+    nowhere. So the owner keeps its requests, and whether the stream has ended, under one lock, which it holds while it
+    sends and which `on_end` takes.
     """
 
     def __init__(
@@ -95,6 +99,11 @@ class RequestStream:
                 self._open(self._unopened)
         except BusError as failure:
             self._end(failure)
+            return
+        except BaseException as failure:  # the thread's edge: the owner waits for the end
+            logger.exception("the stream %s to %s could not be opened", self._method, self.address)
+            reason = f"{self._method} at {self.address} could not be opened: {failure!r}"
+            self._end(BusError(ErrorCode.NETWORK_EXCEPTION, reason))
             return
         try:
             for response in self._call:

@@ -160,7 +160,11 @@ class Fetcher:
         if connection is not None and now_ms < connection.muted_until_ms:
             return
         if connection is None:
-            stream = RequestStream(self._cluster, address, "Fetch", on_answer=self._on_answer, on_end=self._on_end)
+            try:
+                stream = RequestStream(self._cluster, address, "Fetch", on_answer=self._on_answer, on_end=self._on_end)
+            except Exception as failure:  # what is to be read there is tried again, as after any other end
+                self._note_not_opened(address, partitions, failure, now_ms)
+                return
             connection = self._connections[address] = _Connection(stream)
         # Each partition comes first in its turn: an answer that is full leaves out the last ones. Those that a request
         # has no room for come first in the next one.
@@ -175,6 +179,15 @@ class Fetcher:
         connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         kept, connection.kept = connection.kept, None
         connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.asked, kept=kept))
+
+    def _note_not_opened(
+        self, address: str, partitions: Iterable[AssignedPartition], failure: Exception, now_ms: float
+    ) -> None:
+        error = failure if isinstance(failure, BusError) else None
+        if error is None:
+            error = BusError(ErrorCode.NETWORK_EXCEPTION, f"a stream to {address} could not be opened: {failure!r}")
+        for partition in partitions:
+            self._note_failure(partition, partition.read_replica.at(now_ms), error, now_ms)
 
     def _cut(self, address: str) -> None:
         self._connections.pop(address).stream.cut("not needed any more")
@@ -316,9 +329,14 @@ class Fetcher:
     def _note_broken(self, connection: _Connection, error: BusError, now_ms: float) -> None:
         for key, position in (connection.asked or {}).items():
             partition = self.assigned.get(key)
-            if partition is None:
-                continue
-            if position.replica_id is not None:
-                self._leave_replica(partition, position.replica_id, error, now_ms)
-            else:
-                self._note_error(partition, error, now_ms)
+            if partition is not None:
+                self._note_failure(partition, position.replica_id, error, now_ms)
+
+    def _note_failure(
+        self, partition: AssignedPartition, replica_id: int | None, error: BusError, now_ms: float
+    ) -> None:
+        """Of a stream: to this replica, or to the leader (None)."""
+        if replica_id is not None:
+            self._leave_replica(partition, replica_id, error, now_ms)
+        else:
+            self._note_error(partition, error, now_ms)

@@ -85,7 +85,7 @@ class GroupLink:
     def _session_to(self, address: str) -> GroupSession:
         if self._session is None or self._session.is_over or self._session.address != address:
             self.cut_session()
-            self._session = GroupSession(self._cluster, address, self._on_answers)
+            self._session = GroupSession(self._cluster, address, self._lock, self._on_answers)
         return self._session
 
     @property
@@ -199,15 +199,24 @@ class GroupLink:
 
 class GroupSession:
     """A GroupSession stream to the coordinator. Each request is answered once, by correlation id; when the stream ends,
-    its error answers the requests that are left. The caller holds the lock that `on_answers` takes. `on_answers` gets
-    pairs of request and answer, and whether the coordinator gave notice, on the stream's reading thread."""
+    its error answers the requests that are left. `on_answers` gets pairs of request and answer, and whether the
+    coordinator gave notice, on the stream's reading thread, without the lock.
+
+    The caller holds `lock` from looking at `is_over` until it has sent, and the end takes it: so no request is put on a
+    stream that has answered all it had, also if the stream ends while it is being made.
+    """
 
     def __init__(
-        self, cluster: Cluster, address: str, on_answers: Callable[[list[tuple[GroupRequest, Any]], bool], None]
+        self,
+        cluster: Cluster,
+        address: str,
+        lock: threading.Lock,
+        on_answers: Callable[[list[tuple[GroupRequest, Any]], bool], None],
     ) -> None:
         self.address = address
+        self._lock = lock
         self._on_answers = on_answers
-        self._asked: dict[int, GroupRequest] = {}
+        self._asked: dict[int, GroupRequest] = {}  # what has no answer yet; guarded by the lock, as is `is_over`
         self._correlation_id = 0
         self.is_over = False
         self._stream = RequestStream(cluster, address, "GroupSession", on_answer=self._on_answer, on_end=self._on_end)
@@ -227,14 +236,16 @@ class GroupSession:
         if response.correlation_id == 0:
             self._on_answers([], True)
             return
-        request = self._asked.pop(response.correlation_id, None)
+        with self._lock:
+            request = self._asked.pop(response.correlation_id, None)
         if request is None:
             raise ValueError(f"expected an answer that is not there yet, found {response.correlation_id} once more")
         self._on_answers([(request, decode_session_answer(request.call, response))], False)
 
     def _on_end(self, stream: RequestStream, error: BusError) -> None:
-        self.is_over = True
-        asked, self._asked = self._asked, {}
+        with self._lock:
+            self.is_over = True
+            asked, self._asked = self._asked, {}
         self._on_answers([(request, error) for request in asked.values()], False)
 
 

@@ -198,7 +198,13 @@ class StampedWriter:
     def _send(self, address: str, parts: Sequence[Part]) -> None:
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = _Line(self._open(address))
+            try:
+                line = self._lines[address] = _Line(self._open(address))
+            except Exception as failure:  # it is tried again, as what a stream has lost
+                error = BusError(ErrorCode.NETWORK_EXCEPTION, f"no stream to {address}: {failure!r}")
+                for part in parts:
+                    self._lose(part, failure if isinstance(failure, BusError) else error)
+                return
         line.unanswered.append((time.monotonic(), parts))
         line.stream.send(self._encode(parts))
 

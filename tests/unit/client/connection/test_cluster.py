@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import pytest
@@ -132,3 +133,19 @@ def test_metadata_offset_of_an_older_program_does_not_hide_what_came_before() ->
     cluster.refresh(["t"])
     with pytest.raises(BusError, match="up to offset 9"):
         cluster.refresh(["t"])
+
+
+def test_call_behind_a_login_that_fails_unexpectedly_is_answered() -> None:
+    cluster = Cluster(["127.0.0.1:1"], parse_config(ProducerConfig, {}))
+
+    def fail(*call: Any) -> Any:
+        raise RuntimeError("no more memory")
+
+    cluster._call_one = fail  # type: ignore[method-assign]
+    cluster._logins.is_ready = lambda address: False  # type: ignore[method-assign]
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    cluster.start_call("Metadata", None, address="a:1", timeout_ms=1_000, on_done=answers.put)
+    answer = answers.get(timeout=20)
+    assert isinstance(answer, BusError)
+    assert "no more memory" in str(answer)
+    cluster.close()

@@ -34,3 +34,18 @@ def test_error_is_raised_in_the_thread_that_takes_it() -> None:
     lookup.start(lambda: 7)
     wait_for_answer(lookup, changed)
     assert lookup.take() == 7
+
+
+def test_question_that_no_thread_could_be_started_for_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    changed = threading.Condition()
+    lookup: Lookup[int] = Lookup("numbers", changed)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            lookup.start(lambda: 1)
+    lookup.start(lambda: 7)
+    wait_for_answer(lookup, changed)
+    assert lookup.take() == 7
