@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.failures import drop_output
 from bus.cli.groups import BusCommand
 from bus.config.keys import ConfigError
 from bus.config.toml_files import read_toml
@@ -68,8 +67,8 @@ def serve(
 ) -> None:
     """Run a broker: its topics are Delta tables in a folder, its clients come over gRPC.
 
-    Prints one line when it is ready. The first Ctrl-C or SIGTERM finishes and answers what is in flight; a second one
-    exits at once, which loses nothing that was acknowledged.
+    Prints one line when it is ready. The first Ctrl-C, SIGTERM or SIGHUP finishes and answers what is in flight; a
+    second Ctrl-C or SIGTERM exits at once, which loses nothing that was acknowledged with acks=all.
     """
     overrides: dict[str, object] = dict(_parse_setting(text) for text in settings)
     named = {"root": root, "listen": listen, "advertise": advertise, "broker.id": broker_id, "broker.rack": rack}
@@ -84,18 +83,18 @@ def serve(
     # What gRPC's core has to say of a port in use comes as an exception, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from bus.broker import run_broker
+    from bus.runtime.logs import DescriptorWriter
 
-    run_broker(config, _announce)
+    output = DescriptorWriter(1)
+    run_broker(config, lambda broker: output.put(_ready_line(broker)))
+    output.close()
 
 
-def _announce(broker: Broker) -> None:
+def _ready_line(broker: Broker) -> str:
     """The one line that says: clients may come."""
     cluster = broker.cluster
-    count = len(cluster.state.topics)
-    try:
-        click.echo(f"ready: {broker.shown_addresses} serves {cluster.storage.root_url} ({count_of(count, 'topic')})")
-    except OSError:  # that it cannot be told is no reason to stop
-        drop_output()
+    count = count_of(len(cluster.state.topics), "topic")
+    return f"ready: {broker.shown_addresses} serves {cluster.storage.root_url} ({count})\n"
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
