@@ -209,7 +209,11 @@ class Cluster:
         await self._lifecycle.wait_until_unfenced()
 
     async def leave(self) -> None:
-        """Before the broker stops: other brokers lead what this one leads, if there are any."""
+        """Before the broker stops: what was answered before its commit is committed, and other brokers lead what this
+        one leads, if there are any."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with time_limit(_FINISH_S_MAX):
+                await asyncio.gather(*(partition.end_pace() for partition in self.host.partitions))
         await self._lifecycle.leave()
 
     async def end_changes(self) -> None:

@@ -197,6 +197,11 @@ class Partition:
         Refused if that cannot be done for now."""
         return await self.writer.catch_up()
 
+    async def end_pace(self) -> None:
+        """Before the broker stops: commit what waits for the pace of commits, and nothing waits for it from now on.
+        Returns when all that has an offset by now is committed."""
+        await self.writer.end_pace()
+
     # ------------------------------------------------------------------ maintenance
 
     def delete_records(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:

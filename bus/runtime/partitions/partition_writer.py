@@ -22,6 +22,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
@@ -124,6 +125,20 @@ class PartitionWriter:
         self._pacing: Pacing = start_pacing(
             settings.commit_interval_ms, settings.commit_burst, self._clock.monotonic_ms()
         )
+
+    async def end_pace(self) -> None:
+        """Commit without a pace from now on, as before the end. Returns when all that has an offset by now is
+        committed, or nothing is committed any more; a commit that fails may let it wait for the next one."""
+        self.configure(replace(self.settings, commit_interval_ms=0))
+        self._wake.set()
+        placed, committed = self._state.log_end, asyncio.Event()
+        self.add_reader(committed)
+        try:
+            while self._state.high_watermark < placed and self.stopped is None:
+                await committed.wait()
+                committed.clear()
+        finally:
+            self.remove_reader(committed)
 
     def watch(self, *, committed: Callable[[], None], stopped: Callable[[Refused], None]) -> None:
         """Have `committed` called after each commit, and `stopped` when nothing is committed any more. Both are called

@@ -56,6 +56,17 @@ def test_leader_only_answers_come_at_once_and_all_join_one_commit() -> None:
     run(scenario)
 
 
+def test_a_broker_that_stops_commits_what_was_answered_without_waiting_for_the_pace() -> None:
+    async def scenario(bench: Bench) -> None:
+        assert base_offset(await bench.append(2, acks=1)) == 3
+        await bench.partition.end_pace()
+        assert bench.partition.state.high_watermark == 5
+        await bench.append(1)
+        assert now_s() < 0.1
+
+    run(scenario)
+
+
 def test_batch_that_is_refused_is_refused_at_once_and_takes_no_offset() -> None:
     async def scenario(bench: Bench) -> None:
         bench.configure(record_bytes_max=150)
