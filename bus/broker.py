@@ -1,9 +1,9 @@
 """A broker: the only place where adapters meet rules.
 
-`run_broker` serves one root until it is told to stop. SIGTERM and SIGINT stop it in order: nothing new is accepted,
-commits in flight are finished and answered, the root is released. A second signal exits at once; that loses nothing
-that was acknowledged either, since an acknowledged record is on disk. A broker whose root was removed, or made again by
-another one, stops by itself.
+`run_broker` serves one root until it is told to stop. SIGTERM, SIGINT and SIGHUP stop it in order: nothing new is
+accepted, commits in flight are finished and answered, the root is released. A second SIGTERM or SIGINT exits at once;
+that loses nothing that was acknowledged with acks=all, since such a record is on disk. A broker whose root was removed,
+or made again by another one, stops by itself.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions, new_transactions
+from bus.runtime.logs import write_out_logs
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
@@ -68,6 +69,7 @@ _log = logging.getLogger(__name__)
 
 _ROOT_CHECK_INTERVAL_S = 1.0
 _KEYS_CHECK_INTERVAL_S = 30.0
+_LAST_LINES_TIMEOUT_S = 0.2
 
 
 class BrokerCore:
@@ -439,8 +441,8 @@ def _broker_login(config: BrokerConfig) -> BrokerLogin | None:
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. `on_ready` is called once clients are answered and the cluster counts on the
-    broker. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. `on_ready` is called once clients are answered and the cluster counts on
+    the broker; it must not wait. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
     tune_process()
     uvloop.run(_serve(config, on_ready))
 
@@ -450,15 +452,20 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def on_signal(name: str) -> None:
-        if stopping.is_set():
-            _log.warning("second signal (%s): exiting at once", name)
+    def on_signal(number: signal.Signals) -> None:
+        if not stopping.is_set():
+            _log.info("%s: finishing the commits in flight, then stopping", number.name)
+            stopping.set()
+        elif number is not signal.SIGHUP:  # of a terminal that is closed, the shell and the kernel may each send one
+            _log.warning("second signal (%s): exiting at once", number.name)
+            write_out_logs(_LAST_LINES_TIMEOUT_S)
             os._exit(1)
-        _log.info("%s: finishing the commits in flight, then stopping", name)
-        stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
+    wanted = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # by nohup, a process that is to outlive its terminal
+        wanted.append(signal.SIGHUP)
+    for number in wanted:
+        loop.add_signal_handler(number, on_signal, number)
     if not await _start(broker, stopping):
         return
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import subprocess
 import sys
@@ -51,6 +53,7 @@ def test_a_broker_whose_root_was_made_again_stops_and_leaves_the_new_one_alone(t
         pass
 
 
+@pytest.mark.timeout(240)
 def test_taken_port_foreign_folder_and_bad_setting_are_one_line_each(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
@@ -95,6 +98,47 @@ def test_sigterm_answers_what_is_in_flight_and_a_long_poll_ends(tmp_path: Path) 
         with Consumer(broker.address) as consumer:
             end = consumer.end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)]
         assert end - 1 >= acknowledged
+
+
+def test_sighup_ends_in_order_and_keeps_what_was_answered_before_its_commit(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "root") as broker:
+        with Admin(broker.address) as admin:
+            # Commits are seconds apart: records of acks=1 are answered long before theirs.
+            admin.create_topics(
+                [NewTopic("t", partitions=1, configs={"commit.interval.ms": 60_000, "commit.burst": 1})]
+            )
+        with Producer(broker.address, acks=1, linger_ms=0) as producer:
+            offsets = [producer.send("t", b"%d" % number).result(timeout=10).offset for number in range(50)]
+        assert offsets == list(range(50))
+        assert broker.hang_up() == 0
+        assert "SIGHUP: finishing the commits in flight" in broker.log_path.read_text()
+        broker.start()
+        with Consumer(broker.address) as consumer:
+            assert consumer.end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)] == 50
+
+
+def test_a_broker_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    while True:  # no line has room
+        try:
+            os.write(writer, b"x" * select.PIPE_BUF)
+        except BlockingIOError:
+            break
+    os.set_blocking(writer, True)
+    broker = BrokerProcess(tmp_path / "root", "--log-level", "DEBUG")
+    try:
+        broker.start(stderr=writer)
+        with Admin(broker.address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        with Producer(broker.address) as producer:
+            for number in range(20):
+                producer.send("t", b"%d" % number).result(timeout=20)
+        assert broker.terminate() == 0
+    finally:
+        broker.kill()
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.timeout(120)

@@ -62,8 +62,9 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Returns when the broker has said that it is ready; one that does not say so is killed."""
+    def start(self, *, stderr: int | None = None) -> None:
+        """Returns when the broker has said that it is ready; one that does not say so is killed. `stderr`: a descriptor
+        in place of the log file."""
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -79,7 +80,7 @@ class BrokerProcess:
                     *self._options,
                 ],
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log if stderr is None else stderr,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         assert self._process.stdout is not None
@@ -99,6 +100,12 @@ class BrokerProcess:
         """Ask it to stop, in order; the exit code."""
         return self._end(signal.SIGTERM)
 
+    def hang_up(self) -> int:
+        """End it as a terminal does that is closed: twice, once by the shell and once by the kernel; the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+        return self._end(signal.SIGHUP)
+
     def wait(self) -> int:
         """Until it ends by itself; the exit code."""
         return self._end(None)
@@ -109,10 +116,13 @@ class BrokerProcess:
             return 0
         if number is not None:
             process.send_signal(number)
-        code = process.wait(timeout=60)
         assert process.stdout is not None
-        process.stdout.close()
-        return code
+        try:
+            return process.wait(timeout=50)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
     def __enter__(self) -> BrokerProcess:
         self.start()
