@@ -26,7 +26,7 @@ from bus.cli.options import address_option, choose_partitions, complete_groups, 
 from bus.cli.partition_arguments import parse_scope
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
-from bus.cli.record_output import RecordOutput, sigterm_as_interrupt
+from bus.cli.record_output import RecordOutput, signals_as_interrupts
 from bus.errors import count_of
 from bus.model import TopicPartition
 
@@ -102,7 +102,7 @@ def consume(
     quiet: bool,
     address: str,
 ) -> None:
-    """Print the records of TOPIC; go on with new ones until Ctrl-C or SIGTERM, unless --exit or --max ends it before.
+    """Print the records of TOPIC; go on with new ones until Ctrl-C, SIGTERM or SIGHUP, unless --exit or --max ends it.
 
     Begins at the beginning, as kcat does; Kafka's console consumer begins at the end: --from end. A member of a group
     goes on where the group is, and --from, beginning or end, is for partitions of which it has no offset yet.
@@ -123,7 +123,7 @@ def consume(
     reset = "" if group is None else _check_member(position, wanted)
     printed = 0
     try:
-        with sigterm_as_interrupt() as interrupts:
+        with signals_as_interrupts() as interrupts:
             output = RecordOutput(sys.stdout, write, interrupts)
             if group is None:
                 counts = _read_alone(address, wanted, position, count_max, is_finite, output)
@@ -133,9 +133,6 @@ def consume(
             with contextlib.closing(counts):
                 for count in counts:
                     printed = count
-    except KeyboardInterrupt:
-        if is_finite:
-            raise  # it is how a follower is meant to be ended, but this one was to print all
     finally:
         if not quiet and sys.stderr.isatty():
             _say(f"{count_of(printed, 'record')} of {', '.join(names)}")

@@ -127,9 +127,9 @@ class Interrupts:
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[Interrupts]:
-    """Within the block SIGTERM, as Ctrl-C, raises `KeyboardInterrupt` with the signal. A signal that the process was
-    started to ignore stays ignored; outside of the main thread it does nothing."""
+def signals_as_interrupts() -> Iterator[Interrupts]:
+    """Within the block SIGTERM and SIGHUP, as Ctrl-C, raise `KeyboardInterrupt` with the signal. SIGINT and SIGHUP stay
+    ignored where the process was started to ignore them; outside of the main thread it does nothing."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
@@ -137,6 +137,8 @@ def sigterm_as_interrupt() -> Iterator[Interrupts]:
     wanted = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         wanted.append(signal.SIGINT)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        wanted.append(signal.SIGHUP)
     before = {number: signal.signal(number, interrupts.take) for number in wanted}
     try:
         yield interrupts

@@ -220,7 +220,9 @@ def test_consume_stops_after_max_and_reads_chosen_partitions(broker: BrokerProce
     )
 
 
-def test_follower_prints_new_records_at_once_and_ends_cleanly_with_ctrl_c(broker: BrokerProcess, topic: str) -> None:
+def test_follower_prints_new_records_at_once_and_ends_with_the_status_of_ctrl_c(
+    broker: BrokerProcess, topic: str
+) -> None:
     done(broker, "produce", topic, text="first\n")
     follower = program(broker, "consume", topic)
     assert follower.stdout is not None
@@ -229,7 +231,7 @@ def test_follower_prints_new_records_at_once_and_ends_cleanly_with_ctrl_c(broker
     assert follower.stdout.readline() == b"second\n"
     follower.send_signal(signal.SIGINT)
     rest, complaints = follower.communicate(timeout=20)
-    assert (follower.returncode, rest, complaints) == (0, b"", b"")
+    assert (follower.returncode, rest, complaints) == (130, b"", b"")
 
 
 def test_reader_that_goes_away_ends_consume_without_a_word(broker: BrokerProcess, topic: str) -> None:

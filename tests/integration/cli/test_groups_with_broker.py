@@ -129,10 +129,10 @@ def test_members_share_the_partitions_and_leave_at_once_on_ctrl_c_and_sigterm(
         assert "expected group shared to be inactive, found it Stable with bus-consume-" in active.stderr
 
         members[0].send_signal(signal.SIGINT)
-        assert members[0].wait(timeout=30) == 0
+        assert members[0].wait(timeout=30) == 130
         wait_for(lambda: logs[1].read_text().count("assigned: shared:0,1") == 1)
         members[1].send_signal(signal.SIGTERM)
-        assert members[1].wait(timeout=30) == 0
+        assert members[1].wait(timeout=30) == 143
         state = json.loads(done(broker, "groups", "describe", "shared", "--state").stdout)
         assert [(row["state"], row["members"]) for row in state] == [("Empty", 0)]
         assert "Traceback" not in logs[0].read_text() + logs[1].read_text()

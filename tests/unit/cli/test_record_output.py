@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from bus.cli.groups import BusGroup
 from bus.cli.record_format import write_raw
-from bus.cli.record_output import Interrupts, RecordOutput, sigterm_as_interrupt
+from bus.cli.record_output import Interrupts, RecordOutput, signals_as_interrupts
 from bus.cli.standard_streams import WholeOutput
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
@@ -91,7 +91,7 @@ def test_every_record_is_written_however_slowly_it_is_taken(pipe: tuple[int, int
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_whole_records_and_their_number(pipe: tuple[int, int], number: signal.Signals) -> None:
     reader = Reader(pipe[0], lambda: os.kill(os.getpid(), number))
-    with sigterm_as_interrupt() as interrupts:
+    with signals_as_interrupts() as interrupts:
         output = RecordOutput(unbuffered(pipe[1]), write_raw, interrupts)
         with pytest.raises(KeyboardInterrupt) as raised:
             output.write(RECORDS)
@@ -139,24 +139,34 @@ def test_held_interrupts_come_when_they_are_held_no_more() -> None:
             done.append("held")
         done.append("never")
 
-    with sigterm_as_interrupt() as interrupts, pytest.raises(KeyboardInterrupt) as raised:
+    with signals_as_interrupts() as interrupts, pytest.raises(KeyboardInterrupt) as raised:
         work(interrupts)
     assert (done, raised.value.args) == (["held"], (signal.SIGTERM,))
 
 
-def test_sigterm_interrupts_the_block_and_the_handler_from_before_is_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt) as raised, sigterm_as_interrupt():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert raised.value.args == (signal.SIGTERM,)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_signal_interrupts_the_block_and_the_handler_from_before_is_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt) as raised, signals_as_interrupts():
+        os.kill(os.getpid(), number)
+    assert raised.value.args == (number,)
+    assert signal.getsignal(number) is before
+
+
+def test_sighup_stays_ignored_where_it_was() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
     before, found = signal.getsignal(signal.SIGTERM), []
 
     def enter() -> None:
-        with sigterm_as_interrupt():
+        with signals_as_interrupts():
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=enter)
