@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from bus.errors import BusError, ErrorCode
+from bus.records.json_text import checked_names
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -36,8 +37,10 @@ def text(value: str) -> bytes:
 
 
 def json(value: Any) -> bytes:
-    """JSON in UTF-8 without spaces, members in their order. NaN and infinity, which JSON does not have, are refused."""
-    return _encode_json(value).encode()
+    """JSON in UTF-8 without spaces, members in their order. What JSON does not have is refused: NaN, infinity, two
+    members of one name (`{1: "a", "1": "b"}`), and what is no text, number, list or dict: say how a Decimal is to be
+    written, as text or as a float."""
+    return checked_names(_encode_json(value), value).encode()
 
 
 def integer(value: int) -> bytes:
@@ -51,8 +54,11 @@ def long(value: int) -> bytes:
 
 
 def double(value: float) -> bytes:
-    """Eight bytes, IEEE 754, big-endian."""
-    return struct.pack(">d", value)
+    """Eight bytes, IEEE 754, big-endian. Numbers that no double is are refused: 2**53 + 1, Decimal("0.1")."""
+    data = struct.pack(">d", value)
+    if type(value) is not float and struct.unpack(">d", data)[0] != value:
+        raise ValueError(f"expected a number that a double holds exactly, found {value!r}")
+    return data
 
 
 def uuid(value: UUID) -> bytes:

@@ -21,6 +21,7 @@ from bus.cli.options import address_option, complete_topics, open_admin
 from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import count_of
 from bus.model import TopicPartition
+from bus.records.json_text import format_exact, parse_exact
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -121,7 +122,7 @@ def decode_plan(text: str) -> Plan:
     for item in _items(text, "partitions"):
         topic, number, replicas = item.get("topic"), item.get("partition"), item.get("replicas")
         if not isinstance(topic, str) or type(number) is not int or not _is_ids(replicas):
-            raise Failure(f"expected a topic, a partition and replicas, found {json.dumps(item)[:200]}")
+            raise Failure(f"expected a topic, a partition and replicas, found {format_exact(item)[:200]}")
         if any(log_dir != "any" for log_dir in item.get("log_dirs", ())):
             raise Failure(f'{topic}-{number}: expected log_dirs of "any": all tables are in the root')
         partition = TopicPartition(topic, number)
@@ -141,7 +142,7 @@ def _decode_topics(text: str) -> list[str]:
 
 def _items(text: str, key: str) -> list[dict[str, Any]]:
     try:
-        document = json.loads(text)
+        document = parse_exact(text)
     except ValueError as error:
         raise Failure(f"expected JSON, found: {error}") from None
     items = document.get(key) if isinstance(document, dict) else None

@@ -6,7 +6,6 @@ stay; and a partition that refuses keeps no other from being done.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from bus.cli.partition_arguments import Target, partitions_in
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.records.json_text import format_exact, parse_exact
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -143,10 +143,14 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     for item in _items(file):
         match item:
-            case {"topic": str(topic), "partition": int(number), "offset": int(offset)} if offset >= _ALL:
+            case {"topic": str(topic), "partition": number, "offset": offset} if (
+                type(number) is int and type(offset) is int and offset >= _ALL
+            ):
                 partition = TopicPartition(topic, number)
             case _:
-                raise _bad_file(f"topic, partition and an offset from -1 on, found {json.dumps(item)} in {file}")
+                raise _bad_file(
+                    f"topic, partition and an offset from -1 on, found {format_exact(item)[:200]} in {file}"
+                )
         if partition in offsets:
             raise _bad_file(f"each partition once, found {partition} again in {file}")
         offsets[partition] = offset
@@ -157,7 +161,7 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
 
 def _items(file: Path) -> list[Any]:
     try:
-        document = json.loads(file.read_text("utf-8"))
+        document = parse_exact(file.read_bytes())
     except ValueError as error:
         raise _bad_file(f"JSON in {file}, found {error}") from None
     match document:

@@ -8,7 +8,6 @@ statement that is not understood is reported.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from bus.cli.acl_export import Grants, parse_s3_location, s3_key, with_metadata
 from bus.cli.failures import Failure
 from bus.model import ROOT_MARKER
+from bus.records.json_text import parse_strict
 
 _GET, _LIST = "s3:GetObject", "s3:ListBucket"
 _WRITES = ("s3:PutObject", "s3:DeleteObject")
@@ -171,8 +171,8 @@ def _covers(pattern: str, beginning: str) -> bool:
 def _parse(document: str) -> tuple[list[_Statement], list[str]]:
     """And a line for each statement that is not understood. Raises `Failure`."""
     try:
-        found = json.loads(document)
-    except (ValueError, RecursionError) as error:
+        found = parse_strict(document)
+    except ValueError as error:
         raise Failure(f"--policy: expected the JSON of a bucket's policy, found other text: {error}") from None
     listed = found.get("Statement") if isinstance(found, dict) else None
     listed = [listed] if isinstance(listed, dict) else listed

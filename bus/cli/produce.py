@@ -88,8 +88,9 @@ def produce(
 ) -> None:
     """Send records to TOPIC, one a line, from FILEs or standard input.
 
-    With --json, a value that is no text is sent as its JSON text and null is a tombstone; bytes that are no UTF-8 come
-    as value_base64 or key_base64; a timestamp is milliseconds or ISO 8601.
+    With --json, a value that is no text is sent as its JSON text, with every digit, and null is a tombstone; bytes that
+    are no UTF-8 come as value_base64 or key_base64; a timestamp is milliseconds or ISO 8601. A line with a name twice
+    in an object, or with NaN, is refused.
     """
     from bus.client.producer.producer import Producer
 

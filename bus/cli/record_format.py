@@ -3,9 +3,10 @@
     {"topic": "orders", "partition": 0, "offset": 7, "timestamp": 1357041600000, "key": "42", "value": "..",
      "headers": [{"key": "trace", "value": "1"}]}
 
-Guards one promise: what was consumed with `--format json` and is produced again with `--json` is the same record. Bytes
-that are no UTF-8 travel as base64 under `key_base64` or `value_base64`, in headers too. A format is compiled once into
-parts, so that a record costs a few calls. Nothing here knows where records come from.
+Guards two promises: what was consumed with `--format json` and is produced again with `--json` is the same record; and
+a value that is JSON keeps every digit of its numbers, or the line is refused. Bytes that are no UTF-8 travel as base64
+under `key_base64` or `value_base64`, in headers too. A format is compiled once into parts, so that a record costs a few
+calls. Nothing here knows where records come from.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bus.cli.positions import parse_timestamp_ms
+from bus.model import TIMESTAMP_MS_MAX
+from bus.records.json_text import format_exact, parse_exact
 
 if TYPE_CHECKING:
     from bus.client.values import ConsumerRecord
@@ -74,7 +77,7 @@ def value_bytes(value: Any) -> bytes:
         return b""
     if isinstance(value, bytes):
         return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    return _encode(value).encode()
 
 
 def _size(data: Any) -> bytes:
@@ -121,7 +124,7 @@ _GIVEN = ("key", "key_base64", "value", "value_base64", "headers", "partition", 
 # What consume adds and produce has no use for, so that its lines can be sent again as they are.
 _IGNORED = ("topic", "offset", "timestamp_type", "leader_epoch")
 _JSON_FIELDS = frozenset((*_GIVEN, *_IGNORED))
-_COMPACT = (",", ":")
+_SHOWN_CHARACTERS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,17 @@ def encode_record(
     _put(record, "key", key)
     _put(record, "value", value)
     record["headers"] = [_put({"key": name}, "value", data) for name, data in headers]
-    return json.dumps(record, ensure_ascii=False, separators=_COMPACT, default=str)
+    return _encode(record)
+
+
+def _scalar(value: Any) -> str:
+    """Of a field of a typed topic, that JSON has no type for: as a broker writes it."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_scalar).encode
 
 
 def _put(record: dict[str, Any], name: str, data: Any) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def decode_record(line: bytes | str) -> InputRecord:
     A value or key that is no text, such as an object, is sent as its JSON text; null is null, a tombstone.
     """
     try:
-        record = json.loads(line)
+        record = parse_exact(line)
     except ValueError as error:
         raise ValueError(f"expected a JSON object, found: {error}") from None
     if not isinstance(record, dict):
@@ -195,36 +208,46 @@ def decode_record(line: bytes | str) -> InputRecord:
 
 def _bytes(record: Mapping[str, Any], name: str) -> bytes | None:
     if f"{name}_base64" in record:
+        if name in record:
+            raise ValueError(f"expected {name} or {name}_base64, found both")
         try:
             return base64.b64decode(record[f"{name}_base64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise ValueError(f"expected base64 in {name}_base64, found {record[f'{name}_base64']!r}") from None
+            raise ValueError(f"expected base64 in {name}_base64, found {_shown(record[f'{name}_base64'])}") from None
     value = record.get(name)
     if value is None:
         return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=_COMPACT)
+    return _text(value if isinstance(value, str) else format_exact(value), name).encode()
+
+
+def _text(text: str, name: str = "the name of a header") -> str:
     try:
-        return text.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"expected {name} as text, found half of a surrogate pair") from None
+    return text
 
 
 def _integer(record: Mapping[str, Any], name: str) -> int | None:
     value = record.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ValueError(f"expected {name} as a number from 0, found {value!r}")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+        raise ValueError(f"expected {name} as a number from 0, found {_shown(value)}")
     return value
 
 
 def _timestamp_ms(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    timestamp_ms = parse_timestamp_ms(value) if isinstance(value, str) else None
-    if timestamp_ms is None:
-        raise ValueError(f"expected timestamp in milliseconds or as ISO 8601 text, found {value!r}")
+    timestamp_ms = parse_timestamp_ms(value) if isinstance(value, str) else value
+    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+        raise ValueError(f"expected timestamp in milliseconds or as ISO 8601 text, found {_shown(value)}")
+    if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"expected timestamp from 0 to {TIMESTAMP_MS_MAX} ms, found {_shown(value)}")
     return timestamp_ms
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_SHOWN_CHARACTERS_MAX]
 
 
 def _headers(value: object) -> list[tuple[str, bytes | None]]:
@@ -232,12 +255,12 @@ def _headers(value: object) -> list[tuple[str, bytes | None]]:
     if value is None:
         return []
     if isinstance(value, dict):
-        return [(name, _bytes({"value": data}, "value")) for name, data in value.items()]
+        return [(_text(name), _bytes({"value": data}, "value")) for name, data in value.items()]
     if not isinstance(value, list):
-        raise ValueError(f"expected headers as an object or a list, found {value!r}")
+        raise ValueError(f"expected headers as an object or a list, found {_shown(value)}")
     headers = []
     for entry in value:
         if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
-            raise ValueError(f'expected a header as {{"key": text, "value": text}}, found {entry!r}')
-        headers.append((entry["key"], _bytes(entry, "value")))
+            raise ValueError(f'expected a header as {{"key": text, "value": text}}, found {_shown(entry)}')
+        headers.append((_text(entry["key"]), _bytes(entry, "value")))
     return headers

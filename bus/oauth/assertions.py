@@ -21,6 +21,7 @@ from jwt import PyJWS
 from bus.bounded_files import FileFault, read_bounded
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings
+from bus.records.json_text import parse_strict
 
 _RSA_BITS_MIN = 2_048
 _KEY_SETTING = "sasl_oauthbearer_assertion_private_key_pem"
@@ -80,8 +81,8 @@ def _is_on_p256(key: Any) -> bool:
 
 def _read_template(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(_read(path))
-    except (ValueError, RecursionError):
+        found = parse_strict(_read(path))
+    except ValueError:
         found = None
     parts = ("header", "payload")
     if not isinstance(found, dict) or not all(isinstance(found.get(part, {}), dict) for part in parts):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import http.client
 import io
-import json
 import socket
 import ssl
 import urllib.error
@@ -23,6 +22,7 @@ from typing import Any
 
 from bus.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
 from bus.oauth.urls import DocumentUrl
+from bus.records.json_text import parse_strict
 
 DOCUMENT_BYTES_MAX = FILE_BYTES_MAX
 FETCH_SECONDS_MAX = 10.0
@@ -65,8 +65,8 @@ def read_document(
 def read_json(url: DocumentUrl, **how: Any) -> Mapping[str, Any]:
     """Raises `DocumentFault`, also for what is no JSON object."""
     try:
-        found = json.loads(read_document(url, **how))
-    except (ValueError, RecursionError):
+        found = parse_strict(read_document(url, **how))
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise DocumentFault(f"{url}: expected a JSON object, found something else")

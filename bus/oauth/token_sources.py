@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import threading
 import time
@@ -26,6 +25,7 @@ from bus.errors import BusError, ErrorCode
 from bus.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings, TokenSettings
+from bus.records.json_text import parse_strict
 
 _log = logging.getLogger(__name__)
 
@@ -218,8 +218,8 @@ def _endpoint_error(fault: DocumentFault, secret: str) -> BusError:
 def _said(body: bytes) -> str:
     """Error and description of RFC 6749, 5.2; empty: there is none."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = parse_strict(body)
+    except ValueError:
         return ""
     if not isinstance(found, Mapping):
         return ""
@@ -244,8 +244,8 @@ def _claimed_life_s(token: str, now_s: float) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error, RecursionError):
+        claims = parse_strict(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error):
         return None
     expires_s = claims.get("exp") if isinstance(claims, dict) else None
     if not isinstance(expires_s, (int, float)) or isinstance(expires_s, bool) or not abs(expires_s) < 1e12:

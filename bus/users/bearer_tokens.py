@@ -9,7 +9,6 @@ arguments.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from jwt import InvalidTokenError, PyJWS
 
 from bus.errors import show_names
+from bus.records.json_text import parse_strict
 from bus.users.signing_keys import ALGORITHMS, KEY_ID_CHARACTERS_MAX, SigningKey, SigningKeys
 from bus.users.users import fault_of_name
 
@@ -112,8 +112,8 @@ def _verified_claims(token: str, key: SigningKey, algorithm: str) -> Mapping[str
     except (InvalidTokenError, ValueError, TypeError):
         return RejectedToken(f"the signature is not that of the key {_show(key.key_id)}")
     try:
-        claims = json.loads(payload)
-    except (ValueError, RecursionError):
+        claims = parse_strict(payload)  # a name that comes twice would say two things of a user
+    except ValueError:
         claims = None
     if not isinstance(claims, dict):
         return RejectedToken("expected a JSON object of claims, found something else")

@@ -7,7 +7,6 @@ too, so a key that cannot be used is left out and counted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import InvalidKeyError, PyJWK, PyJWKError
+
+from bus.records.json_text import parse_strict
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 
@@ -67,8 +68,8 @@ NO_KEYS = SigningKeys(MappingProxyType({}))
 def parse_key_set(document: bytes) -> SigningKeys:
     """Raises `KeySetError`."""
     try:
-        found = json.loads(document)
-    except (ValueError, RecursionError):
+        found = parse_strict(document)
+    except ValueError:
         raise KeySetError("expected a JSON Web Key Set, found no JSON") from None
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list):

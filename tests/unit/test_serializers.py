@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
+from functools import reduce
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +32,8 @@ def refusal(serializer: Any, value: Any) -> str:
         (serializers.long, 258, b"\x00\x00\x00\x00\x00\x00\x01\x02"),
         (serializers.long, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
         (serializers.double, 1.0, b"\x3f\xf0\x00\x00\x00\x00\x00\x00"),
+        (serializers.json, {1: 2, "x": '{"3":4}', "3.5": [5]}, b'{"1":2,"x":"{\\"3\\":4}","3.5":[5]}'),
+        (serializers.double, 2**53, b"\x43\x40\x00\x00\x00\x00\x00\x00"),
         (serializers.double, -0.5, b"\xbf\xe0\x00\x00\x00\x00\x00\x00"),
         (serializers.uuid, UUID("123E4567-E89B-12D3-A456-426614174000"), b"123e4567-e89b-12d3-a456-426614174000"),
     ],
@@ -51,6 +55,17 @@ def test_bytes_are_those_of_kafkas_serializers(serializer: Callable[[Any], bytes
         (serializers.integer, 1.5, "found float: error"),
         (serializers.long, 2**63, "found int: error"),
         (serializers.double, "1.0", "found str: error"),
+        (serializers.double, 2**53 + 1, "found int: ValueError"),
+        (serializers.double, Decimal("0.1"), "found Decimal: ValueError"),
+        (
+            serializers.json,
+            {1: "a", "1": "b"},
+            "found dict: ValueError: expected each name once in an object, found '1' twice",
+        ),
+        (serializers.json, [{"deep": {None: 1, "null": 2}}], "found list: ValueError: expected each name once"),
+        (serializers.json, {"amount": Decimal("0.1")}, "found dict: TypeError"),
+        (serializers.json, reduce(lambda inner, _: [inner], range(100_000), 0), "found list: RecursionError"),
+        (serializers.json, "\ud800", "found str: UnicodeEncodeError"),
         (serializers.uuid, "123e4567-e89b-12d3-a456-426614174000", "found str: AttributeError"),
     ],
 )

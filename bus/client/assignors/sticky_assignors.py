@@ -32,6 +32,7 @@ from bus.client.assignors.assignor import (
     subscribers_by_topic,
 )
 from bus.model import TopicPartition
+from bus.records.json_text import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def decode_claim(user_data: bytes) -> Claim:
     """Raises ValueError for what is no claim."""
     if not user_data:
         return Claim()
-    claim: Any = json.loads(user_data)
+    claim: Any = parse_json(user_data)
     try:
         generation = claim.get("generation", NO_GENERATION)
         partitions = [(topic, number) for topic, numbers in claim["partitions"].items() for number in numbers]

@@ -15,6 +15,7 @@ from typing import Any
 
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
+from bus.records.json_text import parse_strict
 from bus.spark.source.planning import Sharing
 
 LATEST_OFFSET = -1
@@ -138,7 +139,7 @@ def encode_partitions(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[s
 def parse_partitions(text: str, what: str) -> dict[TopicPartition, int]:
     """`{"orders":{"0":23}}` as numbers; `what` they are is for the message. Raises `NotOffsets`."""
     try:
-        data = _read_json(text)
+        data = parse_strict(text)
     except ValueError as error:
         raise NotOffsets(f'expected JSON like {{"orders":{{"0":23}}}}, found {text!r}: {error}') from None
     return decode_partitions(data, what)
@@ -156,7 +157,10 @@ def decode_partitions(data: Any, what: str) -> dict[TopicPartition, int]:
                 raise NotOffsets(f"expected {what} for partition {number} of {topic}, found {value!r}")
             if value > OFFSET_MAX:
                 raise NotOffsets(f"expected {what} up to {OFFSET_MAX} for partition {number} of {topic}, found {value}")
-            found[TopicPartition(topic, int(number))] = value
+            partition = TopicPartition(topic, int(number))
+            if partition in found:
+                raise NotOffsets(f"expected each partition of {topic} once, found {number!r} beside {int(number)}")
+            found[partition] = value
     return found
 
 
@@ -164,7 +168,7 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
     """`{"orders":[0,1]}`. Raises `NotOffsets`."""
     expected = 'expected JSON like {"orders":[0,1]}'
     try:
-        data = _read_json(text)
+        data = parse_strict(text)
     except ValueError as error:
         raise NotOffsets(f"{expected}, found {text!r}: {error}") from None
     if not isinstance(data, dict) or not all(isinstance(numbers, list) for numbers in data.values()):
@@ -178,16 +182,3 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
     if not partitions:
         raise NotOffsets(f"{expected} with at least one partition, found {text!r}")
     return tuple(sorted(partitions))
-
-
-def _read_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_each_name_once)
-
-
-def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name that comes twice Python would keep the last one, and say nothing."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found

@@ -81,6 +81,17 @@ def test_a_format_without_a_field_is_refused(text: str) -> None:
         ('{"value": "x"}', InputRecord(None, b"x", [], None, None)),
         ('{"value": null, "key": "k"}', InputRecord(b"k", None, [], None, None)),
         ('{"value": {"a": 1, "b": "ü"}}', InputRecord(None, '{"a":1,"b":"ü"}'.encode(), [], None, None)),
+        (
+            '{"value": {"a": 0.12345678901234567890, "b": [1.10, 1e400, -1E-400, -0, 123456789012345678901]}}',
+            InputRecord(
+                None,
+                b'{"a":0.12345678901234567890,"b":[1.10,1e400,-1E-400,-0,123456789012345678901]}',
+                [],
+                None,
+                None,
+            ),
+        ),
+        ('{"value": 1e400, "key": 1.00}', InputRecord(b"1.00", b"1e400", [], None, None)),
         ('{"value": 1.5, "key": 42}', InputRecord(b"42", b"1.5", [], None, None)),
         ('{"value_base64": "/w=="}', InputRecord(None, b"\xff", [], None, None)),
         (
@@ -114,11 +125,38 @@ def test_line_is_read_as_a_record(line: str, record: InputRecord) -> None:
         ('{"value": 1, "headers": [["a", "b"]]}', "expected a header as"),
         ('{"value_base64": "%"}', "expected base64 in value_base64"),
         ('{"value": "\\ud800"}', "half of a surrogate pair"),
+        ('{"value": {"a": "\\ud800"}}', "half of a surrogate pair"),
+        ('{"value": 1, "key": "\\udfff"}', "expected key as text, found half of a surrogate pair"),
+        ('{"value": 1, "headers": {"\\ud800": "x"}}', "expected the name of a header as text, found half of"),
+        ('{"value": 1, "headers": [{"key": "\\ud800"}]}', "expected the name of a header as text, found half of"),
+        ('{"value": 1, "headers": {"a": "\\ud800"}}', "half of a surrogate pair"),
+        ('{"value": NaN}', "found NaN, which JSON does not have"),
+        ('{"value": {"a": -Infinity}}', "found -Infinity"),
+        ('{"value": 1, "value": 2}', "found 'value' twice"),
+        ('{"value": {"a": {"b": 1, "b": 2}}}', "found 'b' twice"),
+        ('{"value": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deep"),
+        ('{"value": "x", "value_base64": "/w=="}', "expected value or value_base64, found both"),
+        ('{"value": 1, "timestamp": 1.5}', "found 1.5"),
+        ('{"value": 1, "timestamp": -1}', "expected timestamp from 0 to 253402214399999 ms, found -1"),
+        ('{"value": 1, "timestamp": ' + "9" * 30 + "}", "expected timestamp from 0 to"),
+        ('{"value": 1, "timestamp": 1e400}', "found 1e400"),
+        ('{"value": 1, "partition": ' + "9" * 30 + "}", "expected partition as a number"),
     ],
 )
 def test_line_that_is_no_record_says_what_was_expected(line: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode_record(line)
+
+
+@pytest.mark.parametrize("inner", ["1", "1.10"])
+@pytest.mark.parametrize("depth", [900, 5_000, 50_000])
+def test_value_of_any_depth_is_sent_as_it_is_or_refused(depth: int, inner: str) -> None:
+    value = "[" * depth + inner + "]" * depth
+    try:
+        sent = decode_record(f'{{"value": {value}}}').value
+    except ValueError:
+        return
+    assert sent == value.encode()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt import PyJWS
 
 from bus.users.bearer_tokens import TOKEN_BYTES_MAX, AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
 from bus.users.signing_keys import ALGORITHMS, NO_KEYS, parse_key_set
@@ -59,8 +60,8 @@ def test_claims_that_are_accepted(claims: dict[str, Any], accepted: AcceptedToke
         ({"exp": None}, "expected a time of expiry"),
         ({"exp": "soon"}, "expected a time of expiry"),
         ({"exp": True}, "expected a time of expiry"),
-        ({"exp": float("inf")}, "expected a time of expiry"),
-        ({"exp": float("nan")}, "expected a time of expiry"),
+        ({"exp": float("inf")}, "expected a JSON object of claims"),
+        ({"exp": float("nan")}, "expected a JSON object of claims"),
         ({"exp": 10**400}, "expected a time of expiry"),
         ({"nbf": NOW_S + 31}, "not valid for another 31 s"),
         ({"nbf": "now"}, "expected a time of beginning"),
@@ -173,3 +174,11 @@ def test_deeply_nested_json_is_refused() -> None:
     nested = base64.urlsafe_b64encode(b"[" * 9_000).decode().rstrip("=")
     assert isinstance(check(f"{nested}.e30.e30"), RejectedToken)
     assert isinstance(check(signed(KEY, CLAIMS).split(".")[0] + f".{nested}.e30"), RejectedToken)
+
+
+def test_a_token_that_says_two_things_of_its_user_is_refused() -> None:
+    claims = f'{{"iss":"{ISSUER}","aud":"{AUDIENCE}","exp":{NOW_S + 60},"sub":"alice","sub":"bob"}}'
+    token = PyJWS().encode(claims.encode(), KEY, algorithm="ES256", headers={"kid": "one"})
+    found = check(token)
+    assert isinstance(found, RejectedToken)
+    assert "expected a JSON object of claims" in found.reason

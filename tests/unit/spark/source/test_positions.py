@@ -110,12 +110,12 @@ def test_other_texts_are_no_numbers_of_partitions(text: str) -> None:
     [('{"orders":{"0":1},"orders":{"1":2}}', "'orders'"), ('{"orders":{"0":1,"0":2}}', "'0'")],
 )
 def test_a_name_that_is_there_twice_is_refused(text: str, name: str) -> None:
-    with pytest.raises(NotOffsets, match=f"{name} is there twice"):
+    with pytest.raises(NotOffsets, match=f"{name} twice"):
         parse_partitions(text, "an offset")
 
 
 def test_a_topic_that_is_assigned_twice_is_refused() -> None:
-    with pytest.raises(NotOffsets, match="'orders' is there twice"):
+    with pytest.raises(NotOffsets, match="'orders' twice"):
         parse_assignment('{"orders":[0],"orders":[1]}')
 
 
