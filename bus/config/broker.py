@@ -333,9 +333,10 @@ class BrokerConfig:
         4_096, "Largest text that may be committed with an offset, in bytes.", Between(0)
     )
     group_initial_rebalance_delay_ms: int = integer(
-        3_000,
-        "How long the first rebalance of an empty group waits for more members, again for each that comes.",
-        Between(0),
+        -1,
+        "How long the first rebalance of an empty group waits for more members, again for each that comes. -1: not at "
+        "all while the cluster has one broker, else 3 s.",
+        Between(-1),
     )
     group_min_session_timeout_ms: int = integer(
         6_000, "Shortest session timeout that a member of a group may ask for.", Between(0)

@@ -56,16 +56,17 @@ from bus.machine import SetTimer
 
 
 class GroupMachine:
-    """The rules of groups as the runtime asks for them (`bus.machine.Machine`)."""
+    """The rules of groups as the runtime asks for them (`bus.machine.Machine`). `rules` may be replaced between two
+    decisions."""
 
     def __init__(self, rules: GroupRules) -> None:
-        self._rules = rules
+        self.rules = rules
 
     def entity_id(self, command: GroupCommand) -> str:
         return command.group_id
 
     def decide(self, group: Group | None, command: GroupCommand, *, request_id: int, now_ms: int) -> GroupStep:
-        return decide(group, command, request_id=request_id, rules=self._rules, now_ms=now_ms)
+        return decide(group, command, request_id=request_id, rules=self.rules, now_ms=now_ms)
 
     def resume(self, group: Group) -> Sequence[SetTimer[GroupCommand]]:
         return resume_timers(group)

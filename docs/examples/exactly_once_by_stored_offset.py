@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from bus import Consumer, ConsumerRecord, TopicPartition
@@ -21,6 +22,13 @@ create table if not exists counts (word text primary key, count integer not null
 create table if not exists progress (topic text, partition integer, next_offset integer not null,
                                      primary key (topic, partition));
 """
+
+
+def has_read(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+    """Whether all partitions that this member has are read up to `ends`. An empty `poll` does not tell: to join the
+    group may take longer."""
+    mine = consumer.assignment()
+    return bool(mine) and all(consumer.position(partition) >= ends.get(partition, 0) for partition in mine)
 
 
 def stored_offset(database: sqlite3.Connection, partition: TopicPartition) -> int:
@@ -43,9 +51,9 @@ def store(database: sqlite3.Connection, partition: TopicPartition, records: list
     return len(records)
 
 
-def count(address: str, topic: str, path: str, idle_ms: int = 60_000, **configs: Any) -> int:
-    """Returns how many records this run has counted, when none has come for `idle_ms`. `configs` are the consumer's.
-    Raises `BusError`."""
+def count(address: str, topic: str, path: str, **configs: Any) -> int:
+    """Returns how many records this run has counted, once what was in the topic at the beginning is done. `configs` are
+    the consumer's. Raises `BusError`."""
     counted = 0
     database = sqlite3.connect(path, isolation_level=None, timeout=60)
     database.executescript(_TABLES)
@@ -57,9 +65,10 @@ def count(address: str, topic: str, path: str, idle_ms: int = 60_000, **configs:
                 c.seek(partition, stored_offset(database, partition))
 
         c.subscribe([topic], on_assigned=begin_where_the_database_is)
-        while records := c.poll(idle_ms):
+        ends = c.end_offsets(c.partitions_for(topic))
+        while not has_read(c, ends):
             by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
-            for record in records:
+            for record in c.poll(1_000):
                 by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
             for partition, batch in by_partition.items():
                 stored = store(database, partition, batch)

@@ -4,20 +4,27 @@
 
 A crash, anywhere, takes output and offsets of the open transaction back together, and so does an abort: then the
 consumer goes back to what is committed. The id is that of this instance and stays the same when it is started again;
-several instances, each with an id of its own, share the partitions as members of one group. An instance ends when 60 s
-have brought no record.
+several instances, each with an id of its own, share the partitions as members of one group. An instance ends at
+the offsets where the topic ended when it began.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, Producer, TopicPartition
 
 # The instance cannot go on: another one has its id, or the coordinator has forgotten it.
 _FATAL = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+
+
+def has_read(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+    """Whether all partitions that this member has are read up to `ends`. An empty `poll` does not tell: to join the
+    group may take longer."""
+    mine = consumer.assignment()
+    return bool(mine) and all(consumer.position(partition) >= ends.get(partition, 0) for partition in mine)
 
 
 def next_offsets(records: list[ConsumerRecord]) -> dict[TopicPartition, int]:
@@ -51,11 +58,10 @@ def process(
     target: str,
     transactional_id: str,
     work: Callable[[ConsumerRecord], bytes] = lambda record: b"invoice of " + record.value,
-    idle_ms: int = 60_000,
     **configs: Any,
 ) -> int:
-    """Returns how many records this run has worked on, when none has come for `idle_ms`. `configs` are the consumer's.
-    Raises `BusError` when another instance has the id."""
+    """Returns how many records this run has worked on, once what was in the topic at the beginning is done. `configs`
+    are the consumer's. Raises `BusError` when another instance has the id."""
     done = 0
     wanted = {"group_id": f"{source}-to-{target}", "auto_offset_reset": "earliest", "enable_auto_commit": False}
     with (
@@ -64,7 +70,11 @@ def process(
     ):
         producer.init_transactions()
         consumer.subscribe([source])
-        while records := consumer.poll(idle_ms):
+        ends = consumer.end_offsets(consumer.partitions_for(source))
+        while not has_read(consumer, ends):
+            records = consumer.poll(1_000)
+            if not records:
+                continue
             producer.begin_transaction()
             try:
                 for record in records:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +20,6 @@ from tests.support.broker_thread import running_broker
 
 DOCS = Path(__file__).parents[2] / "docs"
 DEFAULT_ADDRESS = "127.0.0.1:9094"
-IDLE_MS = 1_000
 CONFIG = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=3)
 
 
@@ -61,6 +61,27 @@ class Handler:
         self.seen.append((record.partition, record.offset))
 
 
+def test_a_first_join_that_takes_longer_than_a_poll_ends_no_example(tmp_path: Path) -> None:
+    slow = replace(CONFIG, group_initial_rebalance_delay_ms=1_200)
+    with running_broker(tmp_path / "root", config=slow) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Producer(address) as producer:
+            producer.send("orders", b"tea").result(10)
+        handler = Handler(crash_at=-1)
+        assert example("at_least_once").consume(address, "orders", handler) == 1
+        assert handler.seen == [(0, 0)]
+
+
+def test_no_program_of_the_guides_takes_an_empty_poll_for_the_end() -> None:
+    pages = [
+        *DOCS.glob("*.md"),
+        *DOCS.glob("examples/*.py"),
+        *DOCS.glob("notebooks/*.ipynb"),
+        DOCS.parent / "README.md",
+    ]
+    assert [page.name for page in pages if re.search(r"while \w+ := \S*poll\(", page.read_text("utf-8"))] == []
+
+
 ALL = [(partition, offset) for partition in range(2) for offset in range(10)]
 
 
@@ -68,8 +89,8 @@ def test_at_most_once_loses_what_was_in_hand_and_does_nothing_twice(address: str
     handler = Handler(crash_at=3)
     consume = example("at_most_once").consume
     with pytest.raises(Crash):
-        consume(address, "orders", handler, IDLE_MS)
-    consume(address, "orders", handler, IDLE_MS)
+        consume(address, "orders", handler)
+    consume(address, "orders", handler)
     assert len(set(handler.seen)) == len(handler.seen) < 20
 
 
@@ -77,11 +98,11 @@ def test_at_least_once_does_everything_again_that_may_not_be_done(address: str) 
     handler = Handler(crash_at=3)
     consume = example("at_least_once").consume
     with pytest.raises(Crash):
-        consume(address, "orders", handler, IDLE_MS)
-    consume(address, "orders", handler, IDLE_MS)
+        consume(address, "orders", handler)
+    consume(address, "orders", handler)
     assert sorted(set(handler.seen)) == ALL
     assert len(handler.seen) == 23
-    assert consume(address, "orders", handler, IDLE_MS) == 0
+    assert consume(address, "orders", handler) == 0
 
 
 def test_offset_stored_with_the_result_counts_every_record_once(address: str, tmp_path: Path) -> None:
@@ -98,9 +119,9 @@ def test_offset_stored_with_the_result_counts_every_record_once(address: str, tm
 
     vars(module)["store"] = disturbed_store
     with pytest.raises(Crash):
-        module.count(address, "orders", path, IDLE_MS)
-    module.count(address, "orders", path, IDLE_MS)
-    assert module.count(address, "orders", path, IDLE_MS) == 0
+        module.count(address, "orders", path)
+    module.count(address, "orders", path)
+    assert module.count(address, "orders", path) == 0
     with Consumer(address) as consumer:
         ends = consumer.end_offsets([TopicPartition("orders", 0), TopicPartition("orders", 1)])
     database = sqlite3.connect(path)

@@ -81,12 +81,8 @@ def test_each_record_counts_once_over_a_crash(address: str, example: ModuleType)
         raise Crash
 
     with pytest.raises(Crash):
-        example.process(
-            address, "orders", "invoices", "invoicer-0", work_that_fails_once(7, crash), IDLE_MS, max_poll_records=5
-        )
-    done = example.process(
-        address, "orders", "invoices", "invoicer-0", lambda record: record.value, IDLE_MS, max_poll_records=5
-    )
+        example.process(address, "orders", "invoices", "invoicer-0", work_that_fails_once(7, crash), max_poll_records=5)
+    done = example.process(address, "orders", "invoices", "invoicer-0", lambda record: record.value, max_poll_records=5)
     assert 0 < done < 20, "the first run has committed some"
     assert invoices(address) == list(range(20))
 
@@ -99,6 +95,6 @@ def test_what_an_operator_aborts_is_worked_on_again(address: str, example: Modul
             admin.abort_transaction("invoicer-0")
 
     work = work_that_fails_once(7, abort)
-    done = example.process(address, "orders", "invoices", "invoicer-0", work, IDLE_MS, max_poll_records=5)
+    done = example.process(address, "orders", "invoices", "invoicer-0", work, max_poll_records=5)
     assert done == 20
     assert invoices(address) == list(range(20))

@@ -68,6 +68,7 @@ _LOOK_THROUGH_OFFSETS = 10_000  # for those of deleted topics
 _SWEEP_OFFSETS = 5_000
 _GROUP_OFFSETS = 50  # a group without offsets counts as so many
 _TAKEN = HeartbeatTaken()
+SEVERAL_BROKERS_DELAY_MS = 3_000  # group.initial.rebalance.delay.ms as Kafka has it
 
 GroupShard = CoordinatorShard[Group, GroupCommand, LoggedRecord, GroupAnswer, Notice]
 GroupTopic = CoordinatedTopic[Group, GroupCommand, LoggedRecord, GroupAnswer, Notice]
@@ -94,7 +95,6 @@ class GroupCoordinator:
         self._calls = calls
         self._tasks = tasks
         self._new_uuid = new_uuid
-        self._rules = group_rules(config)
         self._placement = Placement.ABSOLUTE
         self._topic: GroupTopic = CoordinatedTopic(
             TopicPlan(
@@ -110,7 +110,7 @@ class GroupCoordinator:
             on_closed=self._tell_moved,
         )
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
-        self._machine = GroupMachine(self._rules)
+        self._machine = GroupMachine(group_rules(config))
         self._totals = GroupTotals(group_bounds(config))
         self._upkeep: asyncio.Task[None] | None = None
         self._listeners: dict[MemberKey, OnMemberNotice] = {}
@@ -121,6 +121,7 @@ class GroupCoordinator:
         """Load the groups that there are, in the background."""
         self._topic.start()
         self._cluster.controller.on_topic_deleted(self._on_topic_deleted)
+        self._cluster.metadata.add_follower(self._follow_brokers)
         self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
 
     def close(self) -> None:
@@ -247,6 +248,9 @@ class GroupCoordinator:
         """See `CoordinatedTopic.follow`."""
         self._topic.follow(cluster)
 
+    def _follow_brokers(self, cluster: ClusterState) -> None:
+        self._machine.rules = group_rules(self._config, broker_count=len(cluster.brokers))
+
     def _follow_placement(self, topic: Topic) -> Refused | None:
         placement = _placement_of(topic)
         if isinstance(placement, Refused):
@@ -300,7 +304,7 @@ class GroupCoordinator:
 
     def _answer_without_groups(self, command: GroupCommand) -> GroupAnswer:
         """There is no `__consumer_offsets`, so there is no group."""
-        step = decide(None, command, request_id=0, rules=self._rules, now_ms=self._clock.now_ms())
+        step = decide(None, command, request_id=0, rules=self._machine.rules, now_ms=self._clock.now_ms())
         assert not step.records, f"{type(command).__name__} writes, and there is no topic to write to"
         (reply,) = step.replies
         return reply.answer
@@ -401,11 +405,14 @@ def group_bounds(config: BrokerConfig) -> GroupBounds:
     )
 
 
-def group_rules(config: BrokerConfig) -> GroupRules:
+def group_rules(config: BrokerConfig, *, broker_count: int = 1) -> GroupRules:
+    delay_ms = config.group_initial_rebalance_delay_ms
+    if delay_ms < 0:  # who has one broker tries a consumer out more often than a service of many
+        delay_ms = 0 if broker_count <= 1 else SEVERAL_BROKERS_DELAY_MS
     return GroupRules(
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        initial_rebalance_delay_ms=delay_ms,
         max_size=config.group_max_size,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,

@@ -27,7 +27,7 @@ from bus.consumer_groups.placement import Placement, coordinator_partition
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator, group_rules
 from bus.runtime.partitions.maintenance import MaintenanceClock
 from tests.support.fake_table import FakeKeyedRows, ManualClock, wait_until
 from tests.support.group_bench import PARTITION, commit_of, join_of
@@ -454,3 +454,13 @@ def test_commit_in_a_transaction_that_can_be_of_no_group_is_not_admitted() -> No
         assert code(answer) is ErrorCode.INVALID_GROUP_ID
 
     run_moving(scenario)
+
+
+@pytest.mark.parametrize(
+    ("configured_ms", "broker_count", "expected_ms"), [(-1, 1, 0), (-1, 2, 3_000), (0, 3, 0), (700, 1, 700)]
+)
+def test_a_first_rebalance_waits_for_others_where_there_are_several_brokers_or_as_configured(
+    configured_ms: int, broker_count: int, expected_ms: int
+) -> None:
+    config = BrokerConfig(group_initial_rebalance_delay_ms=configured_ms)
+    assert group_rules(config, broker_count=broker_count).initial_rebalance_delay_ms == expected_ms
