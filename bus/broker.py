@@ -46,7 +46,7 @@ from bus.oauth.documents import read_document
 from bus.oauth.token_sources import TokenSource
 from bus.oauth.urls import DocumentUrl
 from bus.ports import Clock, Storage
-from bus.process_tuning import connections_max, tune_process
+from bus.process_tuning import connections_max, give_back_memory_when_idle, tune_process
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -443,7 +443,7 @@ def _broker_login(config: BrokerConfig) -> BrokerLogin | None:
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. `on_ready` is called once clients are answered and the cluster counts on
     the broker; it must not wait. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
-    tune_process()
+    tune_process(is_memory_bounded=config.memory_max_bytes > 0)
     uvloop.run(_serve(config, on_ready))
 
 
@@ -471,7 +471,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
     gc.freeze()
-    pauses = loop.create_task(warn_of_pauses())
+    watching = [loop.create_task(warn_of_pauses()), loop.create_task(give_back_memory_when_idle())]
     try:
         unfenced = loop.create_task(broker.wait_until_unfenced())
         signalled, lost = loop.create_task(stopping.wait()), loop.create_task(broker.wait_root_lost())
@@ -486,7 +486,8 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
             raise lost.result()
     finally:
         await broker.stop()
-        pauses.cancel()
+        for task in watching:
+            task.cancel()
 
 
 async def _start(broker: Broker, stopping: asyncio.Event) -> bool:

@@ -23,6 +23,7 @@ from bus.config.keys import (
     ConfigValue,
     NotEmpty,
     OneOf,
+    ZeroOrAtLeast,
     boolean,
     config_field,
     describe_key,
@@ -54,6 +55,7 @@ from bus.oauth.urls import shown_url
 from bus.sasl import MECHANISMS
 from bus.scram import SCRAM_MECHANISMS
 
+MEMORY_BYTES_MIN = 384 * 1024 * 1024  # a broker that has no clients takes a third of it
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
 
 
@@ -364,6 +366,12 @@ class BrokerConfig:
         5_000_000,
         "Committed offsets of all groups that the broker coordinates, one for each group and partition.",
         Between(1),
+    )
+    memory_max_bytes: int = long(
+        0,
+        "Memory that the broker is to fit into, such as a container's: bounds that no setting names are lowered to it; "
+        "0: they stay.",
+        ZeroOrAtLeast(MEMORY_BYTES_MIN),
     )
     log_cache_bytes: int = long(
         134_217_728,

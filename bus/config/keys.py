@@ -60,6 +60,19 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroOrAtLeast:
+    """A bound of a size that must not be too small, or none."""
+
+    low: int
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value == 0 or value >= self.low)
+
+    def __str__(self) -> str:
+        return f"0 or [{self.low},...]"
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf:
     choices: tuple[str, ...]
 

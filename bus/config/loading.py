@@ -6,7 +6,7 @@ Reads nothing but the one file that `load_broker_config` is asked to read, and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
         if not name.startswith(PREFIX):
             with _located(where):
                 settings[field_name(name)] = _value(_broker_key(name), value, where)
-    config = BrokerConfig(**settings)
+    config = _fit_memory(BrokerConfig(**settings), settings.keys())
     own = [one for one in given if one[0].startswith(PREFIX)]
     config = replace(config, listener_overrides=_parse_overrides(config, own))
     _check_overrides(config, own)
@@ -70,6 +70,31 @@ def _without_variables(given: Sequence[_Given]) -> list[_Given]:
         with _located(f"{where}{name}: "):
             found.append((name, value if name == _PROVIDERS_KEY else resolve(value, enabled), where))
     return found
+
+
+# What a broker takes before its first client comes, and what encoding and decoding take beside the bounds.
+_BASE_BYTES = 160 * 1024 * 1024
+# Of the rest, what each bound gets. Requests take as much again for answers, and a quarter of it for other calls.
+_SHARES_OF_MEMORY = {
+    "queued_max_request_bytes": 1 / 4,
+    "queued_max_bytes": 1 / 4,
+    "log_cache_bytes": 1 / 8,
+    "transaction_staged_cache_bytes": 1 / 8,
+    "fetch_max_bytes": 1 / 16,
+}
+
+
+def _fit_memory(config: BrokerConfig, given: Collection[str]) -> BrokerConfig:
+    """With bounds that fit into `memory.max.bytes`; those that were `given` stay, and none becomes larger."""
+    if config.memory_max_bytes == 0:
+        return config
+    room = config.memory_max_bytes - _BASE_BYTES
+    lowered = {
+        name: min(getattr(config, name), int(room * share))
+        for name, share in _SHARES_OF_MEMORY.items()
+        if name not in given
+    }
+    return replace(config, **lowered)
 
 
 def _parse_overrides(config: BrokerConfig, given: Iterable[_Given]) -> dict[str, dict[str, ConfigValue]]:

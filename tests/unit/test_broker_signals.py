@@ -67,5 +67,5 @@ def test_a_broker_that_was_started_by_nohup_outlives_its_terminal(monkeypatch: p
 
 def _run(broker: JoiningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus.broker, "Broker", lambda config: broker)
-    monkeypatch.setattr(bus.broker, "tune_process", lambda: None)
+    monkeypatch.setattr(bus.broker, "tune_process", lambda **_: None)
     bus.broker.run_broker(BrokerConfig(), on_ready=lambda _: pytest.fail("it never served"))

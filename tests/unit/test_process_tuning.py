@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import resource
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import sys
 import pytest
 
 from bus import process_tuning
+from tests.support.virtual_time import run_virtually
 
 PROGRAM = """
 import resource
@@ -38,3 +42,42 @@ def test_connections_leave_open_files_to_commits_and_to_other_listeners(
 def test_connections_are_bounded_where_open_files_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert process_tuning.connections_max(1) == process_tuning.CONNECTIONS_MAX
+
+
+GIVES_BACK = """
+from bus.process_tuning import free_bytes, give_back_free_memory, tune_process
+tune_process()
+blocks = [bytearray(1 << 20) for _ in range(200)]
+last = bytearray(1 << 20)  # what is above free memory keeps the allocator from giving it back by itself
+blocks.clear()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+assert free_bytes() >= 150 << 20
+before = resident()
+give_back_free_memory()
+assert before - resident() > 100 << 20, (before, resident())
+"""
+
+
+@pytest.mark.skipif(process_tuning.free_bytes() == 0, reason="this libc does not say what is free")
+def test_free_memory_goes_back_to_the_system() -> None:
+    subprocess.run([sys.executable, "-c", GIVES_BACK], check=True)
+
+
+@pytest.mark.parametrize(
+    ("used_s", "free", "given_back"), [(0.1, 1 << 30, 3), (4.0, 1 << 30, 0), (0.1, 1 << 20, 0)], ids=str
+)
+def test_memory_is_given_back_while_the_process_is_idle_and_has_some(used_s: float, free: int, given_back: int) -> None:
+    calls: list[int] = []
+    processor = itertools.count(0.0, used_s)
+
+    async def give_back() -> None:
+        calls.append(1)
+
+    async def scenario() -> None:
+        watch = process_tuning.give_back_memory_when_idle(lambda: free, give_back, lambda: next(processor))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(watch, 16)
+
+    run_virtually(scenario())
+    assert len(calls) == given_back

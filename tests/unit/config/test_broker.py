@@ -138,6 +138,9 @@ def test_every_setting_has_a_key() -> None:
     assert names | {"listener_overrides"} == set(BrokerConfig.__dataclass_fields__)
 
 
+MIB = 1024 * 1024
+
+
 def test_no_key_is_another_key_with_more_behind_a_dot() -> None:
     """In TOML, `a.b = 1` beside `a.b.c = 2` is an error: a value cannot be a table."""
     for keys in (BROKER_CONFIGS, TOPIC_CONFIGS):
@@ -157,9 +160,25 @@ def test_override_wins_over_the_file_and_may_be_text_or_typed(tmp_path: Path) ->
     assert config == BrokerConfig(num_partitions=8, broker_id=7, log_cache_bytes=0)
 
 
+def test_bounds_that_no_setting_names_are_lowered_to_fit_into_the_memory_of_the_broker() -> None:
+    memory = 512 * MIB
+    config = load_broker_config(None, {"memory.max.bytes": memory, "log.cache.bytes": 100 * MIB})
+    of_requests = config.queued_max_request_bytes
+    of_caches = config.log_cache_bytes + config.transaction_staged_cache_bytes
+    assert config.log_cache_bytes == 100 * MIB, "it was given"
+    assert of_requests >= config.queued_max_bytes >= 64 * MIB
+    assert 2.25 * of_requests + of_caches < memory - 100 * MIB
+    assert config.fetch_max_bytes >= config.socket_request_max_bytes
+
+
+def test_much_memory_raises_no_bound() -> None:
+    assert load_broker_config(None, {"memory.max.bytes": 2**40}) == BrokerConfig(memory_max_bytes=2**40)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("memory.max.bytes = 1024", "memory.max.bytes: expected long (0 or [402653184,...]), found 1024"),
         ("num.partition = 4", "unknown configuration key 'num.partition'; did you mean num.partitions?"),
         ("num_partitions = 4", "unknown configuration key 'num_partitions'; did you mean num.partitions?"),
         ("zzz = 4", "unknown configuration key 'zzz'"),
