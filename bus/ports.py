@@ -628,12 +628,13 @@ class Storage(Protocol):
         """Tells this life of the broker from all others."""
         ...
 
-    def renew_lease(self) -> None:
-        """Show the other brokers that this one is at work: what `read_lease` gives for it becomes something else."""
+    def renew_lease(self, content: bytes) -> None:
+        """Show the other brokers that this one is at work: `read_lease` gives `content` for it. Written as a commit is,
+        so that it fails where a commit fails."""
         ...
 
     def read_lease(self, broker_id: int) -> bytes:
-        """Of the broker of that id; empty if there is none. Its content means nothing, a change of it does."""
+        """Of the broker of that id; empty if there is none, or while it is written anew."""
         ...
 
     def open_metadata(self) -> TypedLog:

@@ -1,9 +1,9 @@
 """Which brokers the controller takes for alive, by their heartbeats.
 
 Soft state of one controller: no record holds it, and a new controller begins with fresh sessions. A session decides
-only when a broker is to be fenced, never what is safe. Guards two promises: a heartbeat of an earlier life of a broker
-extends nothing; and a time in which the controller itself stood still counts against no broker (KAFKA-15019). Times
-are milliseconds of one monotonic clock.
+only when a broker is to be fenced, never what is safe. Guards three promises: a heartbeat of an earlier life of a
+broker extends nothing; a time in which the controller itself stood still counts against no broker (KAFKA-15019); and a
+controller that is cut off from the others fences none that is at work. Times are milliseconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from bus.cluster_metadata.broker_leases import is_cut_off
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
@@ -22,6 +23,7 @@ class _Session:
     heard_ms: float
     applied_offset: int  # one past the last record of the cluster metadata that the broker has applied
     start_offset: int  # the broker may be unfenced once it has applied so much
+    wants_fence: bool = False
 
 
 class BrokerSessions:
@@ -46,6 +48,7 @@ class BrokerSessions:
         self._timeout_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._checked_ms = now_ms
+        self.is_cut_off = False  # as of the last check
         self._sessions = {
             broker_id: _Session(broker.broker_epoch, now_ms, 0, end_offset)
             for broker_id, broker in state.brokers.items()
@@ -70,10 +73,15 @@ class BrokerSessions:
         applied_offset: int,
         end_offset: int,
         now_ms: float,
+        wants_fence: bool = False,
+        is_unanswered: bool = False,
     ) -> Refused | None:
         """Extends the session. A fenced broker whose session ended, and that is heard again, has one again. It may have
         applied a record whose commit has not ended at the controller; but of `applied_offset` no more is believed than
         `end_offset`, up to which the controller knows the log.
+
+        A broker that answers do not reach (`is_unanswered`) is reached by nobody, or the controller by none: its
+        session is not extended, and ends soon.
 
         Refused: BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH for another broker epoch or incarnation than the
         registered one. Either way the broker has to register again.
@@ -86,23 +94,53 @@ class BrokerSessions:
             expected, found = f"{broker.broker_epoch} of {broker.incarnation}", f"{broker_epoch} of {incarnation}"
             message = f"broker {broker_id}: expected broker epoch {expected}, found {found}"
             return Refused(ErrorCode.STALE_BROKER_EPOCH, message)
+        known = self._sessions.get(broker_id)
+        heard_ms = now_ms if known is None or known.broker_epoch != broker_epoch else known.heard_ms
         self.begin(broker_id, broker_epoch, end_offset=end_offset, now_ms=now_ms)
         session = self._sessions[broker_id]
+        if is_unanswered:
+            session.heard_ms = min(heard_ms, now_ms - self._timeout_ms + 2 * self._interval_ms)
+        session.wants_fence = wants_fence
         session.applied_offset = max(session.applied_offset, min(applied_offset, end_offset))
         return None
 
-    def check(self, state: ClusterState, now_ms: float) -> dict[int, int]:
-        """Broker epochs, by id, of the unfenced brokers that are to be fenced. The same ones again, until they are."""
+    def check(self, state: ClusterState, now_ms: float, working: Collection[int] = ()) -> dict[int, int]:
+        """Broker epochs, by id, of the unfenced brokers that are to be fenced. The same ones again, until they are.
+
+        `working`: brokers that are at work, whether they are heard or not, by their leases. If those are the greater
+        part, it is the controller that is cut off: they are spared, and decide about it themselves."""
         stall_ms = max(0.0, now_ms - self._checked_ms - self._interval_ms)
         self._checked_ms = now_ms
         for broker_id, session in list(self._sessions.items()):
             session.heard_ms = min(now_ms, session.heard_ms + stall_ms)
             if broker_id not in state.brokers:
                 del self._sessions[broker_id]
+        heard = {broker_id for broker_id in state.brokers if self.is_live(state, broker_id, now_ms)}
+        self.is_cut_off = is_cut_off(heard, state.brokers.keys() & {*working, *heard})
+        spared = set(working) if self.is_cut_off else set()
         return {
             broker_id: state.brokers[broker_id].broker_epoch
             for broker_id in state.unfenced_brokers
-            if not self.is_live(state, broker_id, now_ms)
+            if broker_id not in heard and broker_id not in spared
+        }
+
+    def find_late(self, state: ClusterState, now_ms: float) -> list[int]:
+        """Registered brokers that were not heard for half a session, if an unfenced one is among them: their leases
+        will tell which side is cut off."""
+        late = [
+            broker_id
+            for broker_id in sorted(state.brokers)
+            if broker_id != self._controller_id
+            and ((session := self._sessions.get(broker_id)) is None or now_ms - session.heard_ms > self._timeout_ms / 2)
+        ]
+        return late if any(not state.brokers[broker_id].is_fenced for broker_id in late) else []
+
+    def find_failing(self, state: ClusterState) -> dict[int, int]:
+        """Broker epochs, by id, of the unfenced brokers that ask to be fenced."""
+        return {
+            broker_id: session.broker_epoch
+            for broker_id in state.unfenced_brokers
+            if (session := self._sessions.get(broker_id)) is not None and session.wants_fence
         }
 
     def is_live(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
@@ -119,13 +157,14 @@ class BrokerSessions:
         )
 
     def may_unfence(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
-        """Whether the broker is fenced, alive, and has applied its own registration. The end of the log does not
-        count: it may move faster than the broker follows (KAFKA-13959)."""
+        """Whether the broker is fenced, alive, does not ask to be, and has applied its own registration. The end of the
+        log does not count: it may move faster than the broker follows (KAFKA-13959)."""
         broker, session = state.brokers.get(broker_id), self._sessions.get(broker_id)
         return (
             broker is not None
             and broker.is_fenced
             and session is not None
+            and not session.wants_fence
             and self.is_live(state, broker_id, now_ms)
             and session.applied_offset >= session.start_offset
         )

@@ -5,8 +5,8 @@ take turns; opening partitions, in turns too, for which the producers of a broke
 cluster's metadata, which changes one at a time; reads of data files; computing, what would hold up the event loop;
 maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is short and must not wait
 behind it (checkpoints, deletion of files), one at a time; following the tables that other brokers lead; checking
-passwords, one at a time; fetching keys from another server, one at a time. What a pool is
-made of can be replaced: a simulation has pools without threads.
+passwords, one at a time; fetching keys from another server, one at a time; renewing this broker's lease, which other
+brokers watch. What a pool is made of can be replaced: a simulation has pools without threads.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class BlockingCalls:
         self._following = new_pool("following", 1)
         self._logins = new_pool("login", 1)
         self._fetches = new_pool("fetch", 1)
+        self._leases = new_pool("lease", 1)
         self.commit_turns = CommitTurns(threads, clock)
         self._computing_turns = FairTurns(_COMPUTING_THREADS)
         self._opening_turns = CommitTurns(threads, clock, _OPENING_WAIT_MAX_S)
@@ -137,6 +138,9 @@ class BlockingCalls:
         """A request to a server that is no broker. It may take until its time-out."""
         return self._fetches.submit(call)
 
+    def renew(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return self._leases.submit(call)
+
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return self._maintenance.submit(call)
 
@@ -161,5 +165,6 @@ class BlockingCalls:
             self._following,
             self._logins,
             self._fetches,
+            self._leases,
         ):
             pool.close()

@@ -19,6 +19,7 @@ from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.controller import Controller
 from bus.runtime.metadata.leadership_proof import LeadershipProof
+from bus.runtime.metadata.lease_keeper import LeaseKeeper
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
@@ -81,12 +82,14 @@ class Cluster:
         )
         self.lagging = LaggingReplicas(endpoint.broker_id, self.host.in_sync, clock)
         self._proof = LeadershipProof(self.metadata, broker_id=endpoint.broker_id, clock=clock, tasks=tasks)
+        leases = LeaseKeeper(endpoint.broker_id, storage, config, clock=clock, calls=calls, tasks=tasks)
         self.heartbeats = BrokerHeartbeats(
             self.metadata,
             peers,
             uses,
             self.lagging,
             config,
+            writes=leases.writes,
             broker_id=endpoint.broker_id,
             cluster_id=storage.cluster_id,
             clock=clock,
@@ -99,6 +102,7 @@ class Cluster:
             peers,
             uses,
             self.lagging,
+            leases,
             config,
             clock=clock,
             calls=calls,

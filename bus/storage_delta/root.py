@@ -3,6 +3,7 @@
     <root>/bus-root.json                                   the marker: format version, cluster id
     <root>/.bus-lock                                       shared by brokers; a repair has it alone
     <root>/cluster/broker-<id>.lock                        the process that is this broker
+    <root>/cluster/broker-<id>.lease                       what it writes all the time, to show that it can
     <root>/topics/<topic>/<partition>/_delta_log/...       one table per partition
     <root>/private/users/_delta_log/...                    who may log in; the folder is the owner's alone
 
@@ -135,7 +136,14 @@ def open_storage_on(
         if not isinstance(fault, StorageFault) or isinstance(fault, RootNotUsable | RootInUse | StorageDamaged):
             raise
         raise RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}") from fault
-    return DeltaStorage(store, marker.cluster_id, locks, clock or SystemClock(), StagedCache(staged_cache_bytes))
+    return DeltaStorage(
+        store,
+        marker.cluster_id,
+        locks,
+        clock or SystemClock(),
+        StagedCache(staged_cache_bytes),
+        lease=None if broker_id is None else _broker_lease(broker_id),
+    )
 
 
 def _lock_root(store: ObjectStore, holder: str) -> Lock:
@@ -177,6 +185,10 @@ def _lock_broker(store: ObjectStore, broker_id: int, holder: str) -> Lock:
 
 def _broker_lock(broker_id: int) -> str:
     return f"{_CLUSTER}/broker-{broker_id}.lock"
+
+
+def _broker_lease(broker_id: int) -> str:
+    return f"{_CLUSTER}/broker-{broker_id}.lease"
 
 
 def _alive_brokers(store: ObjectStore) -> list[str]:
@@ -300,9 +312,18 @@ class DeltaStorage:
     """Implements `bus.ports.Storage`."""
 
     def __init__(
-        self, store: ObjectStore, cluster_id: str, locks: Sequence[Lock], clock: Clock, staged_cache: StagedCache
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        locks: Sequence[Lock],
+        clock: Clock,
+        staged_cache: StagedCache,
+        *,
+        lease: str | None = None,
     ) -> None:
+        """`lease`: the key of a broker's own."""
         self._store = store
+        self._lease = lease
         self._clock = clock
         self._cluster_id = cluster_id
         self._locks = locks
@@ -336,14 +357,18 @@ class DeltaStorage:
     def is_alive(self, broker_id: int) -> bool:
         return self._store.lock_holder(_broker_lock(broker_id)) is not None
 
-    def renew_lease(self) -> None:
-        """The broker's lock is the last one that was taken."""
-        for lock in self._locks[1:]:
-            lock.renew()
+    def renew_lease(self, content: bytes) -> None:
+        """By the calls that read and make versions: where they fail, the lease does not change, and other brokers see
+        that."""
+        if self._lease is not None:
+            with contextlib.suppress(KeyNotFound):
+                self._store.get(self._lease)
+            self._store.delete(self._lease)
+            self._store.create(self._lease, content)
 
     def read_lease(self, broker_id: int) -> bytes:
         try:
-            return self._store.get(_broker_lock(broker_id))
+            return self._store.get(_broker_lease(broker_id))
         except KeyNotFound:
             return b""
 

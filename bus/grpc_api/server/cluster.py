@@ -153,6 +153,8 @@ class ClusterHandler:
             max_wait_ms=request.max_wait_ms,
             used_producer_ids=request.used_producer_ids,
             lagging=lagging_of(request.lagging),
+            wants_fence=request.want_fence,
+            is_unanswered=request.is_unanswered,
         )
         answer = await self._api.heartbeat(heartbeat)
         if isinstance(answer, Refused):

@@ -189,6 +189,8 @@ class GrpcPeers:
             max_wait_ms=heartbeat.max_wait_ms,
             used_producer_ids=heartbeat.used_producer_ids,
             lagging=encode_lagging(heartbeat.lagging),
+            want_fence=heartbeat.wants_fence,
+            is_unanswered=heartbeat.is_unanswered,
         )
         answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s)
         if isinstance(answer, Refused):

@@ -2259,7 +2259,7 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms", "lagging", "used_producer_ids")
+    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms", "lagging", "used_producer_ids", "want_fence", "is_unanswered")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -2268,6 +2268,8 @@ class BrokerHeartbeatRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     LAGGING_FIELD_NUMBER: _ClassVar[int]
     USED_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    WANT_FENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     broker_epoch: int
     incarnation_id: str
@@ -2276,7 +2278,9 @@ class BrokerHeartbeatRequest(_message.Message):
     max_wait_ms: int
     lagging: _containers.RepeatedCompositeFieldContainer[LaggingReplicas]
     used_producer_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ..., lagging: _Optional[_Iterable[_Union[LaggingReplicas, _Mapping]]] = ..., used_producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    want_fence: bool
+    is_unanswered: bool
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ..., lagging: _Optional[_Iterable[_Union[LaggingReplicas, _Mapping]]] = ..., used_producer_ids: _Optional[_Iterable[int]] = ..., want_fence: _Optional[bool] = ..., is_unanswered: _Optional[bool] = ...) -> None: ...
 
 class BrokerHeartbeatResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "metadata_offset", "should_shut_down", "lagging")

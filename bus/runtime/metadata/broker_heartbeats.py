@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bus.cluster_metadata.broker_decisions import (
@@ -25,6 +25,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_register_broker,
     decide_unfence_broker,
 )
+from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
@@ -47,6 +48,7 @@ T = TypeVar("T")
 _IDENTIFY_MS_MAX = 2_000
 _IDENTIFY_RETRY_MS = 100
 _NOT_CONTROLLER = Refused(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+_CANNOT_WRITE = Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the controller cannot write to the storage")
 
 
 class BrokerHeartbeats:
@@ -58,6 +60,7 @@ class BrokerHeartbeats:
         lagging: LaggingReplicas,
         config: BrokerConfig,
         *,
+        writes: WriteSession,
         broker_id: int,
         cluster_id: str,
         clock: Clock,
@@ -67,6 +70,7 @@ class BrokerHeartbeats:
         self._uses = uses
         self._lagging = lagging
         self._config = config
+        self._writes = writes
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._clock = clock
@@ -149,10 +153,13 @@ class BrokerHeartbeats:
 
     async def take(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         """Answered at once if there are newer metadata than the broker has, else as soon as there are, and after
-        `max_wait_ms` or the heartbeat interval at the latest."""
+        `max_wait_ms` or the heartbeat interval at the latest. A controller that cannot write lays its lead down: it
+        takes no heartbeat, so that the others elect one who can."""
         sessions, broker_id = self._sessions, heartbeat.broker_id
         if sessions is None or not self._metadata.is_leading:
             return _NOT_CONTROLLER
+        if self._writes.cannot_write:
+            return _CANNOT_WRITE
         refused = sessions.heartbeat(
             self._metadata.cluster,
             broker_id,
@@ -161,6 +168,8 @@ class BrokerHeartbeats:
             applied_offset=heartbeat.metadata_offset,
             end_offset=self._metadata.applied_offset,
             now_ms=self._clock.monotonic_ms(),
+            wants_fence=heartbeat.wants_fence,
+            is_unanswered=heartbeat.is_unanswered,
         )
         if refused is not None:
             return refused
@@ -182,19 +191,34 @@ class BrokerHeartbeats:
         lagging = self._lagging.merge(self._metadata.cluster)
         return HeartbeatAnswer(self._metadata.applied_offset, self._may_leave(broker_id), lagging)
 
-    async def look(self, gone: Collection[int]) -> None:
-        """Fence brokers that are gone or silent and those that want to shut down, unfence those that have caught up. To
-        be called once in each heartbeat interval, or more often."""
+    def find_late(self) -> Sequence[int]:
+        """See `BrokerSessions.find_late`."""
+        sessions = self._sessions
+        return () if sessions is None else sessions.find_late(self._metadata.cluster, self._clock.monotonic_ms())
+
+    async def look(self, gone: Collection[int], working: Collection[int] = ()) -> None:
+        """Fence brokers that are gone or silent, those that cannot write and those that want to shut down; unfence
+        those that have caught up. To be called once in each heartbeat interval, or more often. `working`: the late
+        ones that are at work nevertheless."""
         sessions = self._sessions
         if sessions is None:
             return
         cluster, now_ms = self._metadata.cluster, self._clock.monotonic_ms()
         lost = {one: cluster.brokers[one].broker_epoch for one in cluster.unfenced_brokers if one in gone}
-        lost.update(sessions.check(cluster, now_ms))
+        was_cut_off = sessions.is_cut_off
+        lost.update(sessions.check(cluster, now_ms, set(working) - set(gone)))
+        if sessions.is_cut_off and not was_cut_off:
+            _log.error(
+                "brokers %s are at work and not heard here, most of all: this one takes itself for cut off and leaves "
+                "it to them to elect another controller",
+                sorted(working),
+            )
+        if self._writes.is_well(now_ms):
+            lost.update(sessions.find_failing(cluster))
         if lost:
             fenced = await self._change(functools.partial(decide_fence_brokers, broker_epochs=lost))
             if not isinstance(fenced, Refused):
-                _log.warning("brokers that are gone or silent were fenced: %s", fenced)
+                _log.warning("brokers that are gone or silent, or cannot write, were fenced: %s", fenced)
         for broker_id, broker_epoch in list(self._leaving.items()):
             if not await self._move_portion(broker_id, broker_epoch):
                 await self._move_leaders(broker_id, broker_epoch)

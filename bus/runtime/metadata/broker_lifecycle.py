@@ -2,9 +2,10 @@
 
 Theory of operation. One broker is the controller: the leader of the metadata log, elected by the first commit under a
 higher epoch. Every other broker keeps one heartbeat at the controller, which is answered as soon as there are newer
-metadata; then the broker reads them from the log. Guards one promise: no broker is elected because it cannot reach the
-controller. Only if the controller's process has ended, or its lease has not changed for a session, is there an
-election; a broker that loses it follows the winner. Clocks and leases say when to try; the log alone says who won.
+metadata; then the broker reads them from the log. Guards one promise: no broker is elected because it alone cannot
+reach the controller. Only if the controller's process has ended, or its lease has not changed for a session, or the
+leases of most brokers that are at work say that they cannot reach it, is there an election; a broker that loses it
+follows the winner. Clocks and leases say when to try; the log alone says who won.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 from bus.cluster_metadata.broker_decisions import (
     Elected,
@@ -23,6 +23,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_elect_controller,
     decide_upgrade_features,
 )
+from bus.cluster_metadata.broker_leases import election_rank, is_left_by_majority, may_replace
 from bus.cluster_metadata.cluster import ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterRecord
 from bus.config.broker import BrokerConfig
@@ -31,11 +32,12 @@ from bus.model import BrokerEndpoint, Step
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
+from bus.runtime.metadata.lease_keeper import LeaseKeeper
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, together
 from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
@@ -44,7 +46,8 @@ _log = logging.getLogger(__name__)
 _ELECTION_DELAY_S = 0.2
 _RETRY_S = 0.1
 _LEAVE_POLL_S = 0.02
-_LEASE_PAUSE_MS = 90  # a little less than _RETRY_S
+# A candidate asks the others so long whether they reach it.
+_PROBE_S = 0.5
 # So often the controller may fail to reach a broker before the broker gives up: a network may be slow for a moment.
 _UNREACHED_MAX = 3
 # What a broker that asks for the wrong thing is told; asking again helps none of them.
@@ -52,16 +55,6 @@ _FINAL = frozenset(
     {ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 _NOT_ALLOWED = "; name its principal in super.users of every broker, or allow it ClusterAction on the cluster"
-
-
-@dataclass(slots=True)
-class _Lease:
-    """What the controller's lease said, and since when by this broker's own clock. `read_ms`: the last time."""
-
-    broker_id: int
-    content: bytes
-    since_ms: float
-    read_ms: float
 
 
 class BrokerLifecycle:
@@ -76,6 +69,7 @@ class BrokerLifecycle:
         peers: Peers,
         uses: ProducerUses,
         lagging: LaggingReplicas,
+        leases: LeaseKeeper,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -93,6 +87,7 @@ class BrokerLifecycle:
         self._peers = peers
         self._uses = uses
         self._lagging = lagging
+        self._leases = leases
         self._session_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._shutdown_ms = config.controlled_shutdown_timeout_ms
@@ -100,8 +95,7 @@ class BrokerLifecycle:
         self._calls = calls
         self._tasks = tasks
         self._broker_epoch = -1
-        self._lease: _Lease | None = None
-        # Whom heartbeats have got no answer from, and since when.
+        # Whom heartbeats, or the registration, have got no answer from, and since when.
         self._unanswered: tuple[BrokerEndpoint, float] | None = None
         self._is_serving = False
         self._is_replaced = False
@@ -116,6 +110,7 @@ class BrokerLifecycle:
     async def join(self) -> None:
         """Until this broker is registered and has followed the metadata up to there, or is the controller. Raises
         `JoinRefused`, or another `StorageFault`."""
+        self._leases.start()
         while True:
             if await self._try_to_join():
                 return
@@ -128,9 +123,10 @@ class BrokerLifecycle:
             return await self._elect()
         if await self._register(controller):
             return True
-        return await self._is_silent(controller.broker_id) and await self._elect()
+        return await self._has_failed(controller) and await self._elect()
 
     async def _register(self, controller: BrokerEndpoint) -> bool:
+        self._begin_to_wait_for(controller)
         answer = await self._peers.register(controller, self._broker, cluster_id=self._storage.cluster_id)
         if isinstance(answer, Refused):
             self._unreached_count += answer.code is ErrorCode.BROKER_NOT_AVAILABLE
@@ -139,7 +135,7 @@ class BrokerLifecycle:
                 raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}{remedy}")
             self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
             return False
-        self._unreached_count, self._told = 0, ""
+        self._unreached_count, self._told, self._unanswered = 0, "", None
         self._broker_epoch = answer.broker_epoch
         await self._metadata.follow()
         _log.info("broker %d has joined the cluster of controller %d", self._id, controller.broker_id)
@@ -155,34 +151,59 @@ class BrokerLifecycle:
     async def _is_gone(self, broker_id: int) -> bool:
         return not await self._calls.control(functools.partial(self._storage.is_alive, broker_id))
 
-    async def _is_silent(self, broker_id: int) -> bool:
-        """Whether the lease of that broker has not changed for a session."""
-        content = await self._calls.control(functools.partial(self._storage.read_lease, broker_id))
-        now_ms = self._clock.monotonic_ms()
-        if self._lease is None or (self._lease.broker_id, self._lease.content) != (broker_id, content):
-            self._lease = _Lease(broker_id, content, now_ms, now_ms)
-        self._lease.read_ms = now_ms
-        return now_ms - self._lease.since_ms > self._session_ms
+    def _begin_to_wait_for(self, controller: BrokerEndpoint) -> None:
+        if self._unanswered is None or self._unanswered[0] != controller:
+            self._unanswered = controller, self._clock.monotonic_ms()
 
-    async def _is_silent_by_now(self, broker_id: int) -> bool:
-        """As `_is_silent`, but read ten times a second at most, however fast heartbeats are answered; else False."""
-        lease, now_ms = self._lease, self._clock.monotonic_ms()
-        if lease is not None and lease.broker_id == broker_id and now_ms - lease.read_ms < _LEASE_PAUSE_MS:
+    def _unanswered_ms(self, controller: BrokerEndpoint) -> float:
+        """Return for how long that controller has taken nothing from this broker."""
+        waiting_for, since_ms = self._unanswered or (None, 0.0)
+        return self._clock.monotonic_ms() - since_ms if waiting_for == controller else 0.0
+
+    async def _has_failed(self, controller: BrokerEndpoint) -> bool:
+        """Tell whether the controller, which has not answered, is to be replaced: its lease has not changed for a
+        session, or most brokers say in theirs that they cannot reach it. Who is at work has to be known by then, so
+        leases are read before the session is over."""
+        unanswered_ms = self._unanswered_ms(controller)
+        others = self._metadata.cluster.brokers if unanswered_ms > self._session_ms / 4 else ()
+        await self._leases.look({controller.broker_id, *others})
+        elected = self._metadata.cluster.controller
+        if elected is None:
             return False
-        return await self._is_silent(broker_id)
+        if self._leases.watch.is_silent(controller.broker_id, self._clock.monotonic_ms()):
+            return True
+        if unanswered_ms <= self._session_ms:
+            return False
+        self._leases.tell(elected.incarnation)
+        leases = self._leases.find_working()
+        return is_left_by_majority(leases, elected.incarnation) and may_replace(
+            await self._find_reached(leases.keys() - {controller.broker_id}), leases
+        )
+
+    async def _find_reached(self, broker_ids: Collection[int]) -> set[int]:
+        """Return those of the brokers that answer this one, and itself."""
+        brokers = self._metadata.cluster.brokers
+
+        async def find(broker_id: int) -> int | None:
+            answer = await self._peers.identify(brokers[broker_id].endpoint, timeout_s=_PROBE_S)
+            return None if isinstance(answer, Refused) else broker_id
+
+        asked = [one for one in broker_ids if one in brokers and one != self._id]
+        return {self._id, *(one for one in await together([find(one) for one in asked]) if one is not None)}
 
     async def _elect(self) -> bool:
         """Become the controller, unless another one is faster."""
         before = self._metadata.cluster.controller
-        delay_s = self._rank() * _ELECTION_DELAY_S
+        gone = await self._find_gone()
+        delay_s = election_rank(self._metadata.cluster, self._id, gone) * _ELECTION_DELAY_S
         if delay_s:
             await asyncio.sleep(delay_s)
             await self._metadata.follow()
             if self._metadata.cluster.controller != before:
                 return False
-        gone = await self._find_gone()
+            gone = await self._find_gone()
         if before is not None and before.broker_id != self._id:
-            gone.add(before.broker_id)  # its process has ended, or its lease is silent
+            gone.add(before.broker_id)  # its process has ended, or it has failed
         decide = functools.partial(_decide_election, command=self._broker, gone=gone)
         answer = await self._metadata.elect(decide, instead_of=before)
         if isinstance(answer, Refused):
@@ -194,12 +215,6 @@ class BrokerLifecycle:
         self._heartbeats.begin(gone)
         _log.info("broker %d is the controller, at epoch %d", self._id, self._metadata.leader_epoch)
         return True
-
-    def _rank(self) -> int:
-        cluster = self._metadata.cluster
-        controller = cluster.controller
-        others = [one for one in cluster.unfenced_brokers if controller is None or one != controller.broker_id]
-        return others.index(self._id) if self._id in others else 0
 
     async def _find_gone(self) -> set[int]:
         """Other brokers whose process has ended."""
@@ -264,11 +279,11 @@ class BrokerLifecycle:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
+        await self._leases.stop()
 
     async def _run(self) -> None:
         while not self._is_replaced:
             try:
-                await self._calls.control(self._storage.renew_lease)
                 await (self._lead() if self._metadata.is_leading else self._follow())
             except StorageFault as fault:
                 is_refused = isinstance(fault, JoinRefused)
@@ -282,11 +297,19 @@ class BrokerLifecycle:
         gone = await self._find_gone()
         await self._metadata.check_leading()
         if self._metadata.is_leading:
-            self._told = ""
-            await self._heartbeats.look(gone)
+            self._told, self._unanswered = "", None
+            self._leases.tell("")
+            await self._heartbeats.look(gone, await self._find_working_of(self._heartbeats.find_late()))
             await self._heartbeats.balance()
         is_alone = self._metadata.cluster.is_alone(self._id)
         await asyncio.sleep(self._interval_ms / 1000 if is_alone else _RETRY_S)
+
+    async def _find_working_of(self, broker_ids: Collection[int]) -> Collection[int]:
+        if not broker_ids:
+            return ()
+        await self._leases.look(broker_ids)
+        now_ms = self._clock.monotonic_ms()
+        return {one for one in broker_ids if self._leases.watch.was_seen_to_work(one, now_ms)}
 
     async def _follow(self) -> None:
         controller = self._metadata.controller
@@ -307,10 +330,13 @@ class BrokerLifecycle:
             max_wait_ms=self._interval_ms,
             used_producer_ids=self._uses.find_due(self._metadata.cluster.controller, self._clock.monotonic_ms()),
             lagging=self._lagging.own(),
+            wants_fence=self._leases.writes.cannot_write,
+            is_unanswered=self._unanswered_ms(controller) > self._session_ms,
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
             self._told, self._unanswered = "", None
+            self._leases.tell("")
             self._uses.was_told(heartbeat.used_producer_ids)
             self._lagging.follow(answer.lagging)
             self._may_shut_down = answer.should_shut_down
@@ -320,22 +346,27 @@ class BrokerLifecycle:
             await self._register(controller)
         elif self._metadata.controller == controller:
             self._tell(f"no heartbeat reached the controller: {answer.code.name}: {answer.message}")
-            if await self._is_gone(controller.broker_id) or await self._is_silent(controller.broker_id):
+            is_laid_down = answer.code is ErrorCode.KAFKA_STORAGE_ERROR
+            may_run = not self._leases.writes.has_failed  # else the fault may be that of all
+            if await self._is_gone(controller.broker_id) or (
+                may_run and (is_laid_down or await self._has_failed(controller))
+            ):
                 await self._elect()
         await asyncio.sleep(_RETRY_S)
 
     async def _beat(self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         """The log is read on meanwhile: a broker whose heartbeat is lost may have been fenced, and another one elected.
-        So is the lease: what it said when the controller fell silent tells, a session later, that it did."""
-        timeout_s = (self._interval_ms + self._session_ms) / 1000
-        if self._unanswered is None or self._unanswered[0] != controller:
-            self._unanswered = controller, self._clock.monotonic_ms()
-        _, since_ms = self._unanswered
+        So are leases: what they said when the controller fell silent tells, a session later, that it did. Then the
+        heartbeat is given up for one that says so: an answer may not come through where a request does."""
+        # It is answered within an interval. One that says that it had no answer is the only thing there is to do.
+        timeout_s = (self._interval_ms + self._session_ms / (2 if heartbeat.is_unanswered else 1)) / 1000
+        self._begin_to_wait_for(controller)
         beat = asyncio.ensure_future(self._peers.heartbeat(controller, heartbeat, timeout_s=timeout_s))
         try:
             while not beat.done():
-                is_late = self._clock.monotonic_ms() - since_ms > self._session_ms
-                if await self._is_silent_by_now(controller.broker_id) and is_late:
+                has_failed = await self._has_failed(controller)
+                is_late = self._unanswered_ms(controller) > self._session_ms
+                if is_late and (has_failed or not heartbeat.is_unanswered):
                     return Refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {controller.broker_id} is silent")
                 await asyncio.wait([beat], timeout=_RETRY_S if is_late else self._interval_ms / 1000)
                 await self._metadata.follow()

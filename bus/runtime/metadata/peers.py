@@ -36,6 +36,8 @@ class BrokerHeartbeat:
     max_wait_ms: int
     used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producer_uses.py
     lagging: Lagging = field(default_factory=dict)  # of the partitions that the broker leads, see lagging_replicas.py
+    wants_fence: bool = False  # it cannot write
+    is_unanswered: bool = False  # it has had no answer for a session
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ def beat(
     epoch: int | None = None,
     life: str | None = None,
     applied: int = 0,
+    wants_fence: bool = False,
+    is_unanswered: bool = False,
 ) -> Refused | None:
     return sessions.heartbeat(
         state,
@@ -47,6 +49,8 @@ def beat(
         applied_offset=applied,
         end_offset=200,
         now_ms=now_ms,
+        wants_fence=wants_fence,
+        is_unanswered=is_unanswered,
     )
 
 
@@ -164,3 +168,50 @@ def test_broker_that_says_to_have_applied_what_is_not_in_the_log_is_not_believed
         beat(sessions, broker_id, 0, applied=2**62)
     assert sessions.have_applied(STATE, 200)
     assert not sessions.have_applied(STATE, 201)
+
+
+def test_controller_that_hears_nobody_spares_those_that_are_at_work() -> None:
+    sessions = begun()
+    assert check_until(sessions, 500, 1_500) == {}
+    assert sessions.check(STATE, 2_000, working={1, 2}) == {}
+    assert sessions.is_cut_off
+    assert sessions.check(STATE, 2_500, working={1}) == {1: 2, 2: 3}, "one of two: it may be the other that is cut off"
+    assert not sessions.is_cut_off
+
+
+def test_controller_that_hears_the_others_fences_one_that_is_at_work() -> None:
+    sessions = begun()
+    beat(sessions, 1, 1_500)
+    assert check_until(sessions, 500, 1_500) == {}
+    assert sessions.check(STATE, 2_000, working={2}) == {2: 3}
+
+
+def test_session_of_a_broker_that_answers_do_not_reach_ends_soon() -> None:
+    sessions = begun()
+    for now_ms in range(500, 3_001, 500):
+        beat(sessions, 1, now_ms)
+        beat(sessions, 2, now_ms, is_unanswered=now_ms >= 2_000)
+        lost = sessions.check(STATE, now_ms)
+        assert lost == ({2: 3} if now_ms >= 3_000 else {})
+    assert sessions.find_late(STATE, 3_000) == [2]
+    beat(sessions, 2, 3_100)
+    assert sessions.check(STATE, 3_500) == {}
+
+
+def test_late_brokers_matter_while_one_of_them_is_unfenced() -> None:
+    sessions = begun(gone=(2,))
+    fenced = apply(STATE, BrokerFenced(2, 3))
+    beat(sessions, 1, 400)
+    assert sessions.find_late(fenced, 1_400) == []
+    assert sessions.find_late(fenced, 1_401) == [1, 2]
+
+
+def test_broker_that_asks_for_it_is_fenced_and_stays_so_until_it_does_not() -> None:
+    sessions = begun()
+    beat(sessions, 1, 400, applied=150, wants_fence=True)
+    assert sessions.find_failing(STATE) == {1: 2}
+    fenced = apply(STATE, BrokerFenced(1, 2))
+    assert sessions.find_failing(fenced) == {}
+    assert not sessions.may_unfence(fenced, 1, 500)
+    beat(sessions, 1, 600, applied=150)
+    assert sessions.may_unfence(fenced, 1, 600)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
+from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
@@ -92,12 +93,14 @@ class Peers:
 class Bench:
     def __init__(self, *answers: BrokerIdentity | Refused) -> None:
         self.metadata, self.peers, self.uses = Metadata(), Peers(list(answers)), ProducerUses(0)
+        self.writes = WriteSession(2_000, tick_ms=200, now_ms=-10_000)
         self.heartbeats = BrokerHeartbeats(
             cast(Any, self.metadata),
             cast(Any, self.peers),
             self.uses,
             cast(Any, SimpleNamespace(begin=lambda: None, take=lambda *_: None, merge=lambda _: {})),
             BrokerConfig(),
+            writes=self.writes,
             broker_id=0,
             cluster_id="root",
             clock=LoopClock(),
@@ -265,5 +268,40 @@ def test_leaders_go_back_to_a_preferred_broker_in_portions() -> None:
             await bench.heartbeats.balance()
             back.append(bench.metadata.cluster.leader_counts.get(1, 0))
         assert back == [16, 32, 40]
+
+    run_virtually(run())
+
+
+def test_controller_that_cannot_write_takes_no_heartbeat() -> None:
+    """The others go on to elect one who can."""
+
+    async def run() -> None:
+        bench = Bench(BrokerIdentity("root", 1, "life-1"))
+        await bench.register()
+        bench.writes.cannot_write = True
+        answer = await bench.heartbeats.take(BrokerHeartbeat(1, 2, "life-1", 0, False, 0))
+        assert isinstance(answer, Refused)
+        assert answer.code is ErrorCode.KAFKA_STORAGE_ERROR
+        bench.writes.note_success(0)
+        assert isinstance(await bench.heartbeats.take(BrokerHeartbeat(1, 2, "life-1", 0, False, 0)), HeartbeatAnswer)
+
+    run_virtually(run())
+
+
+def test_broker_that_cannot_write_is_fenced_only_by_a_controller_that_can() -> None:
+    async def run() -> None:
+        bench = Bench()
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, [*follower(1, 2), TopicCreated("t", "id-1", 1, 1)])
+        bench.heartbeats.begin([])
+        failing = BrokerHeartbeat(1, 2, "life-1", 0, False, 0, wants_fence=True)
+        bench.writes.note_failure(0)
+        await bench.heartbeats.take(failing)
+        await bench.heartbeats.look([])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 1], "the disk of all may be full"
+        await asyncio.sleep(2.1)
+        await bench.heartbeats.take(failing)
+        await bench.heartbeats.look([])
+        assert bench.metadata.cluster.unfenced_brokers == [0]
+        assert bench.metadata.cluster.leader_counts == {0: 1}
 
     run_virtually(run())

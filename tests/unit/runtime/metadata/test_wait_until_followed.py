@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
@@ -62,6 +63,7 @@ class Bench:
             ProducerUses(1),
             cast(Any, SimpleNamespace(begin=lambda: None, take=lambda *_: None, merge=lambda _: {})),
             BrokerConfig(),
+            writes=WriteSession(2_000, tick_ms=200, now_ms=0),
             broker_id=0,
             cluster_id="c",
             clock=ManualClock(),

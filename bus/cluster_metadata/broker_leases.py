@@ -1,0 +1,150 @@
+"""Leases of brokers: words that come through where the network is cut, and decisions about the controller by them.
+
+A lease is a small file that a broker writes anew all the time, in the way in which it commits. So it changes as long as
+the broker is at work and can write, and it comes through where the network is cut. Guards three promises: a controller
+is replaced against its will only if more than half of the brokers that are at work cannot reach it; a controller that
+hears less than half of them fences none that is at work; and a fault of the storage that all brokers have is held
+against none of them. Leases say when to try, never what is safe. Times are milliseconds of one monotonic clock, the
+watching broker's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from bus.cluster_metadata.cluster_state import ClusterState
+
+# As much as a small commit writes: a lease is not to succeed where there is no room for one.
+_LEASE_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`unreached`: the incarnation of the controller that has taken no heartbeat of this broker for a session."""
+
+    renewals: int
+    unreached: str = ""
+
+
+def encode_lease(lease: Lease) -> bytes:
+    return f"{lease.renewals} {lease.unreached}".encode().ljust(_LEASE_BYTES - 1) + b"\n"
+
+
+def decode_lease(data: bytes) -> Lease:
+    """Read whatever is there: a lease that cannot be read says that its broker reaches the controller."""
+    renewals, _, unreached = data.decode(errors="replace").partition(" ")
+    is_number = renewals.isdecimal() and len(renewals) < 20
+    return Lease(int(renewals), unreached.strip()) if is_number else Lease(0)
+
+
+@dataclass(slots=True)
+class _Seen:
+    content: bytes
+    since_ms: float
+    read_ms: float
+    has_changed: bool = False  # while it was watched
+
+
+class LeaseWatch:
+    """The leases of other brokers, as far as they were read."""
+
+    def __init__(self, session_ms: float) -> None:
+        self._session_ms = session_ms
+        self._seen: dict[int, _Seen] = {}
+
+    def note(self, broker_id: int, content: bytes, now_ms: float) -> None:
+        """A lease is away for a moment while it is written anew, so nothing in its place is no news."""
+        seen = self._seen.get(broker_id)
+        if seen is None or (content and seen.content != content):
+            is_watched = seen is not None and now_ms - seen.read_ms <= self._session_ms
+            seen = self._seen[broker_id] = _Seen(content, now_ms, now_ms, has_changed=is_watched)
+        seen.read_ms = now_ms
+
+    def note_ended(self, broker_id: int) -> None:
+        """Its process is gone."""
+        self._seen.pop(broker_id, None)
+
+    def was_read_since(self, broker_id: int, ms: float) -> bool:
+        seen = self._seen.get(broker_id)
+        return seen is not None and seen.read_ms > ms
+
+    def is_silent(self, broker_id: int, now_ms: float) -> bool:
+        """Tell whether it has not changed for a session."""
+        seen = self._seen.get(broker_id)
+        return seen is not None and now_ms - seen.since_ms > self._session_ms
+
+    def find_working(self, now_ms: float) -> dict[int, Lease]:
+        """The leases of the brokers that may be at work: they are not silent."""
+        return {
+            broker_id: decode_lease(seen.content)
+            for broker_id, seen in self._seen.items()
+            if now_ms - seen.since_ms <= self._session_ms
+        }
+
+    def was_seen_to_work(self, broker_id: int, now_ms: float) -> bool:
+        """Tell whether it has renewed its lease within a session, before the eyes of this broker."""
+        seen = self._seen.get(broker_id)
+        return seen is not None and seen.has_changed and now_ms - seen.since_ms <= self._session_ms
+
+
+class WriteSession:
+    """Tells whether this broker can write, by the renewals of its own lease. `tick` is to be called each `tick_ms`: a
+    time in which the broker stood still itself is no fault of the storage."""
+
+    def __init__(self, session_ms: float, *, tick_ms: float, now_ms: float) -> None:
+        self._session_ms = session_ms
+        self._tick_ms = tick_ms
+        self._ticked_ms = now_ms
+        self._written_ms = now_ms  # when the last renewal that succeeded began
+        self._failed_ms = -math.inf
+        self.has_failed = False  # the last time
+        self.cannot_write = False  # for a session by now
+
+    def note_success(self, began_ms: float) -> None:
+        self._written_ms = max(self._written_ms, began_ms)
+        self.has_failed = self.cannot_write = False
+
+    def note_failure(self, now_ms: float) -> None:
+        self._failed_ms = now_ms
+        self.has_failed = True
+
+    def tick(self, now_ms: float) -> None:
+        stall_ms = now_ms - self._ticked_ms - 2 * self._tick_ms
+        self._ticked_ms = now_ms
+        if stall_ms > 0:
+            self._written_ms += stall_ms
+        self.cannot_write = now_ms - self._written_ms > self._session_ms
+
+    def is_well(self, now_ms: float) -> bool:
+        """Tell whether every renewal of the last session has succeeded: then it is their own fault if others fail."""
+        return not self.cannot_write and now_ms - self._failed_ms > self._session_ms
+
+
+def is_cut_off(heard: Collection[int], working: Collection[int]) -> bool:
+    """Tell whether a controller does not hear more than half of the brokers that are at work, itself among them. At
+    half of them it stays: nobody can tell which half the clients reach."""
+    unheard = len(set(working) - set(heard))
+    return 2 * unheard > len({*heard, *working})
+
+
+def is_left_by_majority(leases: Mapping[int, Lease], incarnation: str) -> bool:
+    """Tell whether more than half of the brokers that are at work, the controller of that incarnation among them,
+    cannot reach it."""
+    return 2 * sum(lease.unreached == incarnation for lease in leases.values()) > len(leases)
+
+
+def may_replace(reached: Collection[int], leases: Mapping[int, Lease]) -> bool:
+    """Tell whether a candidate, who is in `reached` itself, reaches more than half of the brokers that are at work.
+    Else it would be left by them in turn."""
+    return 2 * len(leases.keys() & set(reached)) > len(leases)
+
+
+def election_rank(state: ClusterState, broker_id: int, gone_broker_ids: Collection[int] = ()) -> int:
+    """Count the brokers that try to be elected before this one: those that are unfenced, then the fenced ones, which
+    may be cut off or unable to write, and last the controller until now. Whose process has ended does not try."""
+    controller = None if state.controller is None else state.controller.broker_id
+    others = sorted(state.brokers.keys() - {controller, *gone_broker_ids})
+    order = sorted(others, key=lambda one: state.brokers[one].is_fenced)
+    return order.index(broker_id) if broker_id in order else len(order)
