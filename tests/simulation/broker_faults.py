@@ -155,6 +155,8 @@ class FaultyStore:
         if self._life.is_over:
             raise Crashed
         world.acting, world.operation = self._life, operation
+        if self._life.config.broker_id in (world.unwritable_disks if is_write else world.unreadable_disks):
+            raise StorageFault(f"simulated: {operation} of {key} by broker {self._life.config.broker_id}")
         if world.chance(faults.crash_in_store):
             self._crash(operation, key, "before")
         if is_write and world.chance(faults.full_disk):
@@ -218,14 +220,14 @@ class FaultyStore:
         self._end("write", key)
 
     def delete(self, key: str) -> None:
-        self._begin("delete", key)
+        self._begin("delete", key, is_write=True)
         self._disk.delete(key)
         self._end("delete", key)
 
     def delete_folder(self, folder: str) -> None:
-        self._begin("delete folder", folder)
+        self._begin("delete folder", folder, is_write=True)
         for key in self._disk.keys_below(folder):
-            self._begin("delete in folder", key)
+            self._begin("delete in folder", key, is_write=True)
             self._disk.delete(key)
         self._end("delete folder", folder)
 
@@ -302,6 +304,9 @@ class SimulatedPool:
 
     def _make(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         if self._life.is_over:
+            return
+        if self._life.config.broker_id in self._world.hung_disks:
+            self._world.at(0.1, lambda: self._make(call, future))
             return
         try:
             result, error = call(), None

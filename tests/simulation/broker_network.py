@@ -298,11 +298,14 @@ class Call(SimulatedCall):
         late_s: float = 0.0,
         broker: SimulatedBroker | None = None,
         login: UserLogin | None = None,
+        link: tuple[int, int] | None = None,
     ) -> None:
-        """`broker`: any one, if none is given. `login`: by the listener where users log in."""
+        """`broker`: any one, if none is given. `login`: by the listener where users log in. `link`: from broker to
+        broker, where it may be cut on the way there, or on the way back."""
         super().__init__(world)
         self._world = world
         self._login = login
+        self._link = link
         self._who = who
         self._method = method
         self._raw = message.SerializeToString()
@@ -318,6 +321,9 @@ class Call(SimulatedCall):
         self._set_out(world.faults, timeout_s=timeout_s, is_repeatable=is_repeatable, late_s=late_s)
 
     def _arrive(self) -> None:
+        if self._link in self._world.cut_links:
+            self._be_lost()
+            return
         if self._life is not None and not self._life.is_over:
             task = self._life.server.take_call(
                 self._method, self._raw, self._send_back, asked_at=self._asked_at, login=self._login
@@ -326,7 +332,8 @@ class Call(SimulatedCall):
                 self._at_server.append(task)
 
     def _send_back(self, answer: Answer) -> None:
-        if self._world.chance(self._world.faults.lost_answer):
+        is_cut = self._link is not None and self._link[::-1] in self._world.cut_links
+        if is_cut or self._world.chance(self._world.faults.lost_answer):
             self._be_lost()
         elif self._life is not None and not self._life.is_over:
             self._world.at(self._world.delay(), lambda: self._end(answer))
@@ -434,9 +441,6 @@ class PeerTransport:
             if not answer.done():
                 answer.set_result(found)
 
-        if (self._life.config.broker_id, to.broker_id) in self._world.cut_links:
-            await asyncio.sleep(self._world.delay())
-            return Refused(ErrorCode.NETWORK_EXCEPTION, "simulated: the link is cut")
         name, broker = self._life.name, self._world.broker_at(to.port)
         is_repeatable = method != "Envelope"  # it may have a call of a client that is not
         call = Call(
@@ -449,6 +453,7 @@ class PeerTransport:
             is_repeatable=is_repeatable,
             late_s=_LATE_S_MAX,
             broker=broker,
+            link=(self._life.config.broker_id, to.broker_id),
         )
         try:
             found = await answer

@@ -74,6 +74,7 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (partition_maintenance, "_CLEAN_VERSIONS_MIN", 4),
     (partition_maintenance, "_TAIL_VERSIONS_MAX", 8),
 )
+DISK_FAULTS = ("cannot be written", "cannot be read", "does not answer")
 # A supervisor starts a process again whose start failed.
 _RESTART_S = 0.5
 
@@ -267,7 +268,11 @@ class BrokerWorld(base.SimulatedWorld):
             SimulatedBroker(self, replace(config, broker_id=number, **_listening_at(_PORT + number, has_user_listener)))
             for number in range(broker_count)
         ]
-        self.cut_links: set[tuple[int, int]] = set()  # by broker id, from and to; all brokers reach the disk
+        self.cut_links: set[tuple[int, int]] = set()  # by broker id, from and to
+        # Whose disk fails, by broker id: the same files, as they are well at the other brokers.
+        self.unwritable_disks: set[int] = set()
+        self.unreadable_disks: set[int] = set()
+        self.hung_disks: set[int] = set()
         self.acting: BrokerLife | None = None  # whose operation of the store this is; None: the disk's own
         self.operation = ""
         self.lives: dict[str, BrokerLife] = {}  # by incarnation
@@ -372,6 +377,35 @@ class BrokerWorld(base.SimulatedWorld):
         self.cut_links.update(links)
         self.at(seconds, lambda: self.cut_links.difference_update(links))
 
+    def fail_disk(self, broker_id: int, how: str, seconds: float) -> None:
+        """For that broker alone, in one of the ways of `DISK_FAULTS`."""
+        self.note("disk", f"{how} by broker {broker_id} for {seconds:.1f} s")
+        failing = {
+            "cannot be written": [self.unwritable_disks],
+            "cannot be read": [self.unwritable_disks, self.unreadable_disks],
+            "does not answer": [self.hung_disks],
+        }
+        for disks in failing[how]:
+            disks.add(broker_id)
+            self.at(seconds, functools.partial(disks.discard, broker_id))
+
+    def find_majorities(self) -> list[frozenset[int]]:
+        """The largest sets of more than half of the brokers, each of which is at work, has a disk that is well, and
+        reaches all others of its set, both ways."""
+        failing = self.unwritable_disks | self.unreadable_disks | self.hung_disks
+        able = [
+            broker.config.broker_id
+            for broker in self.brokers
+            if self.is_live(broker) and broker.config.broker_id not in failing
+        ]
+        found: list[frozenset[int]] = []
+        for count in range(len(able), len(self.brokers) // 2, -1):
+            for chosen in map(frozenset, itertools.combinations(able, count)):
+                is_whole = not any(link in self.cut_links for link in itertools.permutations(chosen, 2))
+                if is_whole and not any(chosen < larger for larger in found):
+                    found.append(chosen)
+        return found
+
     async def wait_until_whole(self, seconds_max: float) -> None:
         """All brokers serve and are unfenced, and each leads what it is the preferred leader of."""
         deadline = self.now + seconds_max
@@ -407,6 +441,8 @@ class BrokerWorld(base.SimulatedWorld):
         self.note("world", "heals")
         self.is_healed = True
         self.cut_links.clear()
+        for failing in (self.unwritable_disks, self.unreadable_disks, self.hung_disks):
+            failing.clear()
         deadline = self.now + seconds_max
         while (why := self.why_unsettled()) is not None:
             assert self.now < deadline, f"EverythingEnds: {seconds_max:.0f} s after the last fault: {why}"

@@ -480,9 +480,10 @@ class VersionsFitTheirTopic(Invariant):
 
 
 class LeadersAreBackSoon(Invariant):
-    """Where the store is well: each partition is served by the leader that the metadata name, each live broker is
-    unfenced, and leaders are the preferred ones. Nothing of that is otherwise for longer than a time. Judged at each
-    tick, where a scenario has ticks."""
+    """While a majority of the brokers reach each other and the storage: each partition is served by the leader that the
+    metadata name, and that is one of them; those that are of every majority are unfenced; and where nothing fails,
+    leaders are the preferred ones. Nothing of that is otherwise for longer than a time, also while links are cut and
+    disks fail. Judged at each tick, where a scenario has ticks."""
 
     SERVED_S = 5.0  # the session of a silent controller, and that of a heartbeat to it, one after the other; fences
     UNFENCED_S = 3.0
@@ -491,28 +492,29 @@ class LeadersAreBackSoon(Invariant):
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
         self._since: dict[str, float] = {}
+        self._majorities: list[frozenset[int]] = []
 
     def on_tick(self) -> None:
         state, lacks = self.world.journal.state, {}
-        for topic in state.topics.values():
-            for number, leadership in enumerate(topic.partitions):
-                if not self._is_served(TopicPartition(topic.name, number), leadership):
-                    lacks[f"{topic.name}-{number} is not served by its leader"] = self.SERVED_S
-        lacks.update(self._find_fenced(state))
+        majorities = self.world.find_majorities()
+        if majorities != self._majorities:  # another fault, or the end of one: that takes its time again
+            self._majorities, self._since = majorities, {}
+        if majorities:
+            able = frozenset.union(*majorities)
+            for topic in state.topics.values():
+                for number, leadership in enumerate(topic.partitions):
+                    name = TopicPartition(topic.name, number)
+                    if leadership.leader_id not in able or not self._is_served(name, leadership):
+                        lacks[f"{name} is not served by its leader, one of {sorted(able)}"] = self.SERVED_S
+            lacks.update(self._find_fenced(state, frozenset.intersection(*majorities)))
         self._since = {lack: self._since.get(lack, self.world.now) for lack in lacks}
         for lack, since in self._since.items():
             assert self.world.now - since <= lacks[lack], f"for {self.world.now - since:.1f} s {lack}"
 
-    def _find_fenced(self, state: ClusterState) -> dict[str, float]:
-        if self.world.cut_links:
-            return {}
-        live = [broker for broker in self.world.brokers if self.world.is_live(broker)]
-        lacks = {
-            f"{broker.name} is fenced": self.UNFENCED_S
-            for broker in live
-            if broker.config.broker_id not in state.unfenced_brokers
-        }
-        if not lacks and len(live) == len(self.world.brokers) and find_imbalance(state, 10):
+    def _find_fenced(self, state: ClusterState, well: frozenset[int]) -> dict[str, float]:
+        fenced = well - set(state.unfenced_brokers)
+        lacks = {f"b{broker_id} is fenced": self.UNFENCED_S for broker_id in sorted(fenced)}
+        if not lacks and len(well) == len(self.world.brokers) and find_imbalance(state, 10):
             lacks["leaders are not the preferred ones"] = self.BALANCED_S
         return lacks
 

@@ -6,6 +6,7 @@ BUS_BROKER_SEEDS says how many seeds every test plays, BUS_BROKER_SEED the first
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 
 from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
+from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
@@ -48,12 +50,15 @@ from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, ask, create_topic
-from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
+from tests.simulation.broker_world import DISK_FAULTS, BrokerWorld, SimulatedBroker, simulate
+from tests.simulation.cluster_invariants import LeadersAreBackSoon
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change
 
 pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
 SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
+JUDGED_S = LeadersAreBackSoon.SERVED_S + 0.5  # after the fault; the invariants have judged it by then
+WAYS = ("to it", "from it", "both ways")  # of links that are cut
 
 
 def seeds() -> range:
@@ -73,7 +78,7 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
     until = world.now + seconds
     while world.now < until:
         await asyncio.sleep(world.random.uniform(0, 4.0))
-        match world.random.randrange(5 if len(world.brokers) == 1 else 8):
+        match world.random.randrange(5 if len(world.brokers) == 1 else 9):
             case 0:
                 world.any_broker().crash()
             case 1:
@@ -83,8 +88,10 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
             case 5 | 6:
                 world.any_broker().pause(world.random.uniform(0.5, 8.0))
             case 7:
-                links = list(itertools.permutations(range(len(world.brokers)), 2))
-                world.cut(world.random.sample(links, world.random.randrange(1, len(links))), world.random.uniform(0, 8))
+                world.cut(random_links(world), world.random.uniform(0, 8))
+            case 8:
+                how = world.random.choice(DISK_FAULTS)
+                world.fail_disk(world.any_broker().config.broker_id, how, world.random.uniform(0, 8))
 
 
 async def disturb_if_any(world: BrokerWorld) -> None:
@@ -214,29 +221,49 @@ def test_three_brokers_where_nothing_fails(scenario: Callable[[BrokerWorld], Any
 
 
 async def fail_over(world: BrokerWorld) -> None:
-    """The store is well; brokers die, stand still and lose each other, and have time to come back."""
+    """Brokers die, stand still, lose each other or their disk, one at a time, and have time to come back."""
     topic = await begin_together(world)
     world.spawn(Producer(world, "p", topic).send_bursts(120))
     world.spawn(Consumer(world, "c", topic).run())
     world.spawn(Committer(world, "g", topic).run())
     world.spawn(world.tick())
     for _ in range(4):
-        broker = world.any_broker()
-        match world.random.randrange(4):
+        own = choose_victim(world)
+        match world.random.randrange(6):
             case 0:
-                broker.crash()
-            case 3:
+                world.brokers[own].crash()
+            case 1:
+                world.brokers[own].pause(world.random.uniform(1.0, 8.0))
+            case 2:
                 for one in world.random.sample(world.brokers, 2):
                     one.crash()
-            case 1:
-                broker.pause(world.random.uniform(1.0, 8.0))
-            case 2:
-                own = broker.config.broker_id
-                world.cut([(own, other) for other in range(3) if other != own], 5.0)
-                world.cut([(other, own) for other in range(3) if other != own], 5.0)
+            case 3:
+                world.cut(links_of(world, own, world.random.choice(WAYS)), 8.0)
+            case 4:
+                world.fail_disk(own, world.random.choice(DISK_FAULTS), 8.0)
+            case 5:
+                world.cut(random_links(world), 8.0)
         await asyncio.sleep(12.0)
         await world.wait_until_whole(20.0)
     await world.settle()
+
+
+def choose_victim(world: BrokerWorld) -> int:
+    """As often the controller as any other broker."""
+    elected = world.journal.state.controller
+    is_controller = elected is not None and world.random.random() < 0.5
+    return elected.broker_id if is_controller and elected is not None else world.any_broker().config.broker_id
+
+
+def links_of(world: BrokerWorld, own: int, way: str) -> set[tuple[int, int]]:
+    others = [broker.config.broker_id for broker in world.brokers if broker.config.broker_id != own]
+    to, back = {(other, own) for other in others}, {(own, other) for other in others}
+    return {"to it": to, "from it": back, "both ways": to | back}[way]
+
+
+def random_links(world: BrokerWorld) -> list[tuple[int, int]]:
+    links = list(itertools.permutations(range(len(world.brokers)), 2))
+    return world.random.sample(links, world.random.randrange(1, len(links)))
 
 
 async def roll(world: BrokerWorld) -> None:
@@ -265,6 +292,60 @@ async def begin_together(world: BrokerWorld) -> TopicInfo:
 
 def new_calm_cluster(seed: int) -> BrokerWorld:
     return BrokerWorld(seed, NO_FAULTS, broker_count=3)
+
+
+async def cut_one_off(world: BrokerWorld, *, way: str, is_controller: bool) -> None:
+    """All links of one broker; the storage stays."""
+    victim = await begin_with_victim(world, is_controller=is_controller)
+    controller = world.journal.state.controller
+    world.cut(links_of(world, victim, way), 12.0)
+    await asyncio.sleep(JUDGED_S)
+    check_out_of_office(world, victim)
+    assert is_controller or world.journal.state.controller == controller, "one that the others reach was replaced"
+    await asyncio.sleep(6.0)
+    await world.settle()
+
+
+async def fail_one_disk(world: BrokerWorld, *, how: str, is_controller: bool) -> None:
+    """The disk of one broker; its links stay."""
+    victim = await begin_with_victim(world, is_controller=is_controller)
+    world.fail_disk(victim, how, 12.0)
+    await asyncio.sleep(JUDGED_S)
+    check_out_of_office(world, victim)
+    await asyncio.sleep(6.0)
+    await world.settle()
+
+
+async def begin_with_victim(world: BrokerWorld, *, is_controller: bool) -> int:
+    topic = await begin_together(world)
+    world.spawn(Producer(world, "p", topic).send_bursts(60))
+    world.spawn(world.tick())
+    await asyncio.sleep(world.random.uniform(0, 1))
+    elected = world.journal.state.controller
+    assert elected is not None
+    return elected.broker_id if is_controller else (elected.broker_id + 1) % len(world.brokers)
+
+
+def check_out_of_office(world: BrokerWorld, broker_id: int) -> None:
+    """All that it led and leads is served elsewhere, and the others are as they were."""
+    state = world.journal.state
+    assert state.controller is not None
+    assert state.controller.broker_id != broker_id
+    assert state.unfenced_brokers == [one for one in range(len(world.brokers)) if one != broker_id]
+    assert not state.leader_counts.get(broker_id)
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_broker_that_is_cut_off_is_replaced_and_no_other_one_is_fenced(way: str, is_controller: bool) -> None:
+    """A controller, too: it hears nobody, and all others are alive."""
+    simulate(FIRST_SEED, new_calm_cluster, functools.partial(cut_one_off, way=way, is_controller=is_controller))
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+@pytest.mark.parametrize("how", DISK_FAULTS)
+def test_broker_whose_disk_fails_is_replaced_and_no_other_one_is_fenced(how: str, is_controller: bool) -> None:
+    simulate(FIRST_SEED, new_calm_cluster, functools.partial(fail_one_disk, how=how, is_controller=is_controller))
 
 
 @pytest.mark.parametrize("scenario", [fail_over, roll])
@@ -616,6 +697,28 @@ def broken_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerSessions, "check", lambda *args: {})
 
 
+def broken_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller is replaced only if its process has ended or its lease is silent."""
+    monkeypatch.setattr(broker_lifecycle, "is_left_by_majority", lambda *args: False)
+
+
+def broken_standing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker finds out that it cannot write."""
+    monkeypatch.setattr(WriteSession, "tick", lambda *args: None)
+
+
+async def cut_controller_off(world: BrokerWorld) -> None:
+    await cut_one_off(world, way="both ways", is_controller=True)
+
+
+async def fail_disk_of_controller(world: BrokerWorld) -> None:
+    await fail_one_disk(world, how="cannot be written", is_controller=True)
+
+
+async def fail_disk_of_other(world: BrokerWorld) -> None:
+    await fail_one_disk(world, how="cannot be written", is_controller=False)
+
+
 def broken_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat extends no session."""
     begin = BrokerSessions.begin
@@ -666,6 +769,9 @@ def test_broken_promise_is_seen(
         (broken_leaving, roll, "ShutdownsAreClean"),
         (broken_leadership, fail_over, "VersionsFitTheirTopic"),
         (broken_fencing, fail_over, "LeadersAreBackSoon"),
+        (broken_votes, cut_controller_off, "LeadersAreBackSoon"),
+        (broken_standing, fail_disk_of_controller, "LeadersAreBackSoon"),
+        (broken_standing, fail_disk_of_other, "LeadersAreBackSoon"),
         (broken_sessions, produce_and_fetch, "HealthyClustersStayAsTheyAre"),
     ],
 )
@@ -676,7 +782,7 @@ def test_broken_promise_of_a_cluster_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     break_it(monkeypatch)
-    is_calm = scenario in (fail_over, roll) or promise == "HealthyClustersStayAsTheyAre"
+    is_calm = promise in ("LeadersAreBackSoon", "HealthyClustersStayAsTheyAre") or scenario in (fail_over, roll)
     if promise == "ControllersSucceedEachOther":
         check_seen(promise, scenario, new_doubling_cluster)
     else:
