@@ -334,7 +334,7 @@ class _ProduceStream:
         self._world.note(self._producer.name, f"-> Produce {request.correlation_id}", _parts(request))
         self._stream.send(self._encoder.encode(request))
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str, *, is_late: bool = False) -> None:
         self._stream.cut()
 
     def finish(self) -> None:

@@ -135,7 +135,7 @@ class Process:
             self._stream = Stream(self._world, self, request.address)
         self._stream.send(request)
 
-    def _cut_stream(self) -> None:
+    def _cut_stream(self, is_late: bool = False) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cut()

@@ -344,7 +344,7 @@ class SimulatedStream:
             error = BusError(ErrorCode.NETWORK_EXCEPTION, "broken")
             self._world.at(self._world.delay_ms(), lambda: self._engine.on_end(self, error))
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str, *, is_late: bool = False) -> None:
         self.break_off()
 
     def finish(self) -> None:

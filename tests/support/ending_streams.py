@@ -163,7 +163,11 @@ class FakeCluster:
                 raise self.open_failure
             if self._is_first_over:
                 call.end(self._first_end)
-        return SimpleNamespace(address=address), call
+        return SimpleNamespace(address=address, note_sent=lambda: None, note_heard=lambda: None), call
+
+    def join(self, connection: Any, stream: Any) -> None: ...
+
+    def part(self, connection: Any, stream: Any) -> None: ...
 
     def end_first(self, error: type[BaseException] | None) -> None:
         """The first stream, or the first one to come, which is then dead on arrival."""

@@ -1,11 +1,14 @@
-"""A TCP proxy for tests: an address for each broker, with a link behind it that can be cut, delayed and made silent."""
+"""A TCP proxy for tests: an address for each broker, with a link behind it that can be cut, delayed and made silent, or
+swallow what is sent on some of its connections, as load balancers, NAT and firewalls do that have forgotten them."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,11 +17,18 @@ ResultT = TypeVar("ResultT")
 _CHUNK_BYTES = 65_536
 
 
+@dataclass(eq=False)
+class _Connection:
+    passed_at_s: float  # when something went through last
+    is_swallowed: bool = False
+
+
 class Link:
     """To one broker, at `address`. All connections share its faults: those that are open and those to come.
 
     While it is silent bytes are taken and kept, as by a network that loses every packet; they arrive once it is mended.
-    While it is cut, connections break, and new ones break at once.
+    While it is cut, connections break, and new ones break at once. A connection that is swallowed stays open for good,
+    and nothing arrives; others are not touched.
     """
 
     def __init__(self, proxy: TcpProxy, target: str) -> None:
@@ -29,6 +39,9 @@ class Link:
         self._is_cut = False
         self._may_pass: asyncio.Event
         self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[_Connection] = set()
+        self._idle_s_max = math.inf
+        self.swallowed_count = 0
 
     async def listen(self) -> None:
         self._may_pass = asyncio.Event()
@@ -40,6 +53,28 @@ class Link:
 
     def silence(self) -> None:
         self._proxy.call(self._may_pass.clear)
+
+    def swallow(self) -> None:
+        """What is sent on the connections that are open, in both directions and for good."""
+
+        def begin() -> None:
+            for connection in self._connections:
+                self._swallow(connection)
+
+        self._proxy.call(begin)
+
+    def cut_off_idle(self, seconds: float) -> None:
+        """From now on a connection on which nothing went through for so long is swallowed."""
+
+        def begin() -> None:
+            self._idle_s_max = seconds
+
+        self._proxy.call(begin)
+
+    @property
+    def connection_count(self) -> int:
+        """Those that are open, swallowed or not."""
+        return len(self._connections)
 
     def delay(self, seconds: float) -> None:
         """Every piece of data, in both directions."""
@@ -62,12 +97,17 @@ class Link:
 
     def mend(self) -> None:
         def end() -> None:
-            self._is_cut, self._delay_s = False, 0.0
+            self._is_cut, self._delay_s, self._idle_s_max = False, 0.0, math.inf
             self._may_pass.set()
 
         self._proxy.call(end)
 
     # ------------------------------------------------------------ on the loop
+
+    def _swallow(self, connection: _Connection) -> None:
+        if not connection.is_swallowed:
+            connection.is_swallowed = True
+            self.swallowed_count += 1
 
     def _break_off(self) -> None:
         for writer in self._writers:
@@ -82,17 +122,28 @@ class Link:
             with suppress(OSError):
                 to_broker = await asyncio.open_connection(host, int(port))
                 self._writers.add(to_broker[1])
+                connection = _Connection(asyncio.get_running_loop().time())
+                self._connections.add(connection)
                 try:
-                    await asyncio.gather(self._pump(reader, to_broker[1]), self._pump(to_broker[0], writer))
+                    await asyncio.gather(
+                        self._pump(connection, reader, to_broker[1]), self._pump(connection, to_broker[0], writer)
+                    )
                 finally:
+                    self._connections.discard(connection)
                     self._writers.discard(to_broker[1])
                     to_broker[1].transport.abort()
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK_BYTES):
+            now_s = asyncio.get_running_loop().time()
+            if now_s - connection.passed_at_s >= self._idle_s_max:
+                self._swallow(connection)
+            if connection.is_swallowed:
+                continue
+            connection.passed_at_s = now_s
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)
             await self._may_pass.wait()

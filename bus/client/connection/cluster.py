@@ -24,6 +24,7 @@ from bus.client.connection.connections import (
     SERVICE,
     Connection,
     Connections,
+    Leaving,
     NotConnected,
     SessionExpired,
     UnusableConnection,
@@ -504,7 +505,19 @@ class Cluster:
                 request_serializer=None,
                 response_deserializer=response_class.FromString,
             )(iter(requests), metadata=headers),
+            is_request=False,
         )
+
+    def join(self, connection: Connection, stream: Leaving) -> None:
+        """Of a stream that `open_stream` made: it leaves a connection on which requests have no answer in time."""
+        self._connections.join(connection, stream)
+
+    def part(self, connection: Connection, stream: Leaving) -> None:
+        self._connections.part(connection, stream)
+
+    def note_late(self, connection: Connection) -> None:
+        """A request of a stream has had no answer in time: what comes later has another connection."""
+        self._connections.note_late(connection)
 
     def failure(
         self,
@@ -533,6 +546,7 @@ class Cluster:
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=response_class.FromString,
             )(request, metadata=headers),
+            is_request=False,
         )
         return self._answers(connection, stream, method)
 

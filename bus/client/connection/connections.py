@@ -1,12 +1,16 @@
 """One gRPC connection for each address, and what a failure of one means.
 
-Guards one promise: a broker that has come back is reached by the next attempt. gRPC lets a channel that could not
+Guards two promises. A broker that has come back is reached by the next attempt: gRPC lets a channel that could not
 connect rest before it tries again, and fails every call meanwhile; so such a channel is given up at once, and the next
-attempt makes a new one. The caller decides how soon that is. Safe to use from several threads.
+attempt makes a new one. And a network that swallows what is sent on a connection, without a word, costs a client one
+time-out: where a request has had no answer in time, whatever comes later has another connection. The one before is
+*retired*: what is under way on it goes on, since the broker may just be slow, each until its own time-out; it is closed
+behind the last of them. The caller decides how soon an attempt follows. Safe to use from several threads.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -14,10 +18,13 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from bus.client.config.security import Security
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.sasl import SESSION_EXPIRED
+
+logger = logging.getLogger(__name__)
 
 # Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
 _CONNECT_TIMEOUT_MS = 10_000
@@ -37,23 +44,57 @@ class SessionExpired(BusError):
     """The broker has not looked at the call: what it showed was good, and is not any more. A new login may help."""
 
 
-class ReconnectTimes(Protocol):
+class ConnectionTimes(Protocol):
+    @property
+    def request_timeout_ms(self) -> int: ...
     @property
     def reconnect_backoff_ms(self) -> int: ...
     @property
     def reconnect_backoff_max_ms(self) -> int: ...
 
 
+class Leaving(Protocol):
+    """A stream that lasts."""
+
+    def leave(self) -> None:
+        """End, if no answer is awaited: what comes later is better sent on another connection."""
+        ...
+
+
 class Connection:
     """To one address. `call(method)` is a unary call of the service."""
 
-    __slots__ = ("_calls", "address", "channel", "given_up")
+    __slots__ = (
+        "_calls",
+        "address",
+        "calls_under_way",
+        "channel",
+        "given_up",
+        "is_heard",
+        "is_retired",
+        "made_at_ms",
+        "silent_since_ms",
+        "streams",
+    )
 
     def __init__(self, address: str, channel: grpc.Channel) -> None:
         self.address = address
         self.channel = channel
         self.given_up: str | None = None  # why all that was under way on it has failed
+        self.is_retired = False  # nothing new is begun on it
+        self.calls_under_way = 0
+        self.streams: set[Leaving] = set()
+        self.made_at_ms = monotonic_ms()
+        self.is_heard = False  # the broker has answered something
+        self.silent_since_ms: float | None = None  # when the first request went out that nothing has come after
         self._calls: dict[str, Any] = {}
+
+    def note_sent(self) -> None:
+        if self.silent_since_ms is None:
+            self.silent_since_ms = monotonic_ms()
+
+    def note_heard(self) -> None:
+        self.is_heard, self.silent_since_ms = True, None
 
     def call(self, method: str) -> Any:
         call = self._calls.get(method)
@@ -72,42 +113,97 @@ class UnusableConnection(NotConnected):
 
 
 class Connections:
-    def __init__(self, times: ReconnectTimes, security: Security) -> None:
+    def __init__(self, times: ConnectionTimes, security: Security) -> None:
         """Raises `BusError` INVALID_CONFIG for certificates that cannot be used."""
         self._security = ChannelSecurity(security)
         self._options = _channel_options(times)
+        self._silence_ms_max = times.request_timeout_ms
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
+        self._retired: set[Connection] = set()
         self._is_closed = False
 
-    def start(self, address: str, begin: Callable[[Connection], ResultT]) -> tuple[Connection, ResultT]:
+    def start(
+        self, address: str, begin: Callable[[Connection], ResultT], *, is_request: bool = True
+    ) -> tuple[Connection, ResultT]:
         """What `begin` makes of the connection to `address`, and which one that was.
 
         `begin` may be asked again with another connection, if the first one was given up in between: it only starts a
-        call. Raises `BusError` INVALID_REQUEST if this client is closed.
+        call, or is one. `is_request`: an answer is due; a stream has requests of its own. Raises `BusError`
+        INVALID_REQUEST if this client is closed.
         """
         while True:
-            connection = self._get(address)
+            connection = self._enter(address)
             try:
-                return connection, begin(connection)
+                if is_request:
+                    connection.note_sent()
+                result = begin(connection)
             except ValueError:  # gRPC's word for a channel that is closed
+                self._leave(connection)
                 if self._connections.get(address) is connection:
                     raise
+            except BaseException:
+                self._leave(connection)
+                raise
+            else:
+                self._leave_at_end(connection, result, is_request=is_request)
+                return connection, result
 
-    def _get(self, address: str) -> Connection:
+    def _enter(self, address: str) -> Connection:
+        """The connection, for one call more."""
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise closed_client()
+                found = self._connections.get(address)
+                if found is None:
+                    found = Connection(address, self._security.open_channel(address, self._options))
+                    self._connections[address] = found
+                if not self._is_silent(found):
+                    found.calls_under_way += 1
+                    return found
+            # Who waited may have gone before the time was over.
+            self._retire(found)
+
+    def _is_silent(self, connection: Connection) -> bool:
+        since_ms = connection.silent_since_ms
+        return since_ms is not None and monotonic_ms() - since_ms >= self._silence_ms_max
+
+    def _leave_at_end(self, connection: Connection, result: Any, *, is_request: bool) -> None:
+        if not isinstance(result, grpc.RpcContext):  # it was the answer
+            connection.note_heard()
+            self._leave(connection)
+            return
+
+        def leave() -> None:
+            if is_request and result.code() is grpc.StatusCode.OK:
+                connection.note_heard()
+            self._leave(connection)
+
+        if not result.add_callback(leave):
+            leave()
+
+    def _leave(self, connection: Connection) -> None:
         with self._lock:
-            if self._is_closed:
-                raise closed_client()
-            found = self._connections.get(address)
-            if found is None:
-                found = Connection(address, self._security.open_channel(address, self._options))
-                self._connections[address] = found
-            return found
+            connection.calls_under_way -= 1
+            is_unused = connection.is_retired and not connection.calls_under_way
+            if is_unused:
+                self._retired.discard(connection)
+        if is_unused:
+            _close_elsewhere(connection)
 
     def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
-        """What a failed call means for a user. A connection that never came about is given up."""
+        """What a failed call means for a user. A connection that never came about is given up, one without an answer in
+        time is retired."""
         if connection.given_up is not None:
             return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {connection.given_up}")
+        match failure.code():
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                self.note_late(connection)
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+                pass
+            case _:
+                connection.note_heard()
         error = self._translate(failure, connection.address, what)
         if isinstance(error, NotConnected):
             self._give_up(connection)
@@ -122,30 +218,75 @@ class Connections:
             return error
         return UnusableConnection(error.code, f"the broker at {address} cannot be reached: {reason}")
 
+    def note_late(self, connection: Connection) -> None:
+        """A request on it has had no answer in time. One that is still being made is let be, for as long as that may
+        take: calls with little time would never see it made."""
+        age_ms = monotonic_ms() - connection.made_at_ms
+        if connection.is_heard or age_ms >= min(self._silence_ms_max, _CONNECT_TIMEOUT_MS):
+            self._retire(connection)
+
+    def _retire(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.is_retired or self._connections.get(connection.address) is not connection:
+                return
+            del self._connections[connection.address]
+            connection.is_retired = True
+            is_unused = not connection.calls_under_way
+            if not is_unused:
+                self._retired.add(connection)
+            streams = list(connection.streams)
+        logger.debug("an answer of the broker at %s is late: what comes has another connection", connection.address)
+        for stream in streams:
+            stream.leave()
+        if is_unused:
+            _close_elsewhere(connection)
+
+    def join(self, connection: Connection, stream: Leaving) -> None:
+        """Have a stream that lasts end with the connection; `part` follows."""
+        with self._lock:
+            connection.streams.add(stream)
+            is_late = connection.is_retired
+        if is_late:
+            stream.leave()
+
+    def part(self, connection: Connection, stream: Leaving) -> None:
+        with self._lock:
+            connection.streams.discard(stream)
+
     def give_up(self, address: str, reason: str) -> None:
         """All that is under way there fails with NETWORK_EXCEPTION; what comes later has another connection."""
-        connection = self._connections.get(address)
-        if connection is not None:
+        with self._lock:
+            there = [found for found in (*self._connections.values(), *self._retired) if found.address == address]
+        for connection in there:
             connection.given_up = reason
             self._give_up(connection)
 
     def _give_up(self, connection: Connection) -> None:
         with self._lock:
-            if self._connections.get(connection.address) is not connection:
+            if self._connections.get(connection.address) is connection:
+                del self._connections[connection.address]
+            elif connection in self._retired:
+                self._retired.discard(connection)
+            else:
                 return
-            del self._connections[connection.address]
-        # A channel's own thread, on which callbacks run, must not close it: closing waits for that thread.
-        try:
-            threading.Thread(target=connection.channel.close, name="bus-disconnect", daemon=True).start()
-        except RuntimeError:  # the interpreter shuts down, and the connection with it
-            return
+        _close_elsewhere(connection)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            connections, self._connections = list(self._connections.values()), {}
+            connections = [*self._connections.values(), *self._retired]
+            self._connections.clear()
+            self._retired.clear()
         for connection in connections:
             connection.channel.close()
+
+
+def _close_elsewhere(connection: Connection) -> None:
+    """A channel's own thread, on which callbacks run, must not close it: closing waits for that thread."""
+    try:
+        threading.Thread(target=connection.channel.close, name="bus-disconnect", daemon=True).start()
+    except RuntimeError:  # the interpreter shuts down, and the connection with it
+        return
 
 
 def closed_client() -> BusError:
@@ -193,7 +334,7 @@ def _unreachable(address: str, details: str) -> BusError:
     return (BusError if is_sent else NotConnected)(ErrorCode.NETWORK_EXCEPTION, message)
 
 
-def _channel_options(times: ReconnectTimes) -> list[tuple[str, Any]]:
+def _channel_options(times: ConnectionTimes) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),

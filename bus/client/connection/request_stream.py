@@ -51,6 +51,7 @@ class RequestStream:
         self._unanswered: int | None = 0  # None: the stream has ended
         requests = iter(self._requests.get, None)
         self._opening = threading.Lock()
+        self._connection: Any = None
         self._call: Any = None
         if not cluster.needs_login(address):  # else its reader opens it, as a login takes a while
             self._open(requests)
@@ -68,21 +69,34 @@ class RequestStream:
             self._connection, self._call = connection, call
             if self._cut_reason is not None:
                 call.cancel()
+        self._cluster.join(connection, self)
 
     def send(self, request: bytes) -> None:
         with self._unanswered_lock:
             if self._unanswered is not None:
                 self._unanswered += 1
                 self._cluster.watch.note_sent(self.address)
+                if self._connection is not None:
+                    self._connection.note_sent()
         self._requests.put(request)
 
-    def cut(self, reason: str) -> None:
-        """Give the stream up: what is not answered yet has an unknown outcome. `on_end` follows."""
+    def cut(self, reason: str, *, is_late: bool = False) -> None:
+        """Give the stream up: what is not answered yet has an unknown outcome. `on_end` follows. `is_late`: because no
+        answer came in time, so the next stream has another connection."""
         with self._opening:
             self._cut_reason = reason
             if self._call is not None:
                 self._call.cancel()
         self._requests.put(None)
+        if is_late and self._connection is not None:
+            self._cluster.note_late(self._connection)
+
+    def leave(self) -> None:
+        """Its connection is used for nothing new: end, unless an answer is awaited, which has its own time-out."""
+        with self._unanswered_lock:
+            if self._unanswered:
+                return
+        self.cut("another request on its connection had no answer in time")
 
     def finish(self) -> None:
         """No more requests; the broker ends the stream after its last answer."""
@@ -121,12 +135,15 @@ class RequestStream:
         self._end(error)
 
     def _end(self, error: BusError) -> None:
+        if self._connection is not None:
+            self._cluster.part(self._connection, self)
         self._note_end()
         self._requests.put(None)  # lets gRPC's sending thread end as well
         self._on_end(self, error)
 
     def _note_response(self, response: Any) -> None:
         watch = self._cluster.watch
+        self._connection.note_heard()
         if not response.correlation_id:
             watch.note_heard(self.address)
             return

@@ -113,7 +113,7 @@ class Fetcher:
             if connection.asked is not None and now_ms >= connection.deadline_ms:
                 error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"no answer of the broker at {address}")
                 self._note_broken(connection, error, now_ms)
-                self._cut(address)
+                self._cut(address, is_late=True)
 
     def next_event(self, now_ms: float) -> float:
         """When `fetch` may have more to do without any answer."""
@@ -189,8 +189,8 @@ class Fetcher:
         for partition in partitions:
             self._note_failure(partition, partition.read_replica.at(now_ms), error, now_ms)
 
-    def _cut(self, address: str) -> None:
-        self._connections.pop(address).stream.cut("not needed any more")
+    def _cut(self, address: str, *, is_late: bool = False) -> None:
+        self._connections.pop(address).stream.cut("not needed any more", is_late=is_late)
 
     # ------------------------------------------------------------ answers, on a stream's reading thread
 

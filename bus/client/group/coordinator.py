@@ -54,9 +54,9 @@ class CoordinatorFinder:
         send: Callable[[GroupRequest], None],
         backoff_ms: Callable[[int], float],
         may_retry: Callable[[BusError], bool],
-        on_lost: Callable[[], None] = lambda: None,
+        on_lost: Callable[[bool], None] = lambda is_late: None,
     ) -> None:
-        """`on_lost`: requests to the former address will have no answer."""
+        """`on_lost`: requests to the former address will have no answer; true if one had none in time."""
         self.group_id = group_id
         self.address: str | None = None
         self.error: BusError | None = None  # one that does not mend itself; for the caller that asks next
@@ -122,4 +122,4 @@ class CoordinatorFinder:
             logger.info("the coordinator of group %r has to be found again: %s", self.group_id, reason)
             self.address = None
             self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
-            self._on_lost()
+            self._on_lost(isinstance(reason, BusError) and reason.code is ErrorCode.REQUEST_TIMED_OUT)

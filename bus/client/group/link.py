@@ -92,11 +92,11 @@ class GroupLink:
     def has_outgoing(self) -> bool:
         return bool(self._outbox or self._unsent)
 
-    def cut_session(self) -> None:
-        """What it has not answered yet fails. The lock is held."""
+    def cut_session(self, is_late: bool = False) -> None:
+        """What it has not answered yet fails. The lock is held. `is_late`: because no answer came in time."""
         session, self._session = self._session, None
         if session is not None:
-            session.cut()
+            session.cut(is_late=is_late)
 
     def deliver(self) -> None:
         """Send what waits; the lock is not held, since an answer may be there at once."""
@@ -226,8 +226,8 @@ class GroupSession:
         self._asked[self._correlation_id] = request
         self._stream.send(encode_session_call(self._correlation_id, request.call))
 
-    def cut(self) -> None:
-        self._stream.cut("the coordinator is another one, or cannot be reached")
+    def cut(self, *, is_late: bool) -> None:
+        self._stream.cut("the coordinator is another one, or cannot be reached", is_late=is_late)
 
     def join(self, timeout_s: float) -> None:
         self._stream.join(timeout_s)

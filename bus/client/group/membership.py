@@ -61,6 +61,12 @@ class Generation(NamedTuple):
 NO_GENERATION = Generation(-1, "")
 
 
+class _SentHeartbeat(NamedTuple):
+    request: GroupRequest
+    generation: Generation
+    late_at_ms: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Revoke:
     """Commit what was consumed of these, call on_revoked, stop reading them; then `done`."""
@@ -138,7 +144,7 @@ class Membership:
         self._fatal: BusError | None = None  # for every poll
         self._polled_at_ms = 0.0
         self._left_behind_at_ms: float | None = None  # the program that polled is seen to be over since then
-        self._heartbeat: tuple[GroupRequest, Generation] | None = None  # under way
+        self._heartbeat: _SentHeartbeat | None = None  # under way
         self._heartbeat_at_ms = 0.0
         self._heard_at_ms = 0.0  # the coordinator's last word
 
@@ -326,11 +332,16 @@ class Membership:
         if now_ms - self._heard_at_ms >= self._config.session_timeout_ms:
             self._heard_at_ms = now_ms
             self._heartbeat = None
-            self._coordinator.mark_unknown(address, "no heartbeat was answered for session_timeout_ms", now_ms)
+            late = BusError(ErrorCode.REQUEST_TIMED_OUT, "no heartbeat was answered for session_timeout_ms")
+            self._coordinator.mark_unknown(address, late, now_ms)
+            return now_ms
+        if self._heartbeat is not None and now_ms >= self._heartbeat.late_at_ms:
+            late = BusError(ErrorCode.REQUEST_TIMED_OUT, "a heartbeat had no answer in time")
+            self._on_heartbeat(self._heartbeat, late, now_ms)
             return now_ms
         if self._heartbeat is None and now_ms >= self._heartbeat_at_ms:
-            self._send_heartbeat(address)
-        due_ms = self._heartbeat_at_ms if self._heartbeat is None else math.inf
+            self._send_heartbeat(address, now_ms)
+        due_ms = self._heartbeat_at_ms if self._heartbeat is None else self._heartbeat.late_at_ms
         return min(due_ms, self._heard_at_ms + self._config.session_timeout_ms, self._poll_deadline_ms())
 
     def heartbeat_now(self) -> None:
@@ -343,9 +354,12 @@ class Membership:
             return deadline_ms
         return min(deadline_ms, self._left_behind_at_ms + self._config.session_timeout_ms)
 
-    def _send_heartbeat(self, address: str) -> None:
-        request = GroupRequest(Heartbeat(self.metadata()), address, self._config.request_timeout_ms)
-        self._heartbeat = request, self.generation
+    def _send_heartbeat(self, address: str, now_ms: float) -> None:
+        """It has a third of the session: the one before was answered a third ago, and another third is left for the
+        coordinator to be found by another connection before it takes this member for dead."""
+        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms // 3)
+        request = GroupRequest(Heartbeat(self.metadata()), address, timeout_ms)
+        self._heartbeat = _SentHeartbeat(request, self.generation, now_ms + timeout_ms)
         self._send(request)
 
     # ------------------------------------------------------------ joining
@@ -413,9 +427,9 @@ class Membership:
 
     def on_answer(self, request: GroupRequest, answer: MemberAnswer, now_ms: float) -> None:
         """To a request that this machine sent."""
-        if self._heartbeat is not None and request is self._heartbeat[0]:
+        if self._heartbeat is not None and request is self._heartbeat.request:
             assert answer is None or isinstance(answer, BusError), f"{answer!r} answers a heartbeat"
-            self._on_heartbeat(request, self._heartbeat[1], answer, now_ms)
+            self._on_heartbeat(self._heartbeat, answer, now_ms)
         elif request is self._under_way:
             self._under_way = None
             match answer:
@@ -472,9 +486,7 @@ class Membership:
             else:
                 self._give_up(error, now_ms)
 
-    def _on_heartbeat(
-        self, request: GroupRequest, generation: Generation, error: BusError | None, now_ms: float
-    ) -> None:
+    def _on_heartbeat(self, sent: _SentHeartbeat, error: BusError | None, now_ms: float) -> None:
         self._heartbeat = None
         if error is None:
             self._heard_at_ms = now_ms
@@ -482,11 +494,11 @@ class Membership:
             return
         self._heartbeat_at_ms = now_ms + self._backoff_ms(0)
         if error.code in LOST_COORDINATOR:
-            self._coordinator.mark_unknown(request.address, error, now_ms)
+            self._coordinator.mark_unknown(sent.request.address, error, now_ms)
         elif error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._heard_at_ms = now_ms
             self._heartbeat_at_ms = now_ms + self._config.heartbeat_interval_ms
-        self.note_refusal(error, generation)
+        self.note_refusal(error, sent.generation)
 
     def note_refusal(self, error: BusError, generation: Generation) -> None:
         """A heartbeat or a commit that was sent in `generation` was refused: what it means for the membership."""

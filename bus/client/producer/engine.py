@@ -40,7 +40,7 @@ class Stream(Protocol):
 
     def send(self, request: Request) -> None: ...
 
-    def cut(self, reason: str) -> None: ...
+    def cut(self, reason: str, *, is_late: bool = False) -> None: ...
 
     def finish(self) -> None: ...
 
@@ -107,7 +107,7 @@ class Engine:
                 case Open(address):
                     self._open(address)
                 case Cut(connection, reason):
-                    self._streams[connection].cut(reason)
+                    self._streams[connection].cut(reason, is_late=True)
                 case errand:
                     self._begin(errand)
 

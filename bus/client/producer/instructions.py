@@ -69,7 +69,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Nothing more is expected of the connection but its end."""
+    """An answer is late: nothing more is expected of the connection but its end."""
 
     connection: Connection
     reason: str

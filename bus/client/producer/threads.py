@@ -41,8 +41,8 @@ class ProduceStream:
     def send(self, request: Request) -> None:
         self._stream.send(self._encoder.encode(request))
 
-    def cut(self, reason: str) -> None:
-        self._stream.cut(reason)
+    def cut(self, reason: str, *, is_late: bool = False) -> None:
+        self._stream.cut(reason, is_late=is_late)
 
     def finish(self) -> None:
         self._stream.finish()

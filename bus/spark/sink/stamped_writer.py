@@ -173,7 +173,7 @@ class StampedWriter:
         for line in list(self._lines.values()):
             if line.unanswered and now_s >= line.unanswered[0][0] + self._limit_s:
                 reason = f"no answer of the broker at {line.stream.address} within {self._limit_s:g} s"
-                line.stream.cut(reason)
+                line.stream.cut(reason, is_late=True)
                 self._give_up(line, BusError(ErrorCode.NETWORK_EXCEPTION, reason))
 
     @property

@@ -359,17 +359,31 @@ def test_heartbeats_go_out_in_their_interval_one_at_a_time() -> None:
     assert member.pass_time(0) == pytest.approx(member.now_ms + 3_000)
 
 
-def test_coordinator_that_is_silent_for_a_session_is_looked_for_again() -> None:
-    member = stable(P0)
+@pytest.mark.parametrize(("request_timeout_ms", "late_ms"), [(300_000, 15_000), (5_000, 5_000)])
+def test_coordinator_that_does_not_answer_a_heartbeat_in_time_is_looked_for_again(
+    request_timeout_ms: int, late_ms: int
+) -> None:
+    member = stable(P0, request_timeout_ms=request_timeout_ms)
     member.pass_time(3_000)
-    member.take("Heartbeat")
-    member.pass_time(41_900)
+    heartbeat = member.take("Heartbeat")
+    assert heartbeat.timeout_ms == late_ms
+    member.pass_time(late_ms - 100)
     assert member.finder.address is not None
     member.pass_time(200)
     assert member.finder.address is None
     assert member.machine.phase is Phase.STABLE, "it may be a member still"
     member.pass_time(BACKOFF_MS)
     member.take("FindCoordinator")
+
+
+def test_coordinator_that_refuses_heartbeats_for_a_session_is_looked_for_again() -> None:
+    member = stable(P0)
+    for _ in range(14):
+        member.pass_time(3_000)
+        member.answer(member.take("Heartbeat"), BusError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "loading"))
+    assert member.finder.address is not None
+    member.pass_time(3_100)
+    assert member.finder.address is None
 
 
 def test_member_that_polls_too_seldom_leaves() -> None:

@@ -37,7 +37,7 @@ class FakeStream:
             part.payload = part.payload or (b"encoded", 0, 7)
         self.requests.append(request)
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str, *, is_late: bool = False) -> None:
         self.cut_for.append(reason)
 
     def finish(self) -> None:

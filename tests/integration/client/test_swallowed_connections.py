@@ -1,0 +1,180 @@
+"""A network that swallows what is sent on connections that are open, without a word, while new ones work: a load
+balancer, NAT or firewall that has forgotten them. Each part of a client goes on after one time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import bus.aio
+from bus import Admin, Consumer, Producer, TopicPartition
+from tests.support.fake_broker import FakeBroker
+from tests.support.tcp_proxy import Link, TcpProxy
+
+TIMES = {"request_timeout_ms": 500}
+PATIENCE_S = 20.0
+T0 = TopicPartition("t", 0)
+
+
+class Site:
+    """A broker, and the address behind the network at which clients know it."""
+
+    def __init__(self, broker: FakeBroker, link: Link) -> None:
+        self.broker = broker
+        self.link = link
+        broker.cluster.create("t")
+        self.publish(is_behind_network=True)
+
+    def publish(self, *, is_behind_network: bool) -> None:
+        self.broker.cluster.addresses[0] = self.link.address if is_behind_network else self.broker.address
+
+    def append(self, value: bytes) -> None:
+        """By a client on the other side of the network."""
+        self.publish(is_behind_network=False)
+        with Producer([self.broker.address]) as producer:
+            producer.send("t", value).result(PATIENCE_S)
+        self.publish(is_behind_network=True)
+
+    def consumer(self, **configs: Any) -> Consumer:
+        return Consumer(
+            [self.link.address],
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            **TIMES,
+            **configs,
+        )
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with FakeBroker() as broker, TcpProxy() as proxy:
+        yield Site(broker, proxy.link(broker.address))
+
+
+def wait_until(is_so: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def read_one(consumer: Consumer) -> bytes | None:
+    found: list[bytes | None] = []
+    wait_until(lambda: found.extend(record.value for record in consumer.poll(50)) or found)
+    (value,) = found
+    return value
+
+
+def test_producer_sends_on_another_connection(site: Site) -> None:
+    with Producer([site.link.address], **TIMES) as producer:
+        assert producer.send("t", b"0").result(PATIENCE_S).offset == 0
+        site.link.swallow()
+        assert producer.send("t", b"1").result(PATIENCE_S).offset == 1
+        assert producer.send("t", b"2").result(PATIENCE_S).offset == 2
+    assert site.broker.cluster.topics["t"].partitions[0].values() == [b"0", b"1", b"2"]
+
+
+def test_producer_that_was_idle_for_longer_than_the_network_remembers_sends(site: Site) -> None:
+    site.link.cut_off_idle(0.2)
+    with Producer([site.link.address], **TIMES) as producer:
+        for number in range(3):
+            assert producer.send("t", b"v").result(PATIENCE_S).offset == number
+            time.sleep(0.3)
+    assert site.link.swallowed_count >= 2
+
+
+def test_consumer_reads_on_by_another_connection(site: Site) -> None:
+    site.append(b"0")
+    with site.consumer() as consumer:
+        consumer.assign([T0])
+        assert read_one(consumer) == b"0"
+        site.link.swallow()
+        site.append(b"1")
+        assert read_one(consumer) == b"1"
+
+
+def test_consumer_whose_fetches_are_cut_before_their_time_out_reads_on(site: Site) -> None:
+    """A seek cuts a fetch that is under way, and another stream follows: no request ever waits its whole time."""
+    site.append(b"0")
+    with site.consumer() as consumer:
+        consumer.assign([T0])
+        assert read_one(consumer) == b"0"
+        site.link.swallow()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not consumer.poll(100):
+            assert time.monotonic() < deadline_s
+            consumer.seek(T0, 0)
+
+
+def test_member_heartbeats_commits_and_reads_by_another_connection(site: Site) -> None:
+    site.append(b"0")
+    coordinator = site.broker.cluster.coordinator
+    with site.consumer(session_timeout_ms=6_000, heartbeat_interval_ms=100) as consumer:
+        consumer.subscribe(["t"])
+        assert read_one(consumer) == b"0"
+        site.link.swallow()
+        consumer.commit()
+        before = coordinator.heartbeats
+        wait_until(lambda: coordinator.heartbeats > before)
+        site.append(b"1")
+        assert read_one(consumer) == b"1"
+        consumer.commit()
+    assert coordinator.committed("g") == {("t", 0): 2}
+    assert coordinator.groups["g"].rebalances <= 1, "the member was not taken for dead"
+
+
+def test_heartbeat_is_late_in_a_third_of_the_session(site: Site) -> None:
+    site.append(b"0")
+    coordinator = site.broker.cluster.coordinator
+    times = {**TIMES, "request_timeout_ms": 300_000}
+    with Consumer(
+        [site.link.address],
+        group_id="g",
+        auto_offset_reset="earliest",
+        session_timeout_ms=3_000,
+        heartbeat_interval_ms=100,
+        **times,
+    ) as consumer:
+        consumer.subscribe(["t"])
+        assert read_one(consumer) == b"0"
+        site.link.swallow()
+        before = coordinator.heartbeats
+        wait_until(lambda: coordinator.heartbeats > before + 1)
+
+
+def test_administrator_asks_by_another_connection(site: Site) -> None:
+    with Admin([site.link.address], **TIMES) as admin:
+        assert admin.list_topics() == ["t"]
+        site.link.swallow()
+        assert admin.list_topics() == ["t"]
+
+
+def test_awaited_clients_go_on_by_another_connection(site: Site) -> None:
+    async def run() -> list[bytes | None]:
+        async with (
+            bus.aio.Producer([site.link.address], **TIMES) as producer,
+            bus.aio.Consumer([site.link.address], auto_offset_reset="earliest", **TIMES) as consumer,
+        ):
+            await consumer.assign([T0])
+            read: list[bytes | None] = []
+            for number in range(2):
+                await producer.send("t", b"%d" % number)
+                while len(read) <= number:
+                    read += [record.value for record in await consumer.poll(50)]
+                site.link.swallow()
+            return read
+
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE_S)) == [b"0", b"1"]
+
+
+def test_connections_that_were_left_are_closed(site: Site) -> None:
+    with Admin([site.link.address], **TIMES) as admin:
+        for _ in range(3):
+            admin.list_topics()
+            site.link.swallow()
+        wait_until(lambda: site.link.connection_count <= 1)
