@@ -1,14 +1,21 @@
-"""A store whose changes stay in memory: what would be done is done, and nothing has happened.
+"""A store whose changes are kept apart: what would be done is done, and nothing has happened.
 
 Guards one promise: the store beneath is never written to, while a reader here sees what was written here. So a
-rehearsal runs the very code of the real thing. Not for several threads.
+rehearsal runs the very code of the real thing. What is small is kept in memory, what is large in a file of the system's
+temporary folder, since a repair may write every data file of a table anew. Not for several threads.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
+import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import IO
 
+from bus.errors import StorageFault
 from bus.storage_delta.stores.store import (
     Data,
     Entry,
@@ -22,13 +29,35 @@ from bus.storage_delta.stores.store import (
     Written,
 )
 
+_LARGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was written: `data`, or `size_bytes` from `start` on of the file that is open as `descriptor`."""
+
+    data: bytes
+    descriptor: int | None
+    start: int
+    size_bytes: int
+
+    def get(self, start: int = 0, length: int | None = None) -> bytes:
+        wanted = max(0, self.size_bytes - start) if length is None else min(length, max(0, self.size_bytes - start))
+        if self.descriptor is None:
+            return self.data[start : start + wanted]
+        found = b""
+        while len(found) < wanted:
+            found += os.pread(self.descriptor, wanted - len(found), self.start + start + len(found))
+        return found
+
 
 class RehearsalStore:
     """Implements `ObjectStore` over another one."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._written: dict[str, bytes] = {}
+        self._written: dict[str, _Kept] = {}
+        self._large: IO[bytes] | None = None
         self._written_ms: dict[str, int] = {}
         self._gone: set[str] = set()  # keys, and folders
 
@@ -61,23 +90,23 @@ class RehearsalStore:
         self.create(key, b"".join(map(bytes, parts)))
 
     def put(self, key: str, data: Data) -> None:
-        self._written[key] = bytes(data)
+        self._written[key] = self._keep(bytes(data))
         self._written_ms[key] = time.time_ns() // 1_000_000
         self._gone.discard(key)
 
     def get(self, key: str) -> bytes:
         self._check_not_gone(key)
-        return self._written[key] if key in self._written else self._store.get(key)
+        return self._written[key].get() if key in self._written else self._store.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> Data:
         self._check_not_gone(key)
         if key in self._written:
-            return memoryview(self._written[key])[start : start + length]
+            return self._written[key].get(start, length)
         return self._store.get_range(key, start, length)
 
     def size(self, key: str) -> int:
         self._check_not_gone(key)
-        return len(self._written[key]) if key in self._written else self._store.size(key)
+        return self._written[key].size_bytes if key in self._written else self._store.size(key)
 
     def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
         return [self.size(key) if self._is_there(key) else None for key in keys]
@@ -87,13 +116,13 @@ class RehearsalStore:
         found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at, prefix=prefix)
         files = {entry.name: entry for entry in found.files if f"{path}{entry.name}" not in self._gone}
         folders = {name for name in found.folders if f"{path}{name}" not in self._gone}
-        for key, data in self._written.items():
+        for key, kept in self._written.items():
             name, *below = key[len(path) :].split("/", 1)
             if key.startswith(path) and name >= start_at and name.startswith(prefix):
                 if below:
                     folders.add(name)
                 else:
-                    files[name] = Entry(name, *((len(data), self._written_ms[key]) if with_sizes else (-1, -1)))
+                    files[name] = Entry(name, *((kept.size_bytes, self._written_ms[key]) if with_sizes else (-1, -1)))
         leftovers = [entry for entry in found.leftovers if f"{path}{entry.name}" not in self._gone]
         return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
 
@@ -120,6 +149,21 @@ class RehearsalStore:
 
     def lock_holder(self, key: str) -> str | None:
         return self._store.lock_holder(key)
+
+    def _keep(self, data: bytes) -> _Kept:
+        if len(data) < _LARGE_BYTES:
+            return _Kept(data, None, 0, len(data))
+        try:
+            if self._large is None:
+                self._large = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it ends with the store
+                weakref.finalize(self, self._large.close)
+            start = self._large.seek(0, os.SEEK_END)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._large.write(rest) :]
+        except OSError as error:
+            raise StorageFault(f"no room to rehearse in {tempfile.gettempdir()}: {error}") from error
+        return _Kept(b"", self._large.fileno(), start, len(data))
 
     def _is_there(self, key: str) -> bool:
         try:

@@ -51,3 +51,14 @@ def test_a_folder_that_was_deleted_is_empty(beneath: MemoryStore) -> None:
     rehearsal.delete_folder("t")
     assert not rehearsal.list("t").files
     assert len(beneath.list("t").files) == 3
+
+
+def test_what_is_large_is_read_back_whole_and_in_parts(beneath: MemoryStore) -> None:
+    rehearsal = RehearsalStore(beneath)
+    large, other = bytes(range(256)) * 8192, b"x" * (1 << 20)
+    rehearsal.write_unique("t/large", large)
+    rehearsal.write_parts("t/other", [other[:10], other[10:]])
+    assert (rehearsal.get("t/large"), rehearsal.get("t/other")) == (large, other)
+    assert rehearsal.get_range("t/large", 255, 3) == b"\xff\x00\x01"
+    assert rehearsal.get_range("t/large", len(large) - 1, 10) == b"\xff"
+    assert rehearsal.sizes(["t/large", "t/other"]) == [len(large), len(other)]
