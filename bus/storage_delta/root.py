@@ -38,7 +38,14 @@ from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_T
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, load_proved, read_hint
-from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
+from bus.storage_delta.log.listing import (
+    LOG_FOLDER,
+    TOPICS_FOLDER,
+    list_log,
+    list_partitions,
+    partition_folder,
+    version_name,
+)
 from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.staged_cache import STAGED_CACHE_BYTES, StagedCache
@@ -66,7 +73,6 @@ _BROKER_LOCK = re.compile(r"broker-\d+\.lock")
 _UPGRADING = ", which is preparing the root"
 _UPGRADE_WAITS = 200
 _UPGRADE_WAIT_S = 0.05
-_TOPICS = "topics"
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _USERS_FOLDER = f"{PRIVATE_FOLDER}/users"
 _USERS = TopicPartition("__users", 0)  # as its table names itself; no topic of this name is made
@@ -428,20 +434,21 @@ class DeltaStorage:
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
         with self._folders.hold(topic):
-            for partition in self._store.list(f"{_TOPICS}/{topic}").folders:
-                folder = f"{_TOPICS}/{topic}/{partition}"
+            for partition in list_partitions(self._store, topic):
+                folder = partition_folder(partition)
                 found = _topic_id_of(self._store, folder)
                 if found in (topic_id, None):
                     _delete_table(self._store, folder, topic_id=found)
-            left = self._store.list(f"{_TOPICS}/{topic}")
+            left = self._store.list(f"{TOPICS_FOLDER}/{topic}")
             if not left.files and not left.folders:
-                self._store.delete_folder(f"{_TOPICS}/{topic}")
+                self._store.delete_folder(f"{TOPICS_FOLDER}/{topic}")
 
     def _check_metadata_not_lost(self) -> None:
         """A root with topics had metadata: an empty log in its place would make all of them unknown."""
         if _topic_id_of(self._store, partition_folder(_METADATA)) is not None:
             return
-        topics = [name for name in self._store.list(_TOPICS).folders if name != CLUSTER_METADATA_TOPIC]
+        names = self._store.list(TOPICS_FOLDER).folders
+        topics = [name for name in names if name != CLUSTER_METADATA_TOPIC and list_partitions(self._store, name)]
         if topics:
             raise StorageDamaged(
                 f"{partition_folder(_METADATA)}: expected the cluster's metadata, found none, "

@@ -11,7 +11,9 @@ from bus.storage_delta.files.live_file import is_data_file
 from bus.storage_delta.stores.store import ObjectStore
 
 LOG_FOLDER = "_delta_log"
+TOPICS_FOLDER = "topics"
 LAST_CHECKPOINT = "_last_checkpoint"
+_PARTITION_NAME = re.compile(r"0|[1-9][0-9]*")
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
@@ -28,7 +30,14 @@ class LogListing:
 
 
 def partition_folder(partition: TopicPartition) -> str:
-    return f"topics/{partition.topic}/{partition.partition}"
+    return f"{TOPICS_FOLDER}/{partition.topic}/{partition.partition}"
+
+
+def list_partitions(store: ObjectStore, topic: str) -> list[TopicPartition]:
+    """Those that have a folder. What else is in the topic's folder, such as a table over all partitions, is no part of
+    them: it is never read, changed or deleted with them."""
+    names = store.list(f"{TOPICS_FOLDER}/{topic}", with_sizes=False).folders
+    return [TopicPartition(topic, int(name)) for name in names if _PARTITION_NAME.fullmatch(name)]
 
 
 def version_name(version: int) -> str:

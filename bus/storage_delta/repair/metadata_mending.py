@@ -20,7 +20,7 @@ from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.files.inspection import read_records
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.listing import TOPICS_FOLDER, list_log, list_partitions, partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_metadata import add_new_fields
 from bus.storage_delta.log.txns import LOG_START_APP, decode_producers
@@ -121,17 +121,16 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
 
 def _find_tables(store: ObjectStore) -> Mapping[str, Sequence[FoundTable]]:
     """By topic. Tables that cannot be read tell nothing."""
-    names = store.list("topics", with_sizes=False).folders
+    names = store.list(TOPICS_FOLDER, with_sizes=False).folders
     return {name: list(_tables_of(store, name)) for name in names if name != CLUSTER_METADATA_TOPIC}
 
 
 def _tables_of(store: ObjectStore, name: str) -> Iterator[FoundTable]:
-    for number in store.list(f"topics/{name}", with_sizes=False).folders:
-        if number.isdecimal():
-            try:
-                state = load_state(store, partition_folder(TopicPartition(name, int(number))))
-            except (StorageDamaged, KeyNotFound):
-                continue
-            topic_id = None if state.metadata is None else state.metadata.topic_id
-            producer_id_max = max(decode_producers(state.txns), default=-1)
-            yield FoundTable(int(number), topic_id, state.high_watermark, state.leader_epoch, producer_id_max)
+    for partition in list_partitions(store, name):
+        try:
+            state = load_state(store, partition_folder(partition))
+        except (StorageDamaged, KeyNotFound):
+            continue
+        topic_id = None if state.metadata is None else state.metadata.topic_id
+        producer_id_max = max(decode_producers(state.txns), default=-1)
+        yield FoundTable(partition.partition, topic_id, state.high_watermark, state.leader_epoch, producer_id_max)

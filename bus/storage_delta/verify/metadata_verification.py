@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.verify.replay import LOG_START_APP, PRODUCER_APPS, list_log, partition_folder, replay_table
 
+_PARTITION_NAME = re.compile(r"0|[1-9][0-9]*")
 _FOLDER = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
@@ -61,7 +63,7 @@ def _find_tables(store: ObjectStore) -> Mapping[str, Sequence[FoundTable]]:
 
 
 def _tables_of(store: ObjectStore, name: str) -> Iterator[FoundTable]:
-    for number in filter(str.isdecimal, store.list(f"topics/{name}", with_sizes=False).folders):
+    for number in filter(_PARTITION_NAME.fullmatch, store.list(f"topics/{name}", with_sizes=False).folders):
         try:
             table = replay_table(store, partition_folder(TopicPartition(name, int(number))))
         except (StorageDamaged, KeyNotFound):

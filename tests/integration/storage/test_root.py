@@ -598,3 +598,25 @@ def test_a_root_in_memory_does_the_same() -> None:
     storage.delete_topic("orders", topic_id="one")
     assert CLUSTER_METADATA_TOPIC == "__cluster_metadata"
     assert len(list(led(storage.open_metadata()).replay())) == 1
+
+
+def test_deleting_a_topic_takes_its_partitions_and_nothing_else_from_its_folder(tmp_path: Path) -> None:
+    """A table over all partitions would have its log beside them."""
+    storage = open_storage(str(tmp_path), exclusive=False)
+    led(storage.create_partition(ORDERS, topic_id="one"))
+    others = ["_delta_log/00000000000000000000.json", "00/kept", "-1/kept", "1.old/_delta_log/kept"]
+    for name in others:
+        path = tmp_path / "topics/orders" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    storage.delete_topic("orders", topic_id="one")
+    folder = tmp_path / "topics/orders"
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(others)
+
+
+def test_a_folder_of_topics_without_a_partition_is_no_topic_that_was_lost(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path), exclusive=False)
+    path = tmp_path / "topics/orders/_delta_log/00000000000000000000.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    led(storage.open_metadata())
