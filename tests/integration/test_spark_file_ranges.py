@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bus.config.broker import BrokerConfig
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed
+from bus.records.log_schema import LOG_SCHEMA
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.inputs import RecordsGone, TopicGone, merge, read_range
 from bus.spark.source.options import Location
@@ -267,3 +269,33 @@ def test_a_fetching_task_never_takes_another_topic_of_that_name_for_its_own(
                 assert read(planned[0], anyway) == []
             assert "data lost: fetched-0: expected topic id" in caplog.text
             assert read(planned[1], rules) == list(range(5, 15))
+
+
+def rewrite_as_spark_does(path: Path) -> None:
+    """Times as INT96, which say no time zone; other names within lists; one type for all integers."""
+    rows = pq.read_table(path)
+    headers = pa.list_(pa.field("array", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+    fields = [field.with_type(headers) if field.name == "headers" else field for field in rows.schema]
+    pq.write_table(rows.cast(pa.schema(fields)), path, use_deprecated_int96_timestamps=True, store_schema=False)
+
+
+def rewrite_as_delta_rs_does(path: Path) -> None:
+    """With views in the footer's note of Arrow's types."""
+    rows = pq.read_table(path)
+    views = {"key": pa.binary_view(), "value": pa.binary_view()}
+    schema = pa.schema([field.with_type(views.get(field.name, field.type)) for field in rows.schema])
+    pq.write_table(rows.cast(schema), path)
+
+
+@pytest.mark.parametrize("rewrite", [rewrite_as_spark_does, rewrite_as_delta_rs_does])
+def test_files_of_other_engines_are_joined_with_those_of_the_bus(log: LogRoot, rewrite: Callable[[Path], None]) -> None:
+    planned = plan(log, 0, 40)
+    assert planned.files is not None
+    rewrite(Path(planned.files[1].path))
+    files = tuple(replace(file, sums="") for file in planned.files)
+    columns = ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
+    tables = list(read_range(replace(planned, files=files), columns, rules_of(log)))
+    joined = pa.concat_tables(tables)
+    assert joined.schema.types == [LOG_SCHEMA.field(name).type for name in columns]
+    assert joined.column("offset").to_pylist() == list(range(40))
+    assert joined.column("value").to_pylist() == [b"%d" % offset for offset in range(40)]

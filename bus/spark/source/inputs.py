@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
+from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
@@ -120,7 +121,7 @@ def _read_files(wanted: InputRange, columns: Sequence[str], rules: ReadRules) ->
             for file in files:
                 if file.begin > done:
                     raise StorageDamaged(f"{partition}: expected offset {done}, found {file.begin} next")
-                yield from _read_file(file, columns)
+                yield from _read_file(file, columns, INTERNAL_VALUE_TYPES.get(partition.topic))
                 done = file.end
             break
         except FileNotFoundError as gone:
@@ -187,7 +188,21 @@ def _begin_or_gone(wanted: OffsetRange, done: int, log_start: int, rules: ReadRu
     return log_start
 
 
-def _read_file(file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _of_the_log(table: pa.Table, value_type: pa.DataType | None) -> pa.Table:
+    """With the types of the log, as all files of a range must have them to be joined: what OPTIMIZE or MERGE of another
+    engine wrote has other ones (Spark's times say no time zone), and what an earlier bus wrote may lack fields."""
+    wanted = log_schema(value_type)
+    fields = [wanted.field(name) for name in table.column_names]
+    # Names within a list count: tables that differ in them alone cannot be joined.
+    if all(
+        found.type.equals(field.type, check_metadata=True) for found, field in zip(table.schema, fields, strict=True)
+    ):
+        return table
+    columns = [table.column(field.name).cast(field.type) for field in fields]
+    return pa.table(columns, names=table.column_names)
+
+
+def _read_file(file: FileRange, columns: Sequence[str], value_type: pa.DataType | None) -> Iterator[pa.Table]:
     """A row group at a time. All of them are read before the last one is given out if the file is not in order."""
     count = 0
     # Opened here: Arrow raises other errors for a file that is not there.
@@ -196,7 +211,7 @@ def _read_file(file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
             source = _OpenedFile(opened.fileno(), os.fstat(opened.fileno()).st_size)
             parquet = open_proved(source, decode_sums(file.sums) if file.sums else TRIALS.sums_of(source))
             for table in _groups(parquet, file, columns):
-                within = _within(table, file)
+                within = _of_the_log(_within(table, file), value_type)
                 count += within.num_rows
                 if within.num_rows:
                     yield within

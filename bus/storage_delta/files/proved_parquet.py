@@ -87,12 +87,18 @@ class ProvedFile:
 
     @property
     def schema_arrow(self) -> pa.Schema:
-        """The types that rows are read with: INT96, as Spark writes times, as microseconds."""
+        """The types that rows are read with: INT96, as Spark writes times, as microseconds, and one type for what is
+        one in the file. What Arrow notes in a footer is how the writer held columns in memory: delta-rs has views."""
         leaves = self.metadata.schema
         columns = (leaves.column(index) for index in range(len(leaves)))
         of_spark = {column.path for column in columns if column.physical_type == "INT96"}
         found: pa.Schema = leaves.to_arrow_schema()
-        return pa.schema([field.with_type(pa.timestamp("us")) if field.name in of_spark else field for field in found])
+        return pa.schema(
+            [
+                field.with_type(pa.timestamp("us") if field.name in of_spark else plain_type(field.type))
+                for field in found
+            ]
+        )
 
     @property
     def num_row_groups(self) -> int:
@@ -109,7 +115,9 @@ class ProvedFile:
             check_sum(self._piece, expected, start=start, end=end)
             self._piece_start = start
         parquet = self._whole or open_piece(self.metadata, start, self._piece)
-        return parquet.read_row_group(index, columns=None if columns is None else list(columns), use_threads=False)
+        return with_plain_types(
+            parquet.read_row_group(index, columns=None if columns is None else list(columns), use_threads=False)
+        )
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All row groups, one after the other."""
@@ -117,6 +125,31 @@ class ProvedFile:
             return self.read_row_group(0, columns)
         groups = [self.read_row_group(index, columns) for index in range(self.num_row_groups)]
         return pa.concat_tables(groups) if groups else self.schema_arrow.empty_table()
+
+
+def plain_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of a column by the file alone, whatever the memory of its writer was laid out like."""
+    kinds = pa.types
+    if kinds.is_large_binary(data_type) or kinds.is_binary_view(data_type):
+        return pa.binary()
+    if kinds.is_large_string(data_type) or kinds.is_string_view(data_type):
+        return pa.string()
+    if kinds.is_dictionary(data_type):
+        return plain_type(data_type.value_type)
+    if kinds.is_struct(data_type):
+        return pa.struct([inner.with_type(plain_type(inner.type)) for inner in data_type])
+    if any(is_kind(data_type) for is_kind in (kinds.is_list, kinds.is_large_list, kinds.is_list_view)):
+        return pa.list_(data_type.value_field.with_type(plain_type(data_type.value_type)))
+    return data_type
+
+
+def with_plain_types(table: pa.Table) -> pa.Table:
+    """See `plain_type`."""
+    types = [plain_type(data_type) for data_type in table.schema.types]
+    if types == table.schema.types:
+        return table
+    fields = [field.with_type(data_type) for field, data_type in zip(table.schema, types, strict=True)]
+    return table.cast(pa.schema(fields))
 
 
 def open_proved(source: Source, sums: FileSums) -> ProvedFile:
