@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, first_line
-from bus.storage_delta.files.proved_parquet import ProvedFile, StoreFile, open_proved
+from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.proved_parquet import ProvedFile, StoreFile, has_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
@@ -20,12 +21,14 @@ class UnreadableFile(ValueError):
     """No Parquet file that can be decoded."""
 
 
-def open_data_file(store: ObjectStore, folder: str, path: str) -> ProvedFile:
-    """Every page of it was decoded once, where a crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
+def open_data_file(store: ObjectStore, folder: str, path: str, sums: str | None = None) -> ProvedFile:
+    """By the checksums of its entry in the log, if it has these bytes; else every page of it is decoded once, where a
+    crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
     key = f"{folder}/{path}"
     try:
         source = StoreFile(store, key, store.size(key))
-        return open_proved(source, TRIALS.sums_of(source))
+        told = None if sums is None else decode_sums(sums)
+        return open_proved(source, told if told is not None and has_sums(source, told) else TRIALS.sums_of(source))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFile(f"expected a Parquet file, found: {first_line(error)}") from None
 

@@ -152,6 +152,21 @@ def with_plain_types(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
+def has_sums(source: Source, sums: FileSums) -> bool:
+    """Whether every byte of the file is one that was written. Raises what Arrow and `source` raise."""
+    start, end = sums.tail_start, source.size_bytes
+    if not 0 < start < end:
+        return False
+    tail = source.get(start, end - start)
+    if len(tail) != end - start or sum_of(tail) != sums.tail:
+        return False
+    starts = group_starts(decode_footer(tail)) if len(sums.groups) > 1 else (0,)
+    if len(starts) != len(sums.groups):
+        return False
+    spans = zip(starts, (*starts[1:], start), sums.groups, strict=True)
+    return all(sum_of(source.get(first, following - first)) == expected for first, following, expected in spans)
+
+
 def open_proved(source: Source, sums: FileSums) -> ProvedFile:
     """Raises `ValueError` if the footer is not the one that was written, and what Arrow raises."""
     start, end = sums.tail_start, source.size_bytes

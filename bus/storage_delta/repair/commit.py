@@ -88,7 +88,8 @@ def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: i
 
 
 def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
-    return found.file.path not in known and found.file.base_offset >= new_from
+    is_known = found.file.path in known or found.source in known
+    return not is_known and found.file.base_offset >= new_from
 
 
 def _encode_add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, StorageFault
 from bus.records.json_text import parse_json
 from bus.records.log_schema import is_same_schema
 from bus.storage_delta.files.data_reader import DataReader
@@ -31,7 +31,7 @@ from bus.storage_delta.log.actions import (
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.log.listing import LOG_FOLDER, LogListing, checkpoint_name, version_name
-from bus.storage_delta.log.reading import describe_by_statistics
+from bus.storage_delta.log.reading import describe_by_statistics, load_removed
 from bus.storage_delta.log.table_state import (
     READER_VERSION_MAX,
     WRITER_VERSION_MAX,
@@ -254,6 +254,12 @@ class HistoryReader:
             told = commit.txns.get(HIGH_WATERMARK_APP)
             if commit.is_ours and told is not None and told.version > history.high_watermark:
                 yield commit
+
+    def removed_before(self, history: History) -> set[str]:
+        """Data files that the checkpoint with which `history` begins names as removed."""
+        with contextlib.suppress(StorageFault):
+            return set(load_removed(self._store, self._folder, history.base))
+        return set()
 
     def is_readable(self, version: int) -> bool:
         return any(True for _ in self._readable(version - 1, end=version + 1))

@@ -48,10 +48,12 @@ from bus.storage_delta.repair.files import (
     check_named,
     choose_files,
     describe_rows,
+    find_holes,
     find_misplaced,
     named_truly,
     salvage_named,
     without_overlaps,
+    write_anew,
 )
 from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, NamedFile, Trouble, named_files
 
@@ -103,11 +105,16 @@ class Planner:
         bad = [one for one in checked if isinstance(one, BadFile)]
         is_lossy = history.problem is not None and history.problem.trouble is Trouble.LOST
         apart = without_overlaps(sound)
-        others, unusable = self._look_at_others(history, {one.file.path for one in apart}, compacted_to)
+        log_start = _version_of(txns, LOG_START_APP, 0)
+        is_whole = (
+            history.problem is None
+            and len(apart) == len(named)
+            and not find_holes([one.file for one in apart], start=log_start, end=end)
+        )
+        others, unusable = self._look_at_others(history, apart, compacted_to, is_whole=is_whole)
         back = [found for one in bad if (found := find_misplaced(one, named[one.path], others)) is not None]
         apart = without_overlaps([*apart, *back])
         others = [named_truly(one) for one in others if one.file.path not in {found.source for found in back}]
-        log_start = _version_of(txns, LOG_START_APP, 0)
         start = _first_offset(history, named, others, is_lossy=is_lossy, log_start=log_start)
         cover = choose_files(apart, others, start=start, end=end, may_go_on=is_lossy, may_follow=True)
         if cover.holes:
@@ -122,14 +129,15 @@ class Planner:
         told_end = end
         end = max([end, *(found.file.next_offset for found in cover.files)])
         lost = _newly_lost(cover.files, cover.holes, txns, log_start=log_start)
-        self._add_progress(txns, cover.files)
+        self._add_progress(txns, [one for one in cover.files if not _is_told(one, history)])
         self._add_proofs(txns, cover.files)
+        files = [write_anew(self._reader, self._schema, found) for found in cover.files]
         _add_own(txns, cover.files, lost, end, self._now_ms)
         protocol, metadata = self._protocol_and_metadata(history)
         chosen = {found.file.path for found in cover.files}
         behind = [found.file.path for found in cover.files if found.file.base_offset >= told_end]
         return RepairPlan(
-            table=RepairedTable(cover.files, txns, metadata, protocol),
+            table=RepairedTable(files, txns, metadata, protocol),
             bad=[one for one in bad if one.path not in chosen],
             unusable=unusable,
             unnamed_end=behind if history.problem is None else [],
@@ -138,13 +146,25 @@ class Planner:
         )
 
     def _look_at_others(
-        self, history: History, known: Iterable[str], compacted_to: int
+        self, history: History, live: Sequence[FoundFile], compacted_to: int, *, is_whole: bool
     ) -> tuple[list[FoundFile], list[str]]:
-        """Data files of the folder that are not among `known`; and those of the bus at or above the high watermark of
-        the history that cannot be read."""
+        """Data files of the folder that are not among the `live` ones; and those of the bus at or above the high
+        watermark of the history that cannot be read. If the log `is_whole`, files that it has removed count for
+        nothing, unless another one is not what its name says: then names tell nothing."""
+        wanted = set(self._listing.data_files) - {one.file.path for one in live}
+        if is_whole:
+            gone = {*history.removed, *self._log.removed_before(history)}
+            found, unusable = self._look_at_all(history, wanted - gone, compacted_to)
+            if not unusable and all(named_truly(one).file.path == one.file.path for one in found):
+                return found, unusable
+        return self._look_at_all(history, wanted, compacted_to)
+
+    def _look_at_all(
+        self, history: History, paths: Iterable[str], compacted_to: int
+    ) -> tuple[list[FoundFile], list[str]]:
         found: list[FoundFile] = []
         unusable: list[str] = []
-        for path in sorted(set(self._listing.data_files) - set(known)):
+        for path in sorted(paths):
             if not path.endswith(".parquet"):
                 continue
             other = self._look_at(history, path, compacted_to)
@@ -164,10 +184,11 @@ class Planner:
         described = describe_rows(self._reader, self._schema, path, compacted_to=compacted_to)
         if described is None or told is None or not isinstance(checked, FoundFile):
             return described
-        return as_told(described, told.file)  # the log cannot be followed: what it says of a file is not all true
+        # The log cannot be followed: what it says of a file is not all true.
+        return replace(as_told(described, told.file), is_proved=checked.is_proved)
 
     def _add_progress(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
-        """Where producers ended, by all rows that are there: the versions that said it may be lost."""
+        """Where producers ended, by the rows of `files`: the versions that said it may be lost."""
         told, ended = decode_producers(txns), dict[int, tuple[int, int]]()
         for found in files:
             for rows in self._producer_rows(found):
@@ -192,7 +213,8 @@ class Planner:
 
     def _producer_rows(self, found: FoundFile) -> Iterable[pa.Table]:
         if found.data is not None:
-            return [open_proved(BytesSource(found.data), decode_sums(found.file.sums)).read(PRODUCER_COLUMNS)]
+            source = BytesSource(found.data())
+            return [open_proved(source, decode_sums(found.file.sums)).read(PRODUCER_COLUMNS)]
         return self._reader.scan(_at(found) if found.source else found.file, PRODUCER_COLUMNS)
 
     def _protocol_and_metadata(self, history: History) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -219,6 +241,11 @@ class Planner:
 def _at(found: FoundFile) -> LiveFile:
     """Where the file is now."""
     return replace(found.file, path=found.source)
+
+
+def _is_told(found: FoundFile, history: History) -> bool:
+    """Whether the log, followed to its end, says where the producers of this file ended."""
+    return history.problem is None and found.body is not None and found.file.path in history.files
 
 
 def _last_of_producers(rows: pa.Table) -> dict[int, tuple[int, int]]:

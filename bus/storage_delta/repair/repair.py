@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -54,6 +54,7 @@ from bus.storage_delta.repair.plan import Planner, RepairPlan
 from bus.storage_delta.repair.report import Quarantine, RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
+from bus.storage_delta.verify.log_verification import Breach
 from bus.storage_delta.verify.verification import verify_partition
 
 
@@ -64,15 +65,15 @@ def repair_partition(
 
     Raises `StorageFault` if the store fails; to run it again then is safe.
     """
-    before = _breaches(store, partition, topic_id)
     rehearsed: list[_Rehearsed] = []
     for way in _Way:
-        rehearsed.append(_rehearse(store, partition, topic_id, now_ms, way))
+        rehearsed.append(_rehearse_without_damage(store, partition, topic_id, now_ms, way))
         if rehearsed[-1].is_sound:
             break
-    chosen = next((one for one in rehearsed if one.is_sound), None) or next(
-        (one for one in rehearsed if one.error is None and one.breaches <= before), None
-    )
+    chosen = next((one for one in rehearsed if one.is_sound), None)
+    if chosen is None:
+        before = frozenset(map(str, _breaches(store, partition, topic_id)))
+        chosen = next((one for one in rehearsed if one.error is None and one.breaches <= before), None)
     if chosen is None:
         first = rehearsed[0]
         reason = first.error or f"the table would not keep its promises afterwards: {min(first.breaches)}"
@@ -82,7 +83,7 @@ def repair_partition(
     repair = _Repair(store, partition, topic_id, now_ms)
     error: str | None = None
     try:
-        repair.run(chosen.way)
+        repair.run(chosen.way, chosen.left_out)
     except StorageDamaged as damage:
         error = str(damage)
     return RepairReport(partition, is_rehearsal, repair.steps.taken, error)
@@ -97,8 +98,18 @@ class _Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """What the log has and a repair does not go by. `checkpoints`: of these versions, since they cannot be read or do
+    not say what the versions say. `is_history_torn`: a version that only time travel reads is missing or torn."""
+
+    checkpoints: frozenset[int] = frozenset()
+    is_history_torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Rehearsed:
     way: _Way
+    left_out: _LeftOut
     steps: Sequence[RepairStep]
     error: str | None
     breaches: frozenset[str]
@@ -108,23 +119,38 @@ class _Rehearsed:
         return self.error is None and not self.breaches
 
 
-def _rehearse(store: ObjectStore, partition: TopicPartition, topic_id: str, now_ms: int, way: _Way) -> _Rehearsed:
-    """What comes of it, judged by opening and verifying the table in memory."""
-    rehearsal = RehearsalStore(store)
-    repair = _Repair(rehearsal, partition, topic_id, now_ms)
-    try:
-        repair.run(way)
-    except StorageDamaged as damage:
-        return _Rehearsed(way, repair.steps.taken, str(damage), frozenset())
-    # What another engine's version says of itself is not for a repair to mend, if the table is as good as it can be.
-    breaches = _breaches(rehearsal, partition, topic_id, of_ours=not repair.steps.taken)
-    return _Rehearsed(way, repair.steps.taken, None, breaches)
+def _rehearse_without_damage(
+    store: ObjectStore, partition: TopicPartition, topic_id: str, now_ms: int, way: _Way
+) -> _Rehearsed:
+    """Damage that only time travel meets costs nothing but itself: as long as the verification finds more of it, the
+    same way is tried without."""
+    left_out = _LeftOut()
+    while True:
+        rehearsal = RehearsalStore(store)
+        repair = _Repair(rehearsal, partition, topic_id, now_ms)
+        try:
+            repair.run(way, left_out)
+        except StorageDamaged as damage:
+            return _Rehearsed(way, left_out, repair.steps.taken, str(damage), frozenset())
+        # What another engine's version says of itself is not for a repair to mend, if the table is as good as it can
+        # be.
+        found = _breaches(rehearsal, partition, topic_id, of_ours=not repair.steps.taken)
+        more = _LeftOut(
+            left_out.checkpoints | {one.version for one in found if one.version is not None and one.is_of_checkpoint},
+            left_out.is_history_torn or any(one.is_of_history for one in found),
+        )
+        if more == left_out:
+            return _Rehearsed(way, left_out, repair.steps.taken, None, frozenset(map(str, found)))
+        left_out = more
 
 
-def _breaches(store: ObjectStore, partition: TopicPartition, topic_id: str, *, of_ours: bool = False) -> frozenset[str]:
-    """`of_ours`: without those of versions that another engine wrote."""
-    found = verify_partition(store, partition, topic_id=topic_id).breaches
-    return frozenset(str(one) for one in found if not (of_ours and _is_foreign(store, partition, one.version)))
+def _breaches(
+    store: ObjectStore, partition: TopicPartition, topic_id: str, *, of_ours: bool = False
+) -> Sequence[Breach]:
+    """Those of the log; if it keeps its promises, those of the data files, which take longer. `of_ours`: without those
+    of versions that another engine wrote."""
+    found = verify_partition(store, partition, topic_id=topic_id, stops_at_log=True).breaches
+    return [one for one in found if not (of_ours and _is_foreign(store, partition, one.version))]
 
 
 def _is_foreign(store: ObjectStore, partition: TopicPartition, version: int | None) -> bool:
@@ -153,10 +179,15 @@ class _Repair:
         self._reader = DataReader(store, self._folder, self._schema, ReadCache())
         self._quarantine = Quarantine(store, partition)
 
-    def run(self, way: _Way) -> None:
+    def run(self, way: _Way, left_out: _LeftOut) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
         remove_leftovers(self._store, self._folder)
         listing = list_table(self._store, self._folder)
+        for version in sorted(left_out.checkpoints & listing.checkpoints.keys()):
+            why = "a checkpoint that cannot be read, or does not say what the versions say"
+            self._take_out(f"{LOG_FOLDER}/{checkpoint_name(version)}", why)
+        kept = {version: size for version, size in listing.checkpoints.items() if version not in left_out.checkpoints}
+        listing = replace(listing, checkpoints=kept)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()
         earlier = self._earlier_schema(history)
@@ -191,7 +222,7 @@ class _Repair:
             version = self._replace_torn(history, plan, history.problem.version)
         else:
             version, has_checkpoint = self._begin_anew(history, plan, listing), True
-        self._set_aside_unreachable(history, listing)
+        self._set_aside_unreachable(history, log, listing, is_torn=left_out.is_history_torn)
         for name in log.broken_checkpoints:
             self._take_out(f"{LOG_FOLDER}/{name}", "a checkpoint that cannot be read")
         for path in [*(bad.path for bad in plan.bad if bad.is_there), *plan.unusable]:
@@ -277,11 +308,13 @@ class _Repair:
         """Copies of data files under the names that are theirs."""
         for found in plan.table.files:
             if found.source:
-                data = self._store.get(f"{self._folder}/{found.source}") if found.data is None else found.data
+                data = self._store.get(f"{self._folder}/{found.source}") if found.data is None else found.data()
                 with contextlib.suppress(KeyExists):  # of a repair that was interrupted
                     self._store.write_unique(f"{self._folder}/{found.file.path}", data)
                 offsets = (found.file.base_offset, found.file.next_offset)
-                how = "which has its bytes" if found.data is None else "of which these records can be read"
+                how = (
+                    "which has its bytes" if found.data is None else "of which these records can be read, written anew"
+                )
                 self.steps.add("bring back", found.file.path, f"from {found.source}, {how}", offsets)
 
     def _tell_change(self, adds: Sequence[FoundFile], removes: Sequence[str]) -> None:
@@ -416,11 +449,21 @@ class _Repair:
         name = f"{LOG_FOLDER}/{checkpoint_name(version)}"
         self.steps.add("checkpoint", name, "written, and named by _last_checkpoint")
 
-    def _set_aside_unreachable(self, history: History, listing: LogListing) -> None:
-        """Versions before the checkpoint that no reader gets to: there is a gap between."""
+    def _set_aside_unreachable(
+        self, history: History, log: HistoryReader, listing: LogListing, *, is_torn: bool
+    ) -> None:
+        """Versions that readers cannot get past: there is a gap behind them. The log begins at the first checkpoint
+        behind the last gap. `is_torn`: a version may be there and not be readable."""
         below = [version for version in listing.versions if version <= history.base]
-        if below and below != list(range(below[0], history.base + 1)):
-            self._take_out_versions_below(history.base, listing)
+        if is_torn:
+            below = [version for version in below if log.is_readable(version)]
+        if not below or below == list(range(below[0], history.base + 1)):
+            return
+        gap = max(set(range(below[0], history.base + 1)) - set(below))
+        begin = min(version for version in listing.checkpoints if gap <= version <= history.base)
+        self._take_out_versions_below(begin, listing)
+        if begin == gap:
+            self._take_out(f"{LOG_FOLDER}/{version_name(gap)}", "it cannot be read; its checkpoint stands for it")
 
     def _take_out_versions_below(self, end: int, listing: LogListing) -> None:
         for version in listing.versions:

@@ -9,7 +9,7 @@ constant, sequences of one producer. Never writes.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -43,7 +43,7 @@ def salvage(trials: Trials, source: Source, file: LiveFile, schema: pa.Schema) -
                 runs[-1].append(rows)
             elif runs[-1]:
                 runs.append([])
-        return [_encode(file, run, schema) for run in runs if run]
+        return [encode_rows(file, run, schema) for run in runs if run]
     except (StorageDamaged, pa.ArrowException, ValueError, KeyError):
         return []
 
@@ -84,7 +84,11 @@ def _rows_of(
     return pa.Table.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
-def _encode(file: LiveFile, run: Sequence[pa.Table], schema: pa.Schema) -> tuple[LiveFile, str, bytes]:
+def encode_rows(
+    file: LiveFile, run: Sequence[pa.Table], schema: pa.Schema, notes: Mapping[bytes, bytes] | None = None
+) -> tuple[LiveFile, str, bytes]:
+    """Rows of `file`, a table a row group, as a file of its own, with its statistics and its bytes; the same bytes for
+    the same rows. `notes`: what its footer says beside them."""
     sink: Any = io.BytesIO()
     statistics, ends = RowStatistics(file.path), [0]
     with open_parquet_writer(sink, schema, compression="zstd", is_rewritten=True) as writer:
@@ -92,6 +96,8 @@ def _encode(file: LiveFile, run: Sequence[pa.Table], schema: pa.Schema) -> tuple
             statistics.add(rows)
             writer.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
             ends.append(sink.tell())
+        if notes:
+            writer.add_key_value_metadata(notes)
     data: bytes = sink.getvalue()
     base_offset = run[0].column("offset")[0].as_py()
     described, stats = statistics.describe(

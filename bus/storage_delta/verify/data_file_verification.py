@@ -71,7 +71,7 @@ def check_data_file(
     if not is_read:
         return check
     try:
-        parquet = open_data_file(store, folder, file.path)
+        parquet = open_data_file(store, folder, file.path, file.sums)
         check.breaches += _check_columns(_schema_of(parquet), schema_string)
         if not check.breaches:
             for group in range(parquet.num_row_groups):

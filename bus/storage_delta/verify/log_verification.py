@@ -59,6 +59,10 @@ _ADD_FIELDS: Mapping[str, type] = {
 }
 _OUR_ENGINE = "delta-bus/"
 _REPAIR = "REPAIR"
+_CHECKPOINT_READABLE = "checkpoints are readable"
+_CHECKPOINT_TRUE = "checkpoints equal a replay"
+_WHOLE = "versions are whole"
+_CONTIGUOUS = "versions are contiguous"
 
 
 class LogMoved(Exception):
@@ -75,6 +79,16 @@ class Breach:
     version: int | None
     expected: str
     found: str
+
+    @property
+    def is_of_checkpoint(self) -> bool:
+        """Whether another checkpoint, or the versions, say what this one should."""
+        return self.promise in (_CHECKPOINT_READABLE, _CHECKPOINT_TRUE)
+
+    @property
+    def is_of_history(self) -> bool:
+        """Whether a version is missing or cannot be read."""
+        return self.promise in (_WHOLE, _CONTIGUOUS)
 
     def __str__(self) -> str:
         at = f" (version {self.version})" if self.version is not None else ""
@@ -160,13 +174,13 @@ class LogCheck:
                 self._adopt(version, actions)
                 return
         gone = "versions 0 up to there" if first is None else f"versions 0 to {first - 1}"
-        self._breach("versions are contiguous", LOG_FOLDER, 0, f"{gone}, or a checkpoint for them", "neither")
+        self._breach(_CONTIGUOUS, LOG_FOLDER, 0, f"{gone}, or a checkpoint for them", "neither")
 
     def _adopt(self, version: int, actions: Sequence[Action]) -> None:
         try:
             self.table.apply(version, actions, is_checkpoint=True)
         except Unreadable as error:
-            self._breach("checkpoints equal a replay", checkpoint_file(version), version, "whole actions", str(error))
+            self._breach(_CHECKPOINT_TRUE, checkpoint_file(version), version, "whole actions", str(error))
             return
         self.high_watermark = self.table.high_watermark
         self.leader_epoch = self.table.leader_epoch
@@ -181,7 +195,7 @@ class LogCheck:
         while (version := self.table.version + 1) <= versions[-1]:
             if version not in self.listing.versions:
                 file = version_file(version)
-                self._breach("versions are contiguous", file, version, f"versions up to {versions[-1]}", "no such file")
+                self._breach(_CONTIGUOUS, file, version, f"versions up to {versions[-1]}", "no such file")
                 self.is_judged = False
                 return
             yield version
@@ -205,7 +219,7 @@ class LogCheck:
             for entry in added:
                 self.removed_in.pop(entry.path, None)
         except Unreadable as error:
-            self._breach("versions are whole", version_file(version), version, *_split(str(error)))
+            self._breach(_WHOLE, version_file(version), version, *_split(str(error)))
             return False
         except KeyNotFound as error:
             raise LogMoved(str(error)) from None
@@ -222,7 +236,7 @@ class LogCheck:
         info = infos[0]
         if str(info.get("engineInfo", "")).startswith(_OUR_ENGINE) and info.get("actionCount") != len(actions):
             expected = f"{info.get('actionCount')} actions"
-            self._breach("versions are whole", file, version, expected, str(len(actions)))
+            self._breach(_WHOLE, file, version, expected, str(len(actions)))
         txn_id = info.get("txnId")
         if txn_id is not None:
             if txn_id in self.txn_ids:
@@ -349,18 +363,18 @@ class LogCheck:
         try:
             told.apply(version, actions, is_checkpoint=True)
         except Unreadable as error:
-            self._breach("checkpoints equal a replay", checkpoint_file(version), version, "whole actions", str(error))
+            self._breach(_CHECKPOINT_TRUE, checkpoint_file(version), version, "whole actions", str(error))
             return
         for promise, expected, found in check_named(self.table.removed, told.removed, self.listing.data_files):
             self._breach(promise, checkpoint_file(version), version, expected, found)
         for expected, found in _table_differences(self.table, told):
-            self._breach("checkpoints equal a replay", checkpoint_file(version), version, expected, found)
+            self._breach(_CHECKPOINT_TRUE, checkpoint_file(version), version, expected, found)
 
     def _load_checkpoint(self, version: int) -> list[Action] | None:
         try:
             return load_checkpoint(self.store, self.folder, version)
         except Unreadable as error:
-            self._breach("checkpoints are readable", checkpoint_file(version), version, *_split(str(error)))
+            self._breach(_CHECKPOINT_READABLE, checkpoint_file(version), version, *_split(str(error)))
         except KeyNotFound as error:
             raise LogMoved(str(error)) from None
         return None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -246,15 +247,34 @@ def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Actio
     try:
         table = TRIALS.open_bytes(store.get(f"{folder}/{checkpoint_file(version)}")).read()
         actions: list[Action] = []
+        removes: list[Action] = []
         for name in _ACTIONS:
             if name in table.column_names:
                 column = table.column(name)
-                actions += [{name: _plain(body)} for body in column.filter(pc.is_valid(column)).to_pylist()]
+                rows = column.filter(pc.is_valid(column)).combine_chunks()
+                if name == "remove" and _are_plain_removes(rows):
+                    removes += [{name: {"path": row[0], "deletionTimestamp": row[1]}} for row in _remove_rows(rows)]
+                else:
+                    actions += [{name: _plain(body)} for body in rows.to_pylist()]
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
         raise Unreadable(f"expected a checkpoint as a Parquet file, found: {first_line(error)}") from None
     for action in actions:
         _check_fields(action, "the checkpoint")
-    return actions
+    return removes + actions
+
+
+def _are_plain_removes(rows: Any) -> bool:
+    """Whether the types of the columns say all that `_check_fields` would ask of each: there may be very many."""
+    types = {field.name: field.type for field in rows.type}
+    return (
+        types.get("path") == pa.string()
+        and types.get("deletionTimestamp") == pa.int64()
+        and not rows.field("path").null_count
+    )
+
+
+def _remove_rows(rows: Any) -> Iterator[tuple[str, int]]:
+    return zip(rows.field("path").to_pylist(), rows.field("deletionTimestamp").fill_null(0).to_pylist(), strict=True)
 
 
 def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,7 +328,7 @@ class AddedFile:
 def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
     """Raises `Unreadable` for an entry without a path, a size or the statistics of its offsets."""
     try:
-        stats = parse_json(body["stats"])
+        stats = _parse_stats(body["stats"])
         tags = body.get("tags") or {}
         level = int(tags.get(LEVEL_TAG) or 0)
         path, size_bytes = unquote(body["path"]), int(body["size"])
@@ -323,6 +343,13 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
             f"{body.get('path', 'an add without a path')} with {problem}"
         ) from None
     return added
+
+
+@lru_cache(maxsize=10_000)
+def _parse_stats(stats: str) -> Mapping[str, Any]:
+    """Every checkpoint says again what is live. Raises `ValueError`."""
+    found: Mapping[str, Any] = parse_json(stats)
+    return found
 
 
 def _check_path(path: str) -> None:

@@ -58,10 +58,16 @@ class Report:
 
 
 def verify_partition(
-    store: ObjectStore, partition: TopicPartition, *, topic_id: str | None = None, has_data_files: bool = True
+    store: ObjectStore,
+    partition: TopicPartition,
+    *,
+    topic_id: str | None = None,
+    has_data_files: bool = True,
+    stops_at_log: bool = False,
 ) -> Report:
     """Judge one partition; `topic_id`, if it is known, has to be the table's. Without `has_data_files` the data files'
-    presence and size are checked, but not what is in them. Raises `StorageFault` only if the store cannot be read."""
+    presence and size are checked, but not what is in them; nor with `stops_at_log` where the log has a breach. Raises
+    `StorageFault` only if the store cannot be read."""
     folder = partition_folder(partition)
     boundary = read_boundary(store, folder)  # before the log, which only grows: it never is above what is found there
     log = _check_log(store, folder, partition, topic_id)
@@ -72,7 +78,8 @@ def verify_partition(
     if log.is_judged:
         breaches += _check_boundary(partition, boundary, log.table)
         breaches += _check_live_files(partition, log.table)
-        breaches += _check_data_files(store, folder, partition, log, has_data_files)
+        is_read = has_data_files and not (stops_at_log and breaches)
+        breaches += _check_data_files(store, folder, partition, log, is_read)
     return Report(
         partition=partition,
         version=log.table.version,
