@@ -33,8 +33,10 @@ from bus.config.login_settings import (
     broker_login,
     broker_token,
     key_set_url,
+    principals_beyond_tokens,
     token_listeners,
     unused_login_settings,
+    warnings_of_tokens,
 )
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peer_logins import BrokerLogin
@@ -192,7 +194,9 @@ class BrokerCore:
         """Of each listener with OAUTHBEARER, by its name."""
         settings = token_listeners(self._config)
         return {
-            name: TokenLogins(keys, _token_rules(settings[name]), self._clock)
+            name: TokenLogins(
+                keys, _token_rules(settings[name], principals_beyond_tokens(self._config, name)), self._clock
+            )
             for name, keys in self._signing_keys.items()
         }
 
@@ -310,7 +314,7 @@ class Broker:
         self._core.serve()
         has_acls = bool(len(self.cluster.state.acls))
         of_access = warnings_of_access(self._config.acl_policy, self._config.open_listeners, has_acls=has_acls)
-        for warning in (*of_access, *unused_login_settings(self._config)):
+        for warning in (*of_access, *unused_login_settings(self._config), *warnings_of_tokens(self._config)):
             _log.warning("%s", warning)
         if self.keys:
             self._watching = asyncio.get_running_loop().create_task(self._watch_keys())
@@ -419,7 +423,7 @@ def _refresh_times(config: BrokerConfig) -> RefreshTimes:
     )
 
 
-def _token_rules(config: BrokerConfig) -> TokenRules:
+def _token_rules(config: BrokerConfig, reserved: frozenset[str]) -> TokenRules:
     return TokenRules(
         config.sasl_oauthbearer_expected_issuer,
         config.sasl_oauthbearer_expected_audience,
@@ -427,6 +431,8 @@ def _token_rules(config: BrokerConfig) -> TokenRules:
         name_claim=config.sasl_oauthbearer_sub_claim_name,
         scope_claim=config.sasl_oauthbearer_scope_claim_name,
         scopes=config.sasl_oauthbearer_expected_scope,
+        prefix=config.sasl_oauthbearer_principal_prefix,
+        reserved=reserved,
     )
 
 

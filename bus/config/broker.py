@@ -182,6 +182,14 @@ class BrokerConfig:
     )
     sasl_oauthbearer_scope_claim_name: str = string("scope", "The claim that has the scopes of a token.", NotEmpty())
     sasl_oauthbearer_sub_claim_name: str = string("sub", "The claim that has the name of the principal.", NotEmpty())
+    sasl_oauthbearer_principal_prefix: str = string(
+        "", "What stands before the name of a token in its principal: partner: for User:partner:alice."
+    )
+    sasl_oauthbearer_allow_super_users: bool = boolean(
+        False,
+        "Whether tokens may make principals of super.users and of the brokers. They may at the listener by which "
+        "brokers log in at one another by tokens.",
+    )
     sasl_oauthbearer_token_endpoint_url: str = string(
         "",
         "Where this broker gets the token that it shows to others: https://, or file:// for a file with a token.",

@@ -38,6 +38,8 @@ TOKEN_KEYS = (
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.principal.prefix",
+    "sasl.oauthbearer.allow.super.users",
     "sasl.oauthbearer.allow.insecure.urls",
     "https.ca.location",
 )

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bus.authorization.acls import PRINCIPAL_TYPE
+from bus.client_texts import is_seen
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig
 from bus.config.keys import ConfigError, check_at_most, field_name
 from bus.config.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
@@ -68,6 +70,63 @@ def _oauth_url(own: BrokerConfig, key: str, text: str) -> DocumentUrl:
         )
     except ValueError as expected:
         raise ConfigError(f"{key}: expected {expected}, found {shown_url(text)!r}") from None
+
+
+def principals_beyond_tokens(config: BrokerConfig, listener: str) -> frozenset[str]:
+    """Super users, and the user by which brokers log in at one another, unless tokens of the listener may make them.
+    Raises `ConfigError`."""
+    own = token_listeners(config)[listener]
+    return frozenset() if _may_make_super_users(config, listener, own) else _privileged(config)
+
+
+def _may_make_super_users(config: BrokerConfig, listener: str, own: BrokerConfig) -> bool:
+    between = config.inter_broker_listener
+    is_brokers_own = listener == between.name and config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER
+    return own.sasl_oauthbearer_allow_super_users or is_brokers_own
+
+
+def _privileged(config: BrokerConfig) -> frozenset[str]:
+    policy = config.acl_policy
+    found = frozenset() if policy is None else policy.super_users
+    if config.inter_broker_listener.has_logins and config.sasl_mechanism_inter_broker_protocol != OAUTHBEARER:
+        found |= {f"{PRINCIPAL_TYPE}:{broker_login(config)[0]}"}
+    return found
+
+
+def warnings_of_tokens(config: BrokerConfig) -> Sequence[str]:
+    """About listeners whose identity provider makes principals that others know, too; a text for the operator each."""
+    found = []
+    for name, own in token_listeners(config).items():
+        if own.sasl_oauthbearer_principal_prefix:
+            continue
+        refused = principals_beyond_tokens(config, name)
+        if refused:
+            found.append(
+                f"listener {name}: tokens that name {', '.join(sorted(refused))} are refused: set "
+                "sasl.oauthbearer.allow.super.users=true if its identity provider may make super users and brokers"
+            )
+        if _has_other_users(config, name):
+            found.append(
+                f"listener {name}: its identity provider can make a token for every user that logs in at other "
+                "listeners: set sasl.oauthbearer.principal.prefix to keep its names apart"
+            )
+    return found
+
+
+def _has_other_users(config: BrokerConfig, listener: str) -> bool:
+    """Whether principals come by another listener that do not come from the same identity provider."""
+    providers = {
+        name: (own.sasl_oauthbearer_jwks_endpoint_url, own.sasl_oauthbearer_expected_issuer)
+        for name, own in token_listeners(config).items()
+    }
+    mechanisms = login_mechanisms(config)
+    for one in config.serving_listeners:
+        enabled = set(mechanisms.get(one.name, ()))
+        is_elsewhere = one.name != listener
+        is_other_provider = is_elsewhere and providers.get(one.name, providers[listener]) != providers[listener]
+        if is_other_provider or (is_elsewhere and (enabled - {OAUTHBEARER} or config.needs_client_certificate(one))):
+            return True
+    return False
 
 
 # ------------------------------------------------------------ between brokers
@@ -171,6 +230,11 @@ def _check_token_rules(own: BrokerConfig) -> None:
                 f"sasl.oauthbearer.expected.{name}: expected one beside OAUTHBEARER, found none: tokens for other "
                 "services would be accepted"
             )
+    if own.sasl_oauthbearer_principal_prefix and not is_seen(own.sasl_oauthbearer_principal_prefix):
+        raise ConfigError(
+            "sasl.oauthbearer.principal.prefix: expected characters that are seen, without blanks around them, found "
+            f"{own.sasl_oauthbearer_principal_prefix!a}"
+        )
     key_set_url(own)
     backoff = "sasl.oauthbearer.jwks.endpoint.retry.backoff"
     check_at_most(own, f"{backoff}.ms", f"{backoff}.max.ms")

@@ -2,7 +2,8 @@
 
 A token is a signed JSON Web Token (RFC 7519). Guards these promises: of a token that is not verified yet, only the key
 id and the algorithm are used, and the algorithm has to be one of `signing_keys.ALGORITHMS`; issuer, audience and expiry
-are always checked; a principal cannot be one with another meaning (`User:ANONYMOUS`). The reason of a rejection is for
+are always checked; a principal cannot be one with another meaning (`User:ANONYMOUS`), nor one that stands for more
+than an identity provider may say (`reserved`: super users, brokers). The reason of a rejection is for
 the broker's log. It may contain claims of a verified token, but never the token. Decides only: keys and time are
 arguments.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from jwt import InvalidTokenError, PyJWS
 
+from bus.authorization.acls import PRINCIPAL_TYPE
 from bus.errors import show_names
 from bus.records.json_text import parse_strict
 from bus.users.signing_keys import ALGORITHMS, KEY_ID_CHARACTERS_MAX, SigningKey, SigningKeys
@@ -31,7 +33,8 @@ _JWS = PyJWS(algorithms=list(ALGORITHMS))
 @dataclass(frozen=True, slots=True)
 class TokenRules:
     """By Kafka's names: sasl.oauthbearer.expected.issuer, .expected.audience, .clock.skew.seconds, .sub.claim.name,
-    .scope.claim.name. `scopes`: which of them a token must have, all of them."""
+    .scope.claim.name. `scopes`: which of them a token must have, all of them. `prefix`: what stands before the name of
+    a token. `reserved`: principals that no token makes."""
 
     issuer: str
     audiences: Sequence[str]  # the token has to name one of them
@@ -39,11 +42,13 @@ class TokenRules:
     name_claim: str = "sub"
     scope_claim: str = "scope"
     scopes: Sequence[str] = ()
+    prefix: str = ""
+    reserved: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedToken:
-    """`expires_s`: when a login by the token ends, in seconds since 1970."""
+    """`name`: with the prefix. `expires_s`: when a login by the token ends, in seconds since 1970."""
 
     name: str
     scopes: tuple[str, ...]
@@ -124,20 +129,22 @@ def _verified_claims(token: str, key: SigningKey, algorithm: str) -> Mapping[str
 
 
 def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> AcceptedToken | RejectedToken:
-    name = claims.get(rules.name_claim)
-    nameless = _fault_of_name(name, rules)
+    claimed = claims.get(rules.name_claim)
+    name = f"{rules.prefix}{claimed}"
+    nameless = _fault_of_name(claimed, rules)
     reason = (
         _fault_of_origin(claims, rules)
         or _fault_of_time(claims, rules, now_s)
         or nameless
+        or _fault_of_rank(name, rules)
         or _fault_of_scope(claims, rules)
     )
     if reason is not None:
-        return RejectedToken(reason, "" if nameless else str(name))
+        return RejectedToken(reason, "" if nameless else name)
     expires_s = float(claims["exp"])
     if expires_s <= now_s:  # within the skew of the clocks
         expires_s += rules.clock_skew_s
-    return AcceptedToken(str(name), _scopes(claims.get(rules.scope_claim)) or (), expires_s)
+    return AcceptedToken(name, _scopes(claims.get(rules.scope_claim)) or (), expires_s)
 
 
 def _fault_of_origin(claims: Mapping[str, Any], rules: TokenRules) -> str | None:
@@ -167,8 +174,21 @@ def _fault_of_time(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -
 def _fault_of_name(name: Any, rules: TokenRules) -> str | None:
     if not isinstance(name, str):
         return f"expected a name in the claim {rules.name_claim}, found {_show(name)}"
-    fault = fault_of_name(name, NAME_BYTES_MAX)
-    return None if fault is None else f"the claim {rules.name_claim}: {fault}"
+    for one in (name, f"{rules.prefix}{name}"):
+        fault = fault_of_name(one, NAME_BYTES_MAX)
+        if fault is not None:
+            return f"the claim {rules.name_claim}: {fault}"
+    return None
+
+
+def _fault_of_rank(name: str, rules: TokenRules) -> str | None:
+    principal = f"{PRINCIPAL_TYPE}:{name}"
+    if principal not in rules.reserved:
+        return None
+    return (
+        f"{_show(principal)} is a super user or a broker, and tokens of this listener may not say so "
+        "(sasl.oauthbearer.allow.super.users)"
+    )
 
 
 def _fault_of_scope(claims: Mapping[str, Any], rules: TokenRules) -> str | None:

@@ -573,3 +573,17 @@ def test_brokers_log_in_at_one_another(tmp_path: Path, provider: IdentityProvide
         )
 
     check_that_brokers_log_in(tmp_path / "root", config(0), config(1), by_endpoint(provider), secret=SECRET)
+
+
+def test_a_provider_makes_no_super_user_unless_the_listener_says_so(provider: IdentityProvider, tmp_path: Path) -> None:
+    ruled = {"authorizer_class_name": "acl", "super_users": "User:admin;User:ANONYMOUS"}
+    with running_broker(tmp_path / "root", config=serving(provider, **ruled)) as broker, to_broker(broker) as channel:
+        refused = hand_over(channel, provider.token("admin"))
+        assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert not hand_over(channel, provider.token("alice")).error_code
+    prefixed = serving(provider, **ruled, sasl_oauthbearer_principal_prefix="partner:")
+    with running_broker(tmp_path / "root", config=prefixed) as broker, to_broker(broker) as channel:
+        reports: list[LoginReport] = []
+        broker.logins.reports.append(reports.append)
+        assert not hand_over(channel, provider.token("admin")).error_code
+        assert [report.name for report in reports] == ["partner:admin"]

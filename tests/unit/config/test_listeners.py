@@ -17,8 +17,10 @@ from bus.config.login_settings import (
     key_set_url,
     login_lives_ms,
     login_mechanisms,
+    principals_beyond_tokens,
     token_listeners,
     unused_login_settings,
+    warnings_of_tokens,
 )
 from bus.model import InlinePem, KeyFiles, NameChanges
 from bus.oauth.token_settings import TokenSettings
@@ -596,3 +598,56 @@ def test_line_of_jaas_is_not_asked_for_where_brokers_do_not_log_in() -> None:
     }
     with pytest.raises(ConfigError, match=r"expected no line of JAAS: .* `bus users create` gave them$"):
         load_broker_config(None, settings)
+
+
+PARTNERS = {
+    "listeners": "STAFF://127.0.0.1:1,PARTNERS://127.0.0.1:2,BROKERS://127.0.0.1:3",
+    "listener.security.protocol.map": "STAFF:SASL_PLAINTEXT,PARTNERS:SASL_PLAINTEXT,BROKERS:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+    "sasl.jaas.config": 'ScramLoginModule required username="broker" password="p";',
+    "authorizer.class.name": "acl",
+    "super.users": "User:admin",
+    "listener.name.partners.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.partners.sasl.oauthbearer.jwks.endpoint.url": "https://partner.example/keys",
+    "listener.name.partners.sasl.oauthbearer.expected.issuer": "https://partner.example",
+    "listener.name.partners.sasl.oauthbearer.expected.audience": "bus",
+}
+ALLOWED = "listener.name.partners.sasl.oauthbearer.allow.super.users"
+PREFIX = "listener.name.partners.sasl.oauthbearer.principal.prefix"
+
+
+def test_tokens_make_no_super_users_and_brokers_where_the_listener_does_not_say_so() -> None:
+    config = load_broker_config(None, PARTNERS)
+    assert principals_beyond_tokens(config, "PARTNERS") == {"User:admin", "User:broker"}
+    allowed = load_broker_config(None, PARTNERS | {ALLOWED: "true"})
+    assert principals_beyond_tokens(allowed, "PARTNERS") == frozenset()
+
+
+def test_brokers_that_log_in_by_tokens_are_made_by_tokens_of_their_own_listener_alone() -> None:
+    partners = "listener.name.partners."
+    settings = PARTNERS | {
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.jaas.config": 'OAuthBearerLoginModule required clientId="c" clientSecret="s";',
+        "sasl.oauthbearer.token.endpoint.url": "https://own.example/token",
+        "listener.name.brokers.sasl.enabled.mechanisms": "OAUTHBEARER",
+        **{
+            name.replace(partners, "listener.name.brokers."): str(value).replace("partner", "own")
+            for name, value in PARTNERS.items()
+            if name.startswith(f"{partners}sasl.oauthbearer.")
+        },
+    }
+    config = load_broker_config(None, settings)
+    assert principals_beyond_tokens(config, "BROKERS") == frozenset()
+    assert principals_beyond_tokens(config, "PARTNERS") == {"User:admin"}
+
+
+def test_names_that_a_partners_provider_could_make_are_warned_of_until_a_prefix_keeps_them_apart() -> None:
+    warnings = warnings_of_tokens(load_broker_config(None, PARTNERS))
+    assert [warning.partition(": ")[2].partition(":")[0] for warning in warnings] == [
+        "tokens that name User",
+        "its identity provider can make a token for every user that logs in at other listeners",
+    ]
+    assert "User:admin, User:broker are refused" in warnings[0]
+    assert warnings_of_tokens(load_broker_config(None, PARTNERS | {PREFIX: "partner:"})) == []
+    with pytest.raises(ConfigError, match=r"principal\.prefix: expected characters that are seen"):
+        load_broker_config(None, PARTNERS | {PREFIX: "partner\u200b"})

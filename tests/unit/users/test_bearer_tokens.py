@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,3 +183,20 @@ def test_a_token_that_says_two_things_of_its_user_is_refused() -> None:
     found = check(token)
     assert isinstance(found, RejectedToken)
     assert "expected a JSON object of claims" in found.reason
+
+
+def test_a_token_makes_no_super_user_and_no_broker_unless_its_listener_allows_it() -> None:
+    rules = replace(RULES, reserved=frozenset({"User:admin", "User:alice"}))
+    refused = check_claims(rules)
+    assert isinstance(refused, RejectedToken)
+    assert refused.name == "alice"
+    assert "'User:alice' is a super user or a broker" in refused.reason
+    assert isinstance(check_claims(rules, sub="bob"), AcceptedToken)
+
+
+def test_a_prefix_stands_before_the_name_and_is_no_way_around_what_is_reserved() -> None:
+    rules = replace(RULES, prefix="ali", reserved=frozenset({"User:alice"}))
+    assert check_claims(rules, sub="bi") == AcceptedToken("alibi", (), NOW_S + 60)
+    assert isinstance(check_claims(rules, sub="ce"), RejectedToken)
+    assert isinstance(check_claims(rules), AcceptedToken)
+    assert isinstance(check_claims(rules, sub=" x"), RejectedToken)  # not seen by itself
