@@ -7,12 +7,11 @@ names than the one in use is refused, unless they may change. Nothing of a key i
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -28,8 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
 from bus.bounded_files import FileFault, read_bounded
 from bus.errors import count_of
 from bus.model import ANY_NAMES, InlinePem, KeyFiles, NameChanges
+from bus.reentry import Turn, logger_of
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 _KEY_BLOCK = re.compile(
     rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?-----END (?:[A-Z]+ )?PRIVATE KEY-----\n?", re.DOTALL
@@ -93,7 +93,7 @@ class WatchedKeyMaterial:
         self._files = files
         self._may_change = may_change
         self._now = now
-        self._lock = threading.Lock()
+        self._lock = Turn()
         self._signature = self._sign()
         self._told = ""
         self.current = read_key_material(files, now())
@@ -101,22 +101,28 @@ class WatchedKeyMaterial:
     def look(self) -> None:
         """Logs a change once, and once why changed files cannot be used. Reads files: not for an event loop."""
         with self._lock:
-            signature = self._sign()
-            if signature == self._signature:
-                self._told = ""  # the files of before are back: the next bad ones are told again
-                return
-            try:
-                found = read_key_material(self._files, self._now())
-                self._check_names(found.names)
-            except KeyMaterialFault as fault:
-                if str(fault) != self._told:
-                    self._told = str(fault)
-                    _log.error("certificates were changed and cannot be used; those of before stay: %s", fault)
-                return
-            self._signature, self._told = signature, ""
-            if found != self.current:
-                self.current = found
-                _log.info("certificates were changed: new connections use %s", self._files.certificate)
+            log = self._look()
+        log()
+
+    def _look(self) -> Callable[[], None]:
+        """What is to be logged: a handler of the log may come back."""
+        signature = self._sign()
+        if signature == self._signature:
+            self._told = ""  # the files of before are back: the next bad ones are told again
+            return lambda: None
+        try:
+            found = read_key_material(self._files, self._now())
+            self._check_names(found.names)
+        except KeyMaterialFault as fault:
+            if str(fault) == self._told:
+                return lambda: None
+            self._told = str(fault)
+            return partial(_log.error, "certificates were changed and cannot be used; those of before stay: %s", fault)
+        self._signature, self._told = signature, ""
+        if found == self.current:
+            return lambda: None
+        self.current = found
+        return partial(_log.info, "certificates were changed: new connections use %s", self._files.certificate)
 
     def _check_names(self, found: CertificateNames | None) -> None:
         """Raises `KeyMaterialFault` if names are lost that may not change."""

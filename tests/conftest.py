@@ -14,14 +14,18 @@ for as long as the others have other files to run: a session takes seconds to st
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+from bus.reentry import drain, is_inside
 
 settings.register_profile("any-machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)
@@ -30,6 +34,50 @@ settings.load_profile("any-machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Witness(logging.Handler):
+    """A program's handler may call the client whose line it gets, so none comes while a lock of a client is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_locks: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if is_inside():
+            self.under_locks.append(record.getMessage())
+
+
+_witness = _Witness()
+logging.getLogger().addHandler(_witness)
+
+
+@pytest.fixture(autouse=True)
+def no_line_under_a_lock() -> Iterator[None]:
+    yield
+    found, _witness.under_locks = _witness.under_locks, []
+    assert not found, "a handler was called under a lock of a client"
+
+
+class _AllLines(pytest.LogCaptureFixture):
+    """What a client logs under a lock, or on a thread of its own, is logged on another thread: that is waited for."""
+
+    @property
+    def records(self) -> list[logging.LogRecord]:
+        drain()
+        return super().records
+
+    @property
+    def text(self) -> str:
+        drain()
+        return super().text
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.__class__ = _AllLines
+    return caplog
+
 
 _files_before = pytest.StashKey[set[str]]()
 

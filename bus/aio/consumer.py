@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import re
 import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -37,13 +35,14 @@ from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.model import TopicPartition
+from bus.reentry import OwnLock, logger_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from bus.client.config.typed_settings import ConsumerSettings
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 ResultT = TypeVar("ResultT")
 _Place = tuple[str, int]  # a partition, as the first fields of a record have it
@@ -68,7 +67,7 @@ class Consumer:
         self._blocking = BlockingConsumer(address, **configs)
         self._thread = ConsumerThread("bus-aio-consumer")
         weakref.finalize(self, self._thread.end).atexit = False
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         self._ahead: deque[ConsumerRecord] = deque()  # taken from the blocking consumer, not yet given to the caller
         self._table_ahead: pa.Table | None = None  # the same, of poll_arrow
         self._in_hand: InHand[_Place] = InHand()

@@ -7,12 +7,13 @@ the event loop's, may join; `length` is never too small there.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-logger = logging.getLogger(__name__)
+from bus.reentry import logger_of
+
+logger = logger_of(__name__)
 
 Call = Callable[[], object]
 

@@ -12,7 +12,6 @@ working.
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,8 +21,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from bus.client.values import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, count_of
 from bus.model import TopicPartition
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _LOG_INTERVAL_S = 30.0
 _NOTHING_MORE: Mapping[int, Mapping[str, object]] = MappingProxyType({})

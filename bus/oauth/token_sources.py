@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +24,9 @@ from bus.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.records.json_text import parse_strict
+from bus.reentry import Turn, logger_of
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 # Earlier than sessions are renewed (after 0.75 of their lifetime), so that each renewal has a new token.
 _RENEWED_AFTER = 0.7
@@ -51,7 +50,7 @@ class TokenSource:
     def __init__(self, settings: TokenSettings, now_s: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._now_s = now_s
-        self._lock = threading.Lock()
+        self._lock = Turn()
         self._held: _Token | None = None
 
     def token(self, timeout_ms: float) -> str:

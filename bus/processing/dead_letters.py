@@ -10,8 +10,6 @@ its key belongs if there is none.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,8 +24,9 @@ from bus.model import TopicPartition
 from bus.processing.output import Outcome
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
+from bus.reentry import Flag, Turn, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _ERROR_TEXT_MAX = 1_000
 _ATTEMPT_TIMEOUT_MS = 30_000  # of each step of an attempt to send a letter
@@ -57,9 +56,9 @@ class DeadLetters:
         self._security = dict(security)
         self._group_id = group_id
         self._is_deserialized = is_deserialized
-        self._creating = threading.Lock()  # held while a broker is asked
-        self._lock = threading.Lock()  # of the producer; never held so long
-        self._closed = threading.Event()
+        self._creating = Turn()  # held while a broker is asked
+        self._lock = Turn()  # of the producer; never held so long
+        self._closed = Flag()
         self._producer: Producer | None = None
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._partition_counts: dict[str, int] = {}  # of dead letter topics

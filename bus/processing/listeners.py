@@ -13,7 +13,6 @@ none of them waits for its workers any more.
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +27,9 @@ from bus.processing.consumer import Consumer
 from bus.processing.run import StopSignals
 from bus.processing.settings import SETTING_NAMES
 from bus.processing.workers import check_handler
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # How late a signal is seen: the kernel may give it to any thread, and that does not end a wait of the main thread.
 _JOIN_S = 0.2

@@ -121,13 +121,19 @@ class RecordFlow:
         else:
             self.counts.abandoned += 1
 
-    def fail(self, work: Work, error: BaseException, now_ms: int) -> FailureDecision:
-        """The handler raised. After DEAD_LETTER the work is still under way: `pass_over` or `stop` it."""
+    def decide(self, work: Work, error: BaseException) -> FailureDecision:
+        """The handler raised; `fail` carries it out. Asks `on_error`, which is a user's: no lock is held. Nothing is
+        asked of a record that is not processed here any more."""
+        if not self._is_ours(work):
+            return Pass.SKIP
+        return decide_failure(self._settings, work.record, error, work.attempt, work.failed_at)
+
+    def fail(self, work: Work, decision: FailureDecision, now_ms: int) -> FailureDecision:
+        """As decided. After DEAD_LETTER the work is still under way: `pass_over` or `stop` it."""
         if not self._is_ours(work):
             self._leave(work)
             self.counts.abandoned += 1
             return Pass.SKIP
-        decision = decide_failure(self._settings, work.record, error, work.attempt, work.failed_at)
         match decision:
             case TryAgain() if work.partition in self._leaving:
                 self._leave(work)
@@ -169,21 +175,23 @@ class RecordFlow:
 
     # ------------------------------------------------------------ output that its topic refuses
 
-    def refuse(self, outcome: Outcome, error: Exception, *, is_too_large: bool) -> FailureDecision | None:
-        """It can never be committed as it is; its record was done. None: a smaller form takes its place. After
-        DEAD_LETTER a letter has to take it, or the record to `stop_for_output`."""
-        work = outcome.work
-        smaller = outcome.smaller() if is_too_large else None
+    def make_smaller(self, outcome: Outcome) -> bool:
+        """It is too large to be committed: a smaller form takes its place, if there is one."""
+        smaller = outcome.smaller()
         if smaller is not None:
             self._outcomes.put(smaller)
-            return None
-        decision = (
-            Stop(error)
-            if outcome.is_letter
-            else decide_failure(
-                self._settings, work.record, error, work.attempt, replace(work, is_output_refused=True).failed_at
-            )
-        )
+        return smaller is not None
+
+    def decide_refused(self, outcome: Outcome, error: Exception) -> FailureDecision:
+        """It can never be committed as it is; its record was done. As `decide`, for `refuse`."""
+        work = outcome.work
+        if outcome.is_letter:
+            return Stop(error)
+        failed_at = replace(work, is_output_refused=True).failed_at
+        return decide_failure(self._settings, work.record, error, work.attempt, failed_at)
+
+    def refuse(self, outcome: Outcome, decision: FailureDecision) -> FailureDecision:
+        """As decided. After DEAD_LETTER a letter has to take its place, or the record to `stop_for_output`."""
         match decision:
             case Stop(raised):
                 self.stop_for_output(outcome, raised)

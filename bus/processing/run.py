@@ -12,7 +12,6 @@ beside it does what has to be done.
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -43,8 +42,9 @@ from bus.processing.workers import (
     is_coroutine_handler,
     report,
 )
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _POLL_MS = 200  # how late a stop event is seen; everything else wakes the poll
 _COMMIT_RETRY_MS = 500
@@ -255,11 +255,14 @@ class ProcessingRun:
         work = replace(outcome.work, is_output_refused=True)
         is_too_large = isinstance(error, BusError) and error.code in TOO_LARGE
         with self._board.locked() as flow:
-            decision = flow.refuse(outcome, error, is_too_large=is_too_large)
-        if decision is None:
+            is_smaller = is_too_large and flow.make_smaller(outcome)
+        if is_smaller:
             found = "made smaller" if outcome.forms[1] else "left out"
             logger.warning("%s offset %d: its dead letter is %s: %s", *_place(outcome), found, error)
             return
+        decision = flow.decide_refused(outcome, error)
+        with self._board.locked() as flow:
+            decision = flow.refuse(outcome, decision)
         report(work, error, decision)
         if decision is not Pass.DEAD_LETTER:
             return

@@ -15,7 +15,6 @@ the same transaction again for each such record would make a crowd of them last 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -27,9 +26,10 @@ from bus.errors import BusError, ErrorCode, reduce_error
 from bus.model import TopicPartition
 from bus.processing.output import Outcome, Output
 from bus.processing.settings import ProcessingSettings
+from bus.reentry import logger_of
 from bus.serializers import serializer_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _BYTES_MAX = 16 << 20  # of one transaction, unless a single record has more
 _SIZE_MAX = 1 << 30  # the broker says what is too large

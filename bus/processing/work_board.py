@@ -2,13 +2,12 @@
 
 Guards that no worker waits in vain: workers are told when records came or one has to wait for its next attempt, the
 polling thread when it has something to commit, to resume or to end. A worker that settles a record frees one lane at
-most, and looks for work itself, so no other one has to be told. The lock is never held while a handler runs or the
-consumer is called.
+most, and looks for work itself, so no other one has to be told. The lock is never held while a handler or `on_error`
+runs or the consumer is called.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from bus.processing.error_decisions import FailureDecision, TryAgain
 from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
 from bus.processing.work import Work
+from bus.reentry import OwnCondition, OwnLock
 
 
 def now_ms() -> int:
@@ -33,7 +33,7 @@ class WorkBoard:
         self._flow = flow
         self._wake = wake
         self._is_awoken = False
-        self._has_left = threading.Condition()
+        self._has_left = OwnCondition(OwnLock())
 
     @contextmanager
     def locked(self) -> Iterator[RecordFlow]:
@@ -63,8 +63,9 @@ class WorkBoard:
             flow.succeed(work, outcome)
 
     def fail(self, work: Work, error: BaseException) -> FailureDecision:
+        decision = self._flow.decide(work, error)
         with self._settling() as flow:
-            decision = flow.fail(work, error, self.clock())
+            decision = flow.fail(work, decision, self.clock())
         if isinstance(decision, TryAgain):
             self.announce()  # workers that wait have to look at the clock
         return decision

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from bus.processing.output import Outcome, Output
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
 from bus.processing.work_board import WorkBoard
+from bus.reentry import OwnCondition, OwnLock, logger_of
 
 
 class Acknowledgement:
@@ -123,7 +123,7 @@ def _collecting_async(handler: Callable[..., Any], outputs: Outputs) -> AsyncCal
     return call
 
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # Returns when the broker has it, or what is to be committed with the record's offset; raises if it cannot be sent.
 DeadLetterSink = Callable[[Work, BaseException], Outcome | None]
@@ -165,7 +165,7 @@ class ThreadWorkers:
         self._board = board
         self._call = call
         self._sink = sink
-        self._may_have_work = threading.Condition()
+        self._may_have_work = OwnCondition(OwnLock())
         self._announcements = 0  # what a worker looked at before it waits may be old: then it looks again
         self._is_ended = False
         self._threads = [

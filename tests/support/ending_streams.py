@@ -20,6 +20,7 @@ import grpc
 import pytest
 
 from bus.errors import BusError, ErrorCode
+from bus.reentry import OwnLock
 
 _PATIENCE_S = 10.0
 
@@ -104,29 +105,29 @@ class Readers:
                 if self.name.startswith("bus-"):
                     readers.threads.append(self)
 
-        return SimpleNamespace(**{**vars(threading), "Lock": lambda: WatchedLock(readers), "Thread": Reader})
+        return SimpleNamespace(**{**vars(threading), "Thread": Reader})
+
+    def new_lock(self) -> WatchedLock:
+        return WatchedLock(self)
 
 
-class WatchedLock:
+class WatchedLock(OwnLock):
+    """Who waits for it is idle while the thread has it that asks: that of the test, which plays the step."""
+
     def __init__(self, readers: Readers) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._readers = readers
-        self.locked = self._lock.locked
-        self.release = self._lock.release
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._lock.acquire(False):
+        if super().acquire(False):
             return True
-        if not blocking:
-            return False
-        with self._readers.idle(while_=self._lock.locked):
-            return self._lock.acquire(True, timeout)
+        if not blocking or self.is_held_here():
+            return super().acquire(blocking)
+        with self._readers.idle(while_=self.is_held_here):
+            return super().acquire(True, timeout)
 
     def __enter__(self) -> bool:
         return self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
 
 
 class FakeCluster:
@@ -137,6 +138,7 @@ class FakeCluster:
         self.threading = self.readers.watched()
         for module in modules:
             monkeypatch.setattr(module, "threading", self.threading, raising=False)
+            monkeypatch.setattr(module, "OwnLock", self.readers.new_lock, raising=False)
         self.calls: list[FakeCall] = []
         self.answer: Callable[[bytes], Any]
         self.is_first_answered = False

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +32,9 @@ from bus.client.assignors.assignor import (
 )
 from bus.model import TopicPartition
 from bus.records.json_text import parse_json
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class StickyAssignor:

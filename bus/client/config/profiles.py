@@ -9,7 +9,6 @@ what was found, and no value of it is in an error, a `repr` or the log.
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -22,13 +21,14 @@ from bus.client.config.security import FILE_SETTINGS, SECRET_SETTINGS, SECURITY_
 from bus.client.config.values import conflict
 from bus.config.keys import ConfigError
 from bus.config.toml_files import flatten, read_toml
+from bus.reentry import logger_of
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
 _KNOWN = (_ADDRESSES, *SECURITY_SETTINGS)
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 _warned: set[Path] = set()
 
 

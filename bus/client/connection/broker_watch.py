@@ -6,15 +6,15 @@ from several threads; nothing is asked or given up while the lock is held.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.silent_brokers import SilentBrokers
+from bus.reentry import OwnCondition, OwnLock, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class BrokerWatch:
@@ -24,7 +24,7 @@ class BrokerWatch:
         self._ask = ask
         self._give_up = give_up
         self._machine = SilentBrokers()
-        self._due = threading.Condition(threading.Lock())
+        self._due = OwnCondition(OwnLock())
         self._thread: threading.Thread | None = None
         self._wakes_at_ms = math.inf
         self._is_closed = False

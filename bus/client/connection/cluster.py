@@ -8,7 +8,6 @@ away. Safe to use from several threads; no lock is held during a call.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -39,8 +38,9 @@ from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.reentry import Flag, OwnLock, check_outside, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 RETRIES_MAX = 2**31 - 1
 # An attempt gets this at least, however late it comes: a healthy broker answers within it.
@@ -103,7 +103,7 @@ class Cluster:
     def __init__(self, bootstrap: Sequence[str], config: ConnectionConfig) -> None:
         self._bootstrap = tuple(bootstrap)
         self._config = config
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         security = security_of(config)
         self._connections = Connections(config, security)
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
@@ -115,7 +115,7 @@ class Cluster:
         self._last_good: str | None = None
         self._controller_id = -1
         self._metadata_end = ("", 0)  # cluster id and metadata offset of the newest answer
-        self._closed = threading.Event()
+        self._closed = Flag()
         self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
         self._logins.use_watch(self.watch)
@@ -336,6 +336,7 @@ class Cluster:
         twice at a time: of the next one too when this one has not answered for a second. An answer for which `check`
         raises `BusError` is none.
         """
+        check_outside()
         addresses = [address] if address is not None else self.candidates()
 
         def limit_ms() -> float:
@@ -392,6 +393,7 @@ class Cluster:
             return self._call_once(address, method, request, timeout_ms)
 
     def _call_once(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
+        check_outside()
         headers = self._logins.headers(address, timeout_ms)
 
         def ask(connection: Connection) -> Any:
@@ -584,6 +586,7 @@ class Cluster:
 
     def close(self) -> None:
         """Ends every call that is under way or waits to be repeated. Safe to repeat."""
+        check_outside()
         self._closed.set()
         self.watch.close()
         self._logins.close()

@@ -10,7 +10,6 @@ behind the last of them. The caller decides how soon an attempt follows. Safe to
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -22,9 +21,10 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.reentry import OwnLock, logger_of
 from bus.sasl import SESSION_EXPIRED
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 # Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
 _CONNECT_TIMEOUT_MS = 10_000
@@ -118,7 +118,7 @@ class Connections:
         self._security = ChannelSecurity(security)
         self._options = _channel_options(times)
         self._silence_ms_max = times.request_timeout_ms
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()
         self._is_closed = False

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import logging
 import queue
 import random
 import secrets
@@ -31,10 +30,11 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.oauth.messages import client_response
 from bus.oauth.token_sources import TokenSource
+from bus.reentry import OwnCondition, OwnLock, Turn, logger_of
 from bus.sasl import OAUTHBEARER, PLAIN
 from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Headers = tuple[tuple[str, str], ...]
 # Kafka's sasl.login.refresh.window.factor and jitter.
@@ -61,7 +61,7 @@ class _Place:
     """The login at one address. The thread that holds the lock logs in there."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Turn()
         self.session: _Session | None = None
 
 
@@ -96,7 +96,7 @@ class Logins:
             self._fixed = (*client_headers, ("authorization", f"Basic {shown}"))
         self._places: dict[str, _Place] = {}
         self._salted: tuple[bytes, int, bytes] | None = None  # salt, iterations, and the password salted with them
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = OwnCondition(OwnLock())
         self._renewing: threading.Thread | None = None
         self._is_closed = False
 
@@ -118,8 +118,12 @@ class Logins:
         place = self._place(address)
         session = place.session
         if session is None:
-            with place.lock:
+            if not place.lock.acquire(timeout=timeout_ms / 1000):
+                raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"the login at {address}: no answer in time")
+            try:
                 session = place.session or self._log_in(address, place, (), timeout_ms)
+            finally:
+                place.lock.release()
             self._renew_later()
         return (*self._client_headers, *session.headers)
 

@@ -6,7 +6,6 @@ own reading thread. Never blocks who sends; the owner bounds what is under way.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -16,8 +15,9 @@ import grpc
 
 from bus.client.connection.cluster import Cluster
 from bus.errors import BusError, ErrorCode
+from bus.reentry import OwnLock, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class RequestStream:
@@ -47,10 +47,10 @@ class RequestStream:
         self._method = method
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._cluster = cluster
-        self._unanswered_lock = threading.Lock()
+        self._unanswered_lock = OwnLock()
         self._unanswered: int | None = 0  # None: the stream has ended
         requests = iter(self._requests.get, None)
-        self._opening = threading.Lock()
+        self._opening = OwnLock()
         self._connection: Any = None
         self._call: Any = None
         if not cluster.needs_login(address):  # else its reader opens it, as a login takes a while

@@ -3,9 +3,9 @@ At most one line a minute, as every answer may have a throttle time."""
 
 from __future__ import annotations
 
-import logging
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOGGED_MS_MIN = 1_000  # a client that is just at its quota waits for less all the time
 _PAUSE_MS = 60_000.0

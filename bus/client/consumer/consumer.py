@@ -7,7 +7,6 @@ the caller's thread, inside poll; fetching ahead and heartbeats happen beside it
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,6 +46,7 @@ from bus.client.interceptors import ConsumerInterceptorChain, close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.reentry import check_outside, logger_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
 _FOREVER_S = 1e9  # less than the clocks of threads take
@@ -529,6 +529,7 @@ class Consumer(OneThread):
         """`is_done`: the caller is through with what it was given last."""
         if self._is_closing:
             return
+        check_outside()
         self._is_closing = True
         self._finalizer.detach()
         try:

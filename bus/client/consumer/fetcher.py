@@ -13,7 +13,6 @@ room. A broker keeps what the last request on a stream was for, so that the next
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,8 +28,9 @@ from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.read_replica import note_failed, note_named, note_served
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import OwnCondition, OwnLock, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _READ_AHEAD = 2  # answers a partition
 
@@ -52,8 +52,8 @@ class Fetcher:
     def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
         self._cluster = cluster
         self._config = config
-        self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)  # records came, or an error, or a wake-up
+        self.lock = OwnLock()
+        self.changed = OwnCondition(self.lock)  # records came, or an error, or a wake-up
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
         self.metrics = ConsumerMetrics(config, lambda: list(self.assigned.values()))
         self._connections: dict[str, _Connection] = {}

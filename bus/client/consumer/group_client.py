@@ -7,7 +7,6 @@ is waited for; and what a callback raises reaches the user, after the rebalance 
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -44,8 +43,9 @@ from bus.client.group.topics import GroupTopics
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _INTERRUPTED_LEAVE_MS = 1_000
 _AUTO_COMMIT_WAIT_MS = 100  # at least, within one poll: an interval of 0 must not make it spin

@@ -10,7 +10,6 @@ callbacks: what the program had in hand comes again, to another member.
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 import weakref
@@ -22,6 +21,7 @@ from bus.client.connection.cluster import Cluster
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
 from bus.errors import BusError, ErrorCode
+from bus.reentry import later, logger_of
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT", bound="OneThread")
@@ -67,7 +67,7 @@ def _occupied(client: Any, name: str) -> BusError:
     )
 
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _LEAVE_TIMEOUT_MS = 10_000
 
@@ -82,6 +82,11 @@ def end_when_forgotten(
 
 
 def _end_in_background(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:
+    """Memory may be collected anywhere, also in a step of a client: nothing is waited for here, and nobody called."""
+    later(_tell_and_end, group, fetcher, cluster)
+
+
+def _tell_and_end(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:
     is_member = group is not None and group.subscription is not None
     if not is_member and not fetcher.is_connected:
         cluster.close()

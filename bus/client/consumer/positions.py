@@ -26,8 +26,9 @@ from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class CommittedOffsets(Protocol):

@@ -61,10 +61,11 @@ class RecordReader:
             raise BusError(ErrorCode.INVALID_REQUEST, "this consumer is closed")
 
     def wakeup(self) -> None:
-        """End the wait that goes on, or else the next one. From any thread, and from a signal handler: that runs in the
-        main thread, which may hold the lock itself, so there another thread waits for it."""
+        """End the wait that goes on, or else the next one. From any thread, and from a signal handler or a
+        finalizer, which may come while its thread holds the lock itself: there another thread waits for it."""
         is_main = threading.current_thread() is threading.main_thread()
-        if self._fetcher.lock.acquire(blocking=not is_main):
+        may_wait = not is_main and not self._fetcher.lock.is_held_here()
+        if self._fetcher.lock.acquire(blocking=may_wait):
             try:
                 self._awake()
             finally:

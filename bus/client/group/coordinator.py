@@ -16,8 +16,9 @@ from bus.client.connection.group_requests import FindCoordinator, GroupCall
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOST_COORDINATOR = frozenset(
     {

@@ -7,7 +7,6 @@ application does other things.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -28,8 +27,9 @@ from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.coordinator import GroupRequest
 from bus.errors import BusError, ErrorCode
+from bus.reentry import OwnCondition, OwnLock, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _END_S = 2.0  # for threads to end
 
@@ -51,9 +51,7 @@ class Machines(Protocol):
 class GroupLink:
     """`changed` is notified after answers, for the thread that waits in poll."""
 
-    def __init__(
-        self, cluster: Cluster, changed: threading.Condition, lock: threading.Lock, machines: Machines
-    ) -> None:
+    def __init__(self, cluster: Cluster, changed: threading.Condition, lock: OwnLock, machines: Machines) -> None:
         self._cluster = cluster
         self._changed = changed
         self._lock = lock
@@ -63,7 +61,7 @@ class GroupLink:
         self._session: GroupSession | None = None
         self._candidate = 0
         self._keeper: threading.Thread | None = None
-        self._keeper_due = threading.Condition(lock)
+        self._keeper_due = OwnCondition(lock)
         self._has_news = False  # for the keeper
         self.is_closed = False
 
@@ -210,7 +208,7 @@ class GroupSession:
         self,
         cluster: Cluster,
         address: str,
-        lock: threading.Lock,
+        lock: OwnLock,
         on_answers: Callable[[list[tuple[GroupRequest, Any]], bool], None],
     ) -> None:
         self.address = address

@@ -31,8 +31,9 @@ from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, Gr
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _JOIN_GRACE_MS = 5_000  # beyond the rebalance timeout, for the answer to travel; Kafka's
 _OUT_OF_GROUP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})

@@ -9,7 +9,6 @@ partition that the coordinator does not know it is repeated only while that may 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -24,8 +23,9 @@ from bus.client.group.membership import Generation
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 CommitErrors = Mapping[TopicPartition, BusError]  # of the partitions that were not committed
 CommitCallback = Callable[[Offsets, BusError | None], object]

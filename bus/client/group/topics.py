@@ -7,7 +7,6 @@ Asks for metadata beside the thread that polls (`lookup.py`), and runs the assig
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.membership import Lead, Membership
 from bus.client.group.subscriptions import Subscription
 from bus.errors import BusError, ErrorCode
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

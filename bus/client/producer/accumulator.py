@@ -19,6 +19,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.future import CallbackThreads
 from bus.client.producer.partitioning import partitions_of_keys
 
 # A batch that is split among many partitions, or grows on, is no gain beyond this.
@@ -41,6 +42,7 @@ class RecordAccumulator:
         self._linger_ms = config.linger_ms
         self._delivery_timeout_ms = config.delivery_timeout_ms
         self.open: dict[str, RecordBatchBuilder] = {}
+        self.callback_threads = CallbackThreads()
 
     def limit_for(self, record_bytes: int, partition_count: int, *, has_key: bool) -> int:
         """How large a batch is to become that begins with such a record."""
@@ -52,14 +54,30 @@ class RecordAccumulator:
     def open_batch(self, topic: str, limit_bytes: int, partition_count: int, now_ms: float) -> RecordBatchBuilder:
         """`limit_bytes` are taken from the pool."""
         assert topic not in self.open, f"{topic} has an open batch"
-        batch = self.open[topic] = RecordBatchBuilder(
+        due_at_ms = now_ms + self._linger_ms
+        batch = self.open[topic] = self._new_batch(topic, limit_bytes, partition_count, now_ms, due_at_ms)
+        return batch
+
+    def new_late_batch(self, topic: str, limit_bytes: int, partition_count: int, now_ms: float) -> RecordBatchBuilder:
+        """For one record that came while the lock was held by its own thread. It changes nothing here: `open_late`
+        does, which takes its bytes from the pool."""
+        return self._new_batch(topic, limit_bytes, partition_count, now_ms, now_ms)
+
+    def open_late(self, batch: RecordBatchBuilder) -> None:
+        assert batch.topic not in self.open, f"{batch.topic} has an open batch"
+        self.open[batch.topic] = batch
+
+    def _new_batch(
+        self, topic: str, limit_bytes: int, partition_count: int, now_ms: float, due_at_ms: float
+    ) -> RecordBatchBuilder:
+        return RecordBatchBuilder(
             topic,
             limit_bytes=limit_bytes,
-            due_at_ms=now_ms + self._linger_ms,
+            due_at_ms=due_at_ms,
             deadline_ms=now_ms + self._delivery_timeout_ms,
             partition_count=partition_count,
+            callback_threads=self.callback_threads,
         )
-        return batch
 
     def grow(self, batch: RecordBatchBuilder) -> bool:
         """Room for as much again, if there is memory and the batch is not large already. Not for a batch that its one

@@ -9,8 +9,6 @@ every future that points into it tells the same.
 from __future__ import annotations
 
 import bisect
-import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,18 +16,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.client.producer.future import ProduceFuture
+from bus.client.producer.future import CallbackThreads, ProduceFuture
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError
 from bus.model import TopicPartition
+from bus.reentry import CalledInside, Flag, OwnLock, later, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
 # What a record costs on the wire beside its bytes: offsets of the columns and the timestamp.
 RECORD_OVERHEAD_BYTES = 24
 
-_lock = threading.Lock()  # of all waiting: held for a few instructions only
+_lock = OwnLock()  # of all waiting: held for a few instructions only
 
 
 class Outcome:
@@ -171,6 +170,7 @@ class RecordBatchBuilder:
     changes it. Closed once, whole or split."""
 
     __slots__ = (
+        "_callback_threads",
         "_callbacks",
         "_called",
         "_event",
@@ -193,9 +193,17 @@ class RecordBatchBuilder:
     )
 
     def __init__(
-        self, topic: str, *, limit_bytes: int, due_at_ms: float, deadline_ms: float, partition_count: int = 1
+        self,
+        topic: str,
+        *,
+        limit_bytes: int,
+        due_at_ms: float,
+        deadline_ms: float,
+        partition_count: int = 1,
+        callback_threads: CallbackThreads | None = None,
     ) -> None:
         self.topic = topic
+        self._callback_threads = callback_threads
         self.partition_count = partition_count  # of the topic, as the first record's caller knew it
         self.full_bytes = limit_bytes  # it is to leave then, unless it grows on meanwhile
         self.limit_bytes = limit_bytes
@@ -211,7 +219,7 @@ class RecordBatchBuilder:
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
         self._order: Any = None  # the records in the order by partition; None: as they are
         self._ranks: list[int] | None = None  # of each record in that order
-        self._event: threading.Event | None = None
+        self._event: Flag | None = None
         # Side by side, and no future among them: objects that live for a while keep the garbage collector busy.
         self._called: list[int] = []
         self._callbacks: list[_Callback] = []
@@ -400,22 +408,28 @@ class RecordBatchBuilder:
         return self.is_done(index) or self._wait_until(lambda: self.is_done(index), timeout)
 
     def _wait_until(self, is_done: Callable[[], bool], timeout: float | None) -> bool:
+        if timeout is None and self._callback_threads is not None:
+            self._callback_threads.check_may_wait()
         ends_at = None if timeout is None else time.monotonic() + timeout
         while True:
             with _lock:
                 if is_done():
                     return True
-                event = self._event = self._event or threading.Event()
+                event = self._event = self._event or Flag()
             left = None if ends_at is None else max(0.0, ends_at - time.monotonic())
             if not event.wait(left):
                 return is_done()
 
     def add_callback(self, index: int, callback: _Callback) -> None:
-        with _lock:
-            if not self.chunks or not self.is_done(index):
-                self._called.append(index)
-                self._callbacks.append(callback)
-                return
+        try:
+            with _lock:
+                if not self.chunks or not self.is_done(index):
+                    self._called.append(index)
+                    self._callbacks.append(callback)
+                    return
+        except CalledInside:
+            later(self.add_callback, index, callback)
+            return
         try:
             callback(RecordFuture(self, index))
         except Exception:  # as on the producer's own thread

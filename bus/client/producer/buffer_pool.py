@@ -6,7 +6,6 @@ whole, however small the wishes of those behind it (Kafka's BufferPool). Counts 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,6 +13,7 @@ from typing import TypeVar
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.interrupts import uninterrupted
 from bus.errors import BusError, ErrorCode
+from bus.reentry import Flag, OwnLock
 
 ResultT = TypeVar("ResultT")
 
@@ -25,13 +25,13 @@ class _Waiter:
         self.size_bytes = size_bytes
         self.is_granted = False
         self.is_released = False  # the lock
-        self.event = threading.Event()
+        self.event = Flag()
 
 
 class BufferPool:
     """`lock` is its owner's and is held at every call; `wait` gives it up while it waits."""
 
-    def __init__(self, total_bytes: int, lock: threading.Lock, clock: Callable[[], float] = monotonic_ms) -> None:
+    def __init__(self, total_bytes: int, lock: OwnLock, clock: Callable[[], float] = monotonic_ms) -> None:
         self.total_bytes = total_bytes
         self.available_bytes = total_bytes
         self._lock = lock

@@ -4,13 +4,12 @@ One lock guards all state of the sender. Its instructions are carried out by the
 the lock is released, so that requests leave in the order in which they were made: the caller's, if the window is open,
 else the one that reads the answers. What moves records from one place to the next is not interrupted by Ctrl-C
 (`uninterrupted`), and waits for nothing. Futures and callbacks are never touched while the lock is held: what settles
-chunks calls `announce` after releasing it.
+chunks calls `announce` after releasing it. A record that comes while its own thread has the lock, from a signal handler
+or a finalizer, is set aside (`add_late`) for the next step.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -25,8 +24,9 @@ from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
+from bus.reentry import OwnCondition, OwnLock, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 ResultT = TypeVar("ResultT")
 # Value, key, headers, partition, timestamp_ms and size in bytes.
@@ -78,7 +78,7 @@ class Engine:
         wake: Callable[[], None],
     ) -> None:
         """`run_errand` starts a remote call elsewhere and returns at once, as `wake` does, which asks for a `tick`."""
-        self.lock = threading.Lock()
+        self.lock = OwnLock()
         self._config = config
         self._clock = clock
         self._open_stream = open_stream
@@ -90,9 +90,9 @@ class Engine:
         self._agenda, self._settled = self.sender.agenda, self.sender.queues.settled
         self._step = _Step(self._carry_out)
         self._streams: dict[Connection, Stream] = {}
-        self._announcing = threading.local()
+        self.callback_threads = self.accumulator.callback_threads
         self._telling: set[Chunk] = set()  # being announced
-        self._told = threading.Condition(self.lock)
+        self._told = OwnCondition(self.lock)
 
     # ------------------------------------------------------------ instructions; the lock is held
 
@@ -172,6 +172,33 @@ class Engine:
                     sender.follow_up(batch, now_ms)
         return future
 
+    def add_late(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int,
+        *,
+        size_bytes: int,
+        partition_count: int,
+    ) -> RecordFuture:
+        """As `add`, for a thread that has the lock already and was interrupted. Never waits. Raises `BusError`."""
+        future = self.sender.add_late(
+            topic,
+            value,
+            key,
+            headers,
+            partition,
+            timestamp_ms,
+            size_bytes=size_bytes,
+            partition_count=partition_count,
+            now_ms=self._clock(),
+        )
+        self._wake()
+        return future
+
     def _make_room_and_add(
         self, topic: str, record: _Record, partition_count: int, deadline_ms: float | None
     ) -> RecordFuture | None:
@@ -234,6 +261,13 @@ class Engine:
             self.sender.take_in(topic, chunks, self._clock())
 
     def _wait_for_memory(self, size_bytes: int, deadline_ms: float, use: Callable[[], ResultT]) -> ResultT:
+        if self.is_in_callback:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                f"expected {size_bytes} bytes of buffer.memory={self._config.buffer_memory} to be free for what a "
+                f"callback of this producer sends, found {self.pool.available_bytes}: it may not wait for more, since "
+                "answers wait behind it",
+            )
         self.metrics.waiting_threads += 1
         try:
             return self.pool.wait(size_bytes, deadline_ms, self.metrics.record_pool_wait, use)
@@ -264,14 +298,14 @@ class Engine:
                 chunk = self._take_untold()
             if chunk is None:
                 return
-            was_here, self._announcing.is_here = self.is_in_callback, True
+            self.callback_threads.enter()
             try:
                 chunk.announce()
             except BaseException:  # an interrupt; the others are told by another thread
                 self._wake()
                 raise
             finally:
-                self._announcing.is_here = was_here
+                self.callback_threads.leave()
                 with self.lock:
                     self._telling.discard(chunk)
                     self._told.notify_all()
@@ -299,7 +333,7 @@ class Engine:
     @property
     def is_in_callback(self) -> bool:
         """This thread runs callbacks: what waits for outcomes here would wait for itself."""
-        return getattr(self._announcing, "is_here", False)
+        return self.callback_threads.is_here()
 
     def announce_soon(self) -> None:
         """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  Arrow imports it with pandas, with the first array: too late at the end
-import logging
 import os
 import threading
 import time
@@ -19,15 +18,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from bus.client.connection.retrying import monotonic_ms
-from bus.client.producer import batch as produce_batch
-from bus.client.producer import future as produce_future
 from bus.client.producer.future import wait_all
 from bus.errors import BusError, ErrorCode, count_of
+from bus.reentry import later, logger_of
 
 if TYPE_CHECKING:
     from bus.client.producer.threads import ProducerThreads
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _EXIT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 2.0  # for threads and streams to end, after all records have their outcome
@@ -80,6 +78,11 @@ def _failed_count(threads: ProducerThreads) -> int:
 
 
 def _end_in_background(threads: ProducerThreads) -> None:
+    """Memory may be collected anywhere, also in a step of a client: nothing is waited for here."""
+    later(_begin_end, threads)
+
+
+def _begin_end(threads: ProducerThreads) -> None:
     thread = threading.Thread(
         target=_end_and_report, args=(threads, None, _failed_count(threads)), name="bus-producer-end", daemon=True
     )
@@ -104,8 +107,6 @@ def _end_all() -> None:
 
 
 def _disown_all() -> None:
-    produce_batch._lock = threading.Lock()  # another thread of the parent may have held it
-    produce_future._lock = threading.Lock()
     for finalizer in list(_finalizers.values()):
         finalizer.detach()
     _finalizers.clear()

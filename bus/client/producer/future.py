@@ -6,7 +6,6 @@ while a lock is held. Single records have lighter futures: `batch`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +13,48 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from bus.client.values import BatchMetadata
-from bus.errors import BusError, count_of
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
+from bus.reentry import CalledInside, Flag, OwnLock, later, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
-_lock = threading.Lock()  # of all futures: held for a few instructions only
+_lock = OwnLock()  # of all futures: held for a few instructions only
 _ResultT = TypeVar("_ResultT")
 _STANDARD_STATE = frozenset(vars(Future()))  # names of what each future of the standard library has
+
+
+class CallbackThreads:
+    """Those that run callbacks of one producer now. Answers wait behind these, so what waits there for answers without
+    an end is refused."""
+
+    __slots__ = ("_depths",)
+
+    def __init__(self) -> None:
+        self._depths: dict[int, int] = {}  # by thread
+
+    def is_here(self) -> bool:
+        return threading.get_ident() in self._depths
+
+    def enter(self) -> None:
+        here = threading.get_ident()
+        self._depths[here] = self._depths.get(here, 0) + 1
+
+    def leave(self) -> None:
+        here = threading.get_ident()
+        if self._depths[here] == 1:
+            del self._depths[here]
+        else:
+            self._depths[here] -= 1
+
+    def check_may_wait(self) -> None:
+        """Raises `BusError` INVALID_REQUEST."""
+        if self.is_here():
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                "expected a time-out, or a future that is done, in a callback of the same producer: answers wait "
+                "behind the callback, and result(), exception() and wait() would wait for themselves",
+            )
 
 
 class ProduceFuture(Future[_ResultT]):
@@ -73,14 +106,15 @@ class BatchFuture(ProduceFuture[list[BatchMetadata]]):
     succeeded. After REQUEST_TIMED_OUT or NETWORK_EXCEPTION the records may still be, or come to be, in the log.
     """
 
-    __slots__ = ("_callbacks", "_error", "_event", "_is_done", "_missing", "_runs")
+    __slots__ = ("_callback_threads", "_callbacks", "_error", "_event", "_is_done", "_missing", "_runs")
 
-    def __init__(self, run_count: int) -> None:
+    def __init__(self, run_count: int, callback_threads: CallbackThreads | None = None) -> None:
+        self._callback_threads = callback_threads
         self._runs: list[BatchMetadata | None] = [None] * run_count
         self._missing = run_count
         self._error: BusError | None = None
         self._is_done = run_count == 0
-        self._event: threading.Event | None = None
+        self._event: Flag | None = None
         self._callbacks: list[Callable[[Any], object]] = []
 
     def done(self) -> bool:
@@ -103,18 +137,24 @@ class BatchFuture(ProduceFuture[list[BatchMetadata]]):
 
         It must not block: answers wait behind it. What it raises is logged.
         """
-        with _lock:
-            if not self._is_done:
-                self._callbacks.append(callback)
-                return
+        try:
+            with _lock:
+                if not self._is_done:
+                    self._callbacks.append(callback)
+                    return
+        except CalledInside:
+            later(self.add_done_callback, callback)
+            return
         self._run(callback)
 
     def wait(self, timeout: float | None = None) -> None:
         """Raises `TimeoutError` if there is no outcome within `timeout` seconds."""
+        if timeout is None and not self._is_done and self._callback_threads is not None:
+            self._callback_threads.check_may_wait()
         with _lock:
             if self._is_done:
                 return
-            event = self._event = self._event or threading.Event()
+            event = self._event = self._event or Flag()
         if not event.wait(timeout):
             raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
 

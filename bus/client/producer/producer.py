@@ -7,9 +7,7 @@ sent; everything later comes through the future. Never looks at single records o
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from time import time_ns
@@ -35,6 +33,7 @@ from bus.client.producer.transactions import TransactionManager
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import CalledInside, check_outside, logger_of
 from bus.serializers import serializer_of
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from bus.client.config.typed_settings import ProducerSettings
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _ENVELOPE_BYTES = 1_024  # schema, metadata and padding of an Arrow stream
 
@@ -122,24 +121,30 @@ class Producer:
             size = len(value) + RECORD_OVERHEAD_BYTES
             if key is not None:
                 size += len(key)
-            with self._lock:
-                batch = self._open.get(topic) if type(topic) is str else None
-                if batch is not None and (key is None or batch.keys is not None):
-                    size += batch.size_bytes
-                    if size <= batch.limit_bytes:
-                        batch.size_bytes = size
-                        values = batch.values
-                        try:
-                            future = RecordFuture(batch, len(values))
-                            values.append(value)
-                            batch.times_ms.append(time_ns() // 1_000_000)
-                            if batch.keys is not None:
-                                batch.keys.append(key)
-                        except BaseException:  # an interrupt of the user's thread
-                            batch.trim()
-                            raise
-                        return future
-        sent = self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=True)
+            try:
+                with self._lock:
+                    batch = self._open.get(topic) if type(topic) is str else None
+                    if batch is not None and (key is None or batch.keys is not None):
+                        size += batch.size_bytes
+                        if size <= batch.limit_bytes:
+                            batch.size_bytes = size
+                            values = batch.values
+                            try:
+                                future = RecordFuture(batch, len(values))
+                                values.append(value)
+                                batch.times_ms.append(time_ns() // 1_000_000)
+                                if batch.keys is not None:
+                                    batch.keys.append(key)
+                            except BaseException:  # an interrupt of the user's thread
+                                batch.trim()
+                                raise
+                            return future
+            except CalledInside:  # a signal handler or a finalizer has interrupted a call of this producer
+                return self._send_or_wait(topic, value, key, headers, partition, timestamp_ms)
+        return self._send_or_wait(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send_or_wait(self, *call: Any) -> RecordFuture:
+        sent = self._send(*call, may_wait=True)
         assert sent is not None, "a send that may wait has a future"
         return sent
 
@@ -207,18 +212,13 @@ class Producer:
             available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
             partition = self._partitioner.partition(topic, key, value, partition_count, available)
         record_ms = time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        values = (topic, value, key, headers, partition, record_ms)
+        if self._lock.is_held_here():  # a signal handler or a finalizer has interrupted a call of this producer
+            return self._engine.add_late(*values, size_bytes=size, partition_count=partition_count)
         try:
             with self._lock:
                 return self._engine.add(
-                    topic,
-                    value,
-                    key,
-                    headers,
-                    partition,
-                    record_ms,
-                    size_bytes=size,
-                    partition_count=partition_count,
-                    deadline_ms=deadline_ms,
+                    *values, size_bytes=size, partition_count=partition_count, deadline_ms=deadline_ms
                 )
         finally:
             self._engine.announce_soon()
@@ -246,7 +246,7 @@ class Producer:
         parts = [(partition, batch)] if partition is not None else self._engine.split(topic, batch, info)
         timestamp_ms = None if "timestamp" in batch.schema.names else time_ns() // 1_000_000
         runs = [(number, run) for number, part in parts for run in self._runs(part)]
-        future = BatchFuture(len(runs))
+        future = BatchFuture(len(runs), self._engine.callback_threads)
         self._hand_over(topic, runs, future, timestamp_ms, deadline_ms)
         return future
 
@@ -356,6 +356,7 @@ class Producer:
             raise BusError(
                 ErrorCode.INVALID_REQUEST, f"{call}(): expected a producer with a transactional_id, found none"
             )
+        check_outside()
         if self._engine.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected {call}() outside of callbacks: answers wait behind it")
         if self._is_closed:
@@ -374,6 +375,7 @@ class Producer:
         """
         self._check_process()
         timeout = check_timeout(timeout)
+        check_outside()
         if self._engine.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
         ends_at = None if timeout is None else time.monotonic() + timeout
@@ -391,6 +393,7 @@ class Producer:
         timeout = check_timeout(timeout)
         if self._is_closed:
             return
+        check_outside()
         self._is_closed = True
         exit_hooks.forget(self)
         if os.getpid() != self._pid:
@@ -456,7 +459,6 @@ class Producer:
     def disown(self) -> None:
         """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
         self._is_plain = False
-        self._lock = threading.Lock()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -8,8 +8,8 @@ settled never exceed buffer.memory. `now_ms` and all times are milliseconds of o
 
 from __future__ import annotations
 
-import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from bus.client.config.parsing import ProducerConfig
@@ -17,7 +17,7 @@ from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.throttle_log import ThrottleLog
 from bus.client.producer.accumulator import RecordAccumulator
-from bus.client.producer.batch import RecordBatchBuilder
+from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Connections, Leaders, Metadata
 from bus.client.producer.identity import Identity
@@ -28,10 +28,13 @@ from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer.queues import Queues
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
+from bus.reentry import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _BUSY_PARTS = 2
+_LATE_MAX = 1_000  # records from signal handlers and finalizers that interrupted a step
+_LATE_PAUSE_MS = 10
 
 
 class Sender:
@@ -63,6 +66,7 @@ class Sender:
         self.split = choice.split
         self.accumulator = RecordAccumulator(config, pool, choice.choose)
         self._throttles = ThrottleLog(config.client_id, "producer_byte_rate")
+        self._late: deque[RecordBatchBuilder] = deque()
         self._flushing = 0
         self._fatal: BusError | None = None
         self._is_closed = False
@@ -143,6 +147,63 @@ class Sender:
         for partition, chunk in chunks:
             self.queues.push(topic, partition, chunk)
         self._drain(now_ms)
+
+    def add_late(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int,
+        *,
+        size_bytes: int,
+        partition_count: int,
+        now_ms: float,
+    ) -> RecordFuture:
+        """One record that came while its thread was inside of a step: from a signal handler, a finalizer. Nothing that
+        the step may be at is read or changed; `take_in_late`, in a later step, does that. Raises `BusError`."""
+        self.check_usable()
+        late_bytes = sum(batch.limit_bytes for batch in self._late)
+        if len(self._late) >= _LATE_MAX or late_bytes + size_bytes > self._config.buffer_memory:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                f"expected at most {_LATE_MAX} records and buffer.memory={self._config.buffer_memory} bytes at once "
+                "from signal handlers and finalizers that interrupted a call of this producer, found more",
+            )
+        batch = self.accumulator.new_late_batch(topic, size_bytes, partition_count, now_ms)
+        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
+        self._late.append(batch)
+        return future
+
+    def take_in_late(self, now_ms: float) -> None:
+        """What was added late goes behind all records before it. It waits for memory here, until its deadline."""
+        while self._late:
+            batch = self._late[0]
+            try:
+                self.check_usable()
+            except BusError as error:
+                self._refuse_late(error)
+                continue
+            if not self._pool.try_take(batch.limit_bytes):
+                if now_ms < batch.deadline_ms:
+                    self._drain(now_ms, is_hurried=True)
+                    self.agenda.wake_by(now_ms + _LATE_PAUSE_MS)
+                    return
+                self._refuse_late(BusError(ErrorCode.REQUEST_TIMED_OUT, "there was no buffer.memory in time"))
+                continue
+            self._late.popleft()
+            before = self.accumulator.open.get(batch.topic)
+            if before is not None:
+                self._close_batch(before, now_ms)
+            self.accumulator.open_late(batch)
+            self._close_batch(batch, now_ms)
+
+    def _refuse_late(self, error: BusError) -> None:
+        """It has no bytes of the pool."""
+        for _, chunk in self._late.popleft().close_whole(-1):
+            chunk.settle(None, error)
+            self.queues.settled.append(chunk)
 
     def hurry(self, now_ms: float) -> None:
         """Memory is waited for: nothing waits for company."""
@@ -337,11 +398,13 @@ class Sender:
 
     def start_commit(self, now_ms: float) -> list[Chunk]:
         """As `start_flush`; raises `BusError` if there is nothing that may be committed."""
+        self.take_in_late(now_ms)
         self._manager.begin_commit()
         return self.start_flush(now_ms)
 
     def start_abort(self, now_ms: float) -> None:
         """What is not acknowledged fails; what of it is on its way, or comes later, is of no effect."""
+        self.take_in_late(now_ms)
         self._manager.begin_abort()
         aborted = "the transaction was aborted before this was acknowledged"
         self._fail_everything(BusError(ErrorCode.TRANSACTION_ABORTABLE, aborted), now_ms)
@@ -383,6 +446,7 @@ class Sender:
         if self._is_closed:
             self.agenda.wakes_at_ms = math.inf
             return
+        self.take_in_late(now_ms)
         self.queues.expire(now_ms)
         self.connections.cut_silent(now_ms)
         self._leaders.refresh({queue.topic for queue in self.queues.active}, now_ms)
@@ -408,6 +472,7 @@ class Sender:
     def start_flush(self, now_ms: float) -> list[Chunk]:
         """Send everything without waiting for company, until `end_flush`; what is not settled yet."""
         self._flushing += 1
+        self.take_in_late(now_ms)
         self._drain(now_ms)
         return list(self.queues.unsettled())
 
@@ -418,8 +483,11 @@ class Sender:
         """Fail what is not settled with `error` and take nothing more. Returns how many records failed, and the
         connections, which are to be ended."""
         if not self._is_closed:
+            self.take_in_late(now_ms)
             self._is_closed = True
             self._pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
+        while self._late:
+            self._refuse_late(error)
         for batch in list(self.accumulator.open.values()):
             self._close_batch(batch, now_ms)
         failed = sum(chunk.record_count for chunk in self.queues.unsettled())

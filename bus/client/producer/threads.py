@@ -7,7 +7,6 @@ a program that never closes its producer still ends; `exit_hooks` delivers what 
 
 from __future__ import annotations
 
-import logging
 import math
 import queue
 import threading
@@ -25,8 +24,9 @@ from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import Flag, Turn, logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class ProduceStream:
@@ -65,10 +65,10 @@ class ProducerThreads:
         self._cluster = cluster
         self._config = config
         self._encoder = PartEncoder(config)
-        self._wake = threading.Event()
+        self._wake = Flag()
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._runner: threading.Thread | None = None
-        self._identity_lock = threading.Lock()
+        self._identity_lock = Turn()
         self._instance_id = uuid.uuid4().bytes if config.name else b""
         self.is_closed = False
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000

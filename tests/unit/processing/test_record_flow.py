@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bus.client.interceptors import ProducerRecord
 from bus.client.values import ConsumerRecord
 from bus.processing import parse_settings
-from bus.processing.error_decisions import Pass, Stop, TryAgain
+from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.output import Outcome
 from bus.processing.record_flow import Lanes, RecordFlow
 from bus.processing.work import Work
@@ -42,6 +42,16 @@ def work_off(flow: RecordFlow) -> list[tuple[int, int]]:
         seen += places([work])
         flow.succeed(work)
     return seen
+
+
+def fail(flow: RecordFlow, work: Work, error: BaseException, now_ms: int) -> FailureDecision:
+    return flow.fail(work, flow.decide(work, error), now_ms)
+
+
+def refuse(flow: RecordFlow, outcome: Outcome, error: Exception, *, is_too_large: bool) -> FailureDecision | None:
+    if is_too_large and flow.make_smaller(outcome):
+        return None
+    return flow.refuse(outcome, flow.decide_refused(outcome, error))
 
 
 # ---------------------------------------------------------------- order
@@ -100,7 +110,7 @@ def test_records_of_a_lane_start_in_order_and_no_commit_passes_one_that_is_not_d
             continue
         work = running.pop(chance.randrange(len(running)))
         if chance.randrange(4) == 0:
-            assert flow.fail(work, ValueError(), 0) == TryAgain(0)
+            assert fail(flow, work, ValueError(), 0) == TryAgain(0)
             continue
         flow.succeed(work)
         done.update(places([work]))
@@ -217,7 +227,7 @@ def test_a_record_that_is_tried_again_keeps_its_place() -> None:
     flow = flow_of([record(0), record(1)], on_error="retry", retry_backoff_ms=50)
     work = flow.take(0)
     assert work is not None
-    assert flow.fail(work, ValueError(), 1_000) == TryAgain(50)
+    assert fail(flow, work, ValueError(), 1_000) == TryAgain(50)
     assert flow.take(1_049) is None
     assert flow.next_retry_ms() == 1_050
     again = flow.take(1_050)
@@ -229,7 +239,7 @@ def test_a_skipped_record_counts_as_done() -> None:
     flow = flow_of([record(0)], on_error="skip", ack="record")
     work = flow.take(0)
     assert work is not None
-    assert flow.fail(work, ValueError(), 0) is Pass.SKIP
+    assert fail(flow, work, ValueError(), 0) is Pass.SKIP
     assert flow.due_offsets(0) == {P0: 1}
     assert flow.counts.skipped == 1
 
@@ -238,7 +248,7 @@ def test_a_dead_letter_counts_as_done_only_when_it_is_sent() -> None:
     flow = flow_of([record(0), record(1)], on_error="dead_letter", ack="record")
     work = flow.take(0)
     assert work is not None
-    assert flow.fail(work, ValueError(), 0) is Pass.DEAD_LETTER
+    assert fail(flow, work, ValueError(), 0) is Pass.DEAD_LETTER
     assert flow.due_offsets(0) == {}
     assert flow.take(0) is None, "what is behind it waits"
     flow.pass_over(work, is_dead_letter=True)
@@ -250,7 +260,7 @@ def test_a_dead_letter_that_cannot_be_sent_stops_before_its_record() -> None:
     flow = flow_of([record(0)], on_error="dead_letter", ack="record")
     work = flow.take(0)
     assert work is not None
-    flow.fail(work, ValueError(), 0)
+    fail(flow, work, ValueError(), 0)
     failure = OSError("no broker")
     flow.stop_for(work, failure)
     assert flow.failure == (record(0), failure)
@@ -260,7 +270,7 @@ def test_a_dead_letter_that_cannot_be_sent_stops_before_its_record() -> None:
 def test_after_a_stop_nothing_is_handed_out_and_what_is_under_way_still_counts() -> None:
     flow = flow_of([record(0), record(1), record(0, 1)], ack="record")
     first, other = take_all(flow)
-    flow.fail(first, ValueError("first"), 0)
+    fail(flow, first, ValueError("first"), 0)
     assert flow.is_stopped
     assert flow.take(0) is None
     flow.succeed(other)
@@ -327,7 +337,7 @@ def test_a_failure_while_its_partition_is_given_up_is_not_tried_again() -> None:
     work = flow.take(0)
     assert work is not None
     flow.let_go([P0])
-    flow.fail(work, ValueError(), 0)
+    fail(flow, work, ValueError(), 0)
     assert flow.running_count([P0]) == 0
     flow.forget([P0])
     assert flow.take(10**6) is None
@@ -485,7 +495,7 @@ def test_output_of_partitions_that_are_given_up_is_forgotten_also_when_it_comes_
 
 def test_output_that_is_refused_and_skipped_is_not_committed_and_its_record_passed() -> None:
     flow, outcomes = with_outcomes(on_error="skip")
-    assert flow.refuse(outcomes[1], ValueError(), is_too_large=False) is Pass.SKIP
+    assert refuse(flow, outcomes[1], ValueError(), is_too_large=False) is Pass.SKIP
     assert (flow.counts.handled, flow.counts.skipped) == (2, 1)
     assert flow.cut({P0: 3}, 1 << 20).outcomes == [outcomes[0], outcomes[2]]
 
@@ -493,7 +503,7 @@ def test_output_that_is_refused_and_skipped_is_not_committed_and_its_record_pass
 @pytest.mark.parametrize("on_error", ["stop", "retry"])
 def test_output_that_is_refused_stops_in_front_of_its_record(on_error: str) -> None:
     flow, outcomes = with_outcomes(on_error=on_error)
-    assert isinstance(flow.refuse(outcomes[1], ValueError(), is_too_large=False), Stop)
+    assert isinstance(refuse(flow, outcomes[1], ValueError(), is_too_large=False), Stop)
     assert flow.is_stopped
     assert flow.failure is not None
     assert flow.failure[0].offset == 1
@@ -502,14 +512,14 @@ def test_output_that_is_refused_stops_in_front_of_its_record(on_error: str) -> N
 
 def test_letter_takes_the_place_of_output_and_gets_smaller_until_it_has_no_other_form() -> None:
     flow, outcomes = with_outcomes(on_error="dead_letter")
-    assert flow.refuse(outcomes[1], ValueError(), is_too_large=True) is Pass.DEAD_LETTER
+    assert refuse(flow, outcomes[1], ValueError(), is_too_large=True) is Pass.DEAD_LETTER
     forms = ([ProducerRecord("dlq", b"large")], [ProducerRecord("dlq", b"small")])
     letter = Outcome(outcomes[1].work, forms, is_letter=True)
     flow.replace_by_letter(letter)
-    assert flow.refuse(letter, ValueError(), is_too_large=True) is None
+    assert refuse(flow, letter, ValueError(), is_too_large=True) is None
     smaller = flow.cut({P0: 3}, 1 << 20).outcomes[1]
     assert smaller.records == forms[1]
-    assert isinstance(flow.refuse(smaller, ValueError(), is_too_large=True), Stop)
+    assert isinstance(refuse(flow, smaller, ValueError(), is_too_large=True), Stop)
     assert flow.all_offsets() == {P0: 1}
     assert (flow.counts.handled, flow.counts.dead_lettered) == (2, 1)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bus.client.values import ConsumerRecord
 from bus.processing import parse_settings
 from bus.processing.record_flow import RecordFlow
 from bus.processing.work_board import WorkBoard
+from bus.reentry import is_inside
 from tests.support.processing import record
 
 
@@ -53,6 +55,20 @@ def test_the_poll_is_woken_by_a_failure_that_stops() -> None:
     assert work is not None
     told.board.fail(work, ValueError())
     assert told.wakes == 1
+
+
+def test_on_error_is_asked_while_no_lock_is_held() -> None:
+    seen: list[bool] = []
+
+    def on_error(failed: ConsumerRecord, error: BaseException, attempt: int) -> str:
+        seen.append(is_inside())
+        return "skip"
+
+    told = Told(on_error=on_error, retries=0)
+    work = told.board.take()
+    assert work is not None
+    told.board.fail(work, ValueError())
+    assert seen == [False]
 
 
 def test_workers_that_wait_are_told_of_a_record_to_be_tried_again() -> None:

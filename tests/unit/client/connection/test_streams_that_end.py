@@ -45,7 +45,7 @@ class LinkScenario:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         cluster.answer = _answer_of_coordinator
-        lock = cluster.threading.Lock()
+        lock = cluster.readers.new_lock()
         self.changed = threading.Condition(lock)
         self.link = GroupLink(cluster, self.changed, lock, self)  # type: ignore[arg-type]
         member = GroupMetadata("g")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, RecordFuture, RowChunk, headers_bytes
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
+from bus.reentry import Flag
 
 FAILURE = BusError(ErrorCode.KAFKA_STORAGE_ERROR, "disk")
 REFUSED = BusError(ErrorCode.MESSAGE_TOO_LARGE, "large")
@@ -254,12 +254,12 @@ class Waiters:
         self._threads: dict[str, threading.Thread] = {}
         waiting = self._waiting = threading.Semaphore(0)
 
-        class ReportingEvent(threading.Event):
+        class ReportingFlag(Flag):
             def wait(self, timeout: float | None = None) -> bool:
                 waiting.release()
                 return super().wait(timeout)
 
-        monkeypatch.setattr("bus.client.producer.batch.threading", SimpleNamespace(Event=ReportingEvent))
+        monkeypatch.setattr("bus.client.producer.batch.Flag", ReportingFlag)
 
     def start(self, **waitables: Any) -> None:
         for name, waitable in waitables.items():

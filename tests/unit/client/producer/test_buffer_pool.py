@@ -3,13 +3,13 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bus.client.producer.buffer_pool import BufferPool
 from bus.errors import BusError, ErrorCode
+from bus.reentry import OwnLock
 
 CLOSED = BusError(ErrorCode.INVALID_REQUEST, "closed")
 FOREVER = 10**6
@@ -23,7 +23,7 @@ class Pool:
     """A pool, and threads that wait in it: `join` returns only once the thread is known to be in line."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self.lock = threading.Lock()
+        self.lock = OwnLock()
         self.pool = BufferPool(total_bytes, self.lock, clock)
         self.granted: list[str] = []
         self.errors: dict[str, BaseException] = {}
@@ -177,11 +177,10 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     pool = Pool(100)
     assert pool.take(100)
     before = (lambda: pool.give_back(100)) if is_granted else (lambda: None)
-    events = SimpleNamespace(Event=lambda: InterruptedEvent(before))
-    monkeypatch.setattr("bus.client.producer.buffer_pool.threading", events)
+    monkeypatch.setattr("bus.client.producer.buffer_pool.Flag", lambda: InterruptedEvent(before))
     with pytest.raises(Interrupt), pool.lock:
         pool.pool.wait(60, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
-    assert not pool.lock.locked()
+    assert not pool.lock.is_held_here()
     assert pool.pool.waiting_count == 0
     assert pool.pool.available_bytes == (100 if is_granted else 0)
 
@@ -190,8 +189,7 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
     pool = Pool(100)
     assert pool.take(50)
     with monkeypatch.context() as patch:
-        events = SimpleNamespace(Event=lambda: InterruptedEvent(line_up_another))
-        patch.setattr("bus.client.producer.buffer_pool.threading", events)
+        patch.setattr("bus.client.producer.buffer_pool.Flag", lambda: InterruptedEvent(line_up_another))
 
         def line_up_another() -> None:
             patch.undo()
@@ -218,7 +216,7 @@ class InterruptedLock:
     """Ctrl-C comes while the waiter gives the lock away, or waits to have it back."""
 
     def __init__(self, at: str) -> None:
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         self._at = at
 
     def release(self) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from bus.client.producer import buffer_pool
 from bus.errors import BusError, ErrorCode
+from bus.reentry import Flag
 from tests.unit.client.producer.test_sender import OK, Bench
 
 ENGINE = (
@@ -101,7 +101,7 @@ class Call:
                 bench.engine.close(CLOSED)
 
 
-class AnsweredEvent(threading.Event):
+class AnsweredEvent(Flag):
     """What waits for memory waits until the broker has answered everything."""
 
     bench: Bench
@@ -119,7 +119,7 @@ class AnsweredEvent(threading.Event):
 
 @pytest.mark.parametrize("is_run", [False, True])
 def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_pool, "threading", SimpleNamespace(Event=AnsweredEvent))
+    monkeypatch.setattr(buffer_pool, "Flag", AnsweredEvent)
     AnsweredEvent.waits = 0
     wrong: list[str] = []
     at = 0

@@ -1,0 +1,353 @@
+"""What may come while a thread is inside: locks that know their thread, waits that refuse to hold one, and what is done
+later, on a thread of its own.
+
+Theory of operation. A signal handler runs in the main thread between any two steps, and a finalizer wherever memory is
+collected, so a program's own code can come at any time, also while its thread holds a lock of a client. With a plain
+lock it would wait for itself for good. An `OwnLock` refuses its own thread by name instead, and what waits (`Flag`)
+refuses to do so while its thread holds any of them. What is called by name, a logging handler above all, never runs
+under one: lines go through `logger_of`, which hands them over to the thread of `later` while a lock is held. So do the
+lines of the clients' own threads: a handler may wait for what such a thread has still to do. Guards one promise: no
+foreign code is called under a lock of ours, and what comes in spite of that is refused or done later, but never hangs.
+
+A turn that is held while a broker or a user's function is asked is a `Turn`: others wait for it, bounded by their own
+time, and its own thread is refused.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from bus.errors import BusError, ErrorCode
+
+_THREAD_PREFIX = "bus-"
+_LINES_MAX = 10_000  # lines that wait for a handler; more are dropped, and counted
+_EXIT_TIMEOUT_S = 1.0
+
+
+class CalledInside(BusError):
+    """The call came while its thread was inside of a client, and would have waited for itself."""
+
+
+def _called_inside() -> CalledInside:
+    return CalledInside(
+        ErrorCode.INVALID_REQUEST,
+        "this thread is inside of another call of this client, from which a signal handler, a finalizer or a callback "
+        "called again: it would wait for itself; expected the call after that one, or from another thread",
+    )
+
+
+if TYPE_CHECKING:
+
+    class _KnowsItsThread:
+        """What `_thread.RLock` has: for its subclasses, which typeshed does not allow."""
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+        def release(self) -> None: ...
+        def __enter__(self) -> bool: ...
+        def __exit__(self, *error: object) -> None: ...
+        def _is_owned(self) -> bool: ...
+        def _at_fork_reinit(self) -> None: ...
+
+else:
+    _KnowsItsThread = _thread.RLock
+_acquire = _KnowsItsThread.acquire
+
+
+_all: dict[int, weakref.ref[Turn]] = {}  # a dict, and no WeakSet: it may be looked at while another thread adds to it
+
+
+def _forget(key: int, _: object) -> None:
+    _all.pop(key, None)
+
+
+class Turn(_KnowsItsThread):
+    """A lock that refuses the thread which has it already. Held as long as a question takes."""
+
+    def __init__(self) -> None:
+        _all[id(self)] = weakref.ref(self, partial(_forget, id(self)))
+
+    def __enter__(self) -> bool:
+        if self._is_owned():
+            raise _called_inside()
+        try:
+            return _acquire(self)
+        except BaseException:  # a signal handler's, which came once the lock was there
+            if self._is_owned():
+                self.release()
+            raise
+
+    def is_held_here(self) -> bool:
+        """By this thread."""
+        return self._is_owned()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Raises `CalledInside` for the thread that has it; False, if that does not want to wait."""
+        if self._is_owned():
+            if not blocking:
+                return False
+            raise _called_inside()
+        return _acquire(self, blocking, timeout)
+
+
+class OwnLock(Turn):
+    """A `Turn` for a few steps, under which no foreign code is called, no line is logged and nothing is waited for."""
+
+
+def is_inside() -> bool:
+    """This thread holds an `OwnLock`."""
+    return any(isinstance(lock, OwnLock) for lock in _held())
+
+
+def check_outside() -> None:
+    """For what waits. Raises `CalledInside`."""
+    if is_inside():
+        raise _called_inside()
+
+
+def _held() -> list[Turn]:
+    """By this thread. Looks at all there are: that is for lines and for waits, and taking a lock costs no more."""
+    return [lock for found in tuple(_all.values()) if (lock := found()) is not None and lock._is_owned()]
+
+
+class OwnCondition(threading.Condition):
+    """On an `OwnLock`, the only one that its thread may hold when it waits."""
+
+    def __init__(self, lock: OwnLock) -> None:
+        super().__init__(lock)  # type: ignore[arg-type]  # typeshed knows the locks of `threading` alone
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Raises `CalledInside`."""
+        if len(_held()) > 1:
+            raise _called_inside()
+        return super().wait(timeout)
+
+
+class Flag:
+    """An event that a signal handler and a finalizer may set, and wait for: it has no lock of its own."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: deque[Any] = deque()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        while self._waiters:
+            try:
+                self._waiters.popleft().release()
+            except IndexError:  # another one was faster
+                return
+
+    def clear(self) -> None:
+        """For the one thread that waits."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """False if it is not set within `timeout` seconds. Raises `CalledInside`."""
+        if self._is_set:
+            return True
+        check_outside()
+        waiter = _thread.allocate_lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        if not self._is_set:  # else it was set before it knew of this one
+            waiter.acquire(True, -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        with contextlib.suppress(ValueError):
+            self._waiters.remove(waiter)
+        return self._is_set
+
+
+# ------------------------------------------------------------ later
+
+
+class _Later:
+    """Does one thing after another, on a thread that lives while there are any. Takes no lock that it waits for, so
+    anything may be handed over anywhere."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._turn = _thread.allocate_lock()  # of the thread that does them
+        self._dropped = 0
+
+    def add_line(self, line: Callable[[], object]) -> None:
+        if len(self._waiting) >= _LINES_MAX:
+            self._dropped += 1
+        else:
+            self.add(line)
+
+    def add(self, do: Callable[[], object]) -> None:
+        self._waiting.append(do)
+        if self._turn.acquire(False):
+            # What was interrupted may be starting a thread, with the lock of that module held: another one starts it.
+            thread = threading.Thread(target=self._do_all, name="bus-later", daemon=True)
+            try:
+                _thread.start_new_thread(thread.start, ())
+            except RuntimeError:  # the interpreter shuts down: `drain` does it
+                self._turn.release()
+
+    def _do_all(self) -> None:
+        while True:
+            while self._waiting:
+                self._do(self._waiting.popleft())
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                self._do(partial(_tell_dropped, dropped))
+            self._turn.release()
+            if not self._waiting or not self._turn.acquire(False):
+                return
+
+    def _do(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Exception:  # the thread's edge: a user's handler
+            sys.excepthook(*sys.exc_info())
+
+    def drain(self, timeout_s: float) -> None:
+        ends_at = time.monotonic() + timeout_s
+        while (left_s := ends_at - time.monotonic()) > 0 and self._turn.acquire(True, left_s):
+            if not self._waiting:
+                self._turn.release()
+                return
+            self._do_all()
+
+    def begin_in_child(self) -> None:
+        """What waits is the parent's, and so is the thread."""
+        self._waiting.clear()
+        self._turn = _thread.allocate_lock()
+        self._dropped = 0
+
+
+_later = _Later()
+
+
+def later(do: Callable[..., object], *arguments: object) -> None:
+    """Have it done soon, behind what was handed over before, on a thread that holds no lock. For what may wait for
+    other threads of a client, and for what is called by code that must not wait at all."""
+    _later.add(partial(do, *arguments))
+
+
+def drain(timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Wait until what was handed over is done."""
+    _later.drain(timeout_s)
+
+
+# ------------------------------------------------------------ lines of the log
+
+
+class Logger:
+    """As that of `logging`, but that no handler runs under a lock of ours, nor on a thread that others wait for. Takes
+    values that do not change: a line may be formatted later."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, *values: object) -> None:
+        self.log(logging.DEBUG, message, *values)
+
+    def info(self, message: str, *values: object) -> None:
+        self.log(logging.INFO, message, *values)
+
+    def warning(self, message: str, *values: object, exc_info: object = None) -> None:
+        self.log(logging.WARNING, message, *values, exc_info=exc_info)
+
+    def error(self, message: str, *values: object, exc_info: object = None) -> None:
+        self.log(logging.ERROR, message, *values, exc_info=exc_info)
+
+    def exception(self, message: str, *values: object) -> None:
+        self.log(logging.ERROR, message, *values, exc_info=True)
+
+    def log(self, level: int, message: str, *values: object, exc_info: object = None) -> None:
+        where = _caller()
+        thread = threading.current_thread()
+        if isinstance(exc_info, BaseException):
+            error: Any = (type(exc_info), exc_info, exc_info.__traceback__)
+        else:
+            error = sys.exc_info() if exc_info else None
+        line = partial(_emit, self._logger, level, message, values, error, where, time.time(), thread)
+        # What a handler logs while it handles a line of ours would come back to it, without an end.
+        if _held() or thread.name.startswith(_THREAD_PREFIX) or thread.ident in _emitting:
+            _later.add_line(line)
+        else:
+            line()
+
+
+def logger_of(name: str) -> Logger:
+    return Logger(name)
+
+
+_emitting: dict[int | None, None] = {}  # threads that are in a handler with a line of ours
+
+
+def _caller() -> tuple[CodeType, int]:
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
+
+
+def _emit(
+    logger: logging.Logger,
+    level: int,
+    message: str,
+    values: tuple[object, ...],
+    error: Any,
+    where: tuple[CodeType, int],
+    time_s: float,
+    thread: threading.Thread,
+) -> None:
+    if not logger.isEnabledFor(level):
+        return
+    code, number = where
+    record = logger.makeRecord(
+        logger.name, level, code.co_filename, number, message, _arguments(values), error, code.co_name
+    )
+    record.relativeCreated += (time_s - record.created) * 1_000
+    record.created, record.msecs = time_s, time_s % 1 * 1_000
+    record.thread, record.threadName = thread.ident, thread.name
+    here = threading.get_ident()
+    _emitting[here] = None
+    try:
+        logger.handle(record)
+    finally:
+        _emitting.pop(here, None)
+
+
+def _arguments(values: tuple[object, ...]) -> Any:
+    """As `logging` takes them: one mapping stands for its items."""
+    return values[0] if len(values) == 1 and isinstance(values[0], Mapping) and values[0] else values
+
+
+def _tell_dropped(count: int) -> None:
+    logging.getLogger(__name__).warning("%d lines were dropped: the handlers of the log are too slow for them", count)
+
+
+def _begin_in_child() -> None:
+    _later.begin_in_child()
+    _emitting.clear()
+    for found in tuple(_all.values()):
+        if (lock := found()) is not None:
+            lock._at_fork_reinit()  # another thread of the parent may have held it
+
+
+atexit.register(drain)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
