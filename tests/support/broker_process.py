@@ -50,8 +50,13 @@ class BrokerProcess:
         self.address = f"127.0.0.1:{self.port}"
         self.log_path = root.with_name(f"{name or root.name}.log")
         self._options = list(options)
+        self._listen = ["--listen", self.address]
         self._process: subprocess.Popen[bytes] | None = None
         self.ready_after_s = 0.0
+
+    def configure(self, settings: Path) -> None:
+        """It listens where the file says, and not by itself."""
+        self._listen = ["--config", str(settings)]
 
     def advertise(self, address: str) -> None:
         """Clients and other brokers come by this address."""
@@ -75,8 +80,7 @@ class BrokerProcess:
                     "serve",
                     "--root",
                     str(self.root),
-                    "--listen",
-                    self.address,
+                    *self._listen,
                     *self._options,
                 ],
                 stdout=subprocess.PIPE,

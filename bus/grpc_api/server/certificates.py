@@ -39,30 +39,36 @@ def channel_credentials(material: KeyMaterial) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(material.trusted, material.key, material.chain)
 
 
-def with_principal(handle: Callable[..., Any], method: str, *, rules: PrincipalRules) -> Callable[..., Any]:
+def with_principal(
+    handle: Callable[..., Any], method: str, *, rules: PrincipalRules, on_known: Callable[[str], object]
+) -> Callable[..., Any]:
     """The same handler, a coroutine or an async generator, for callers that have shown a certificate: it runs with
-    their principal, or ends with UNAUTHENTICATED if no rule has one for them."""
+    their principal, or ends with UNAUTHENTICATED if no rule has one for them. `on_known` is called with the peer of a
+    connection whose caller is known."""
     if inspect.isasyncgenfunction(handle):
 
         async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await _recognise(context, rules)
+            await _recognise(context, rules, on_known)
             async for answer in handle(request, context):
                 yield answer
 
         return answers
 
     async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        await _recognise(context, rules)
+        await _recognise(context, rules, on_known)
         return await handle(request, context)
 
     return answer
 
 
-async def _recognise(context: grpc.aio.ServicerContext, rules: PrincipalRules) -> None:
+async def _recognise(
+    context: grpc.aio.ServicerContext, rules: PrincipalRules, on_known: Callable[[str], object]
+) -> None:
     found = rules.principal_of(_certificate(context.auth_context()))
     if isinstance(found, NoPrincipal):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, found.reason)
         raise AssertionError("abort raises")
+    on_known(context.peer())
     principal.set(found)
 
 

@@ -98,15 +98,18 @@ def authorization_of(context: grpc.aio.ServicerContext) -> str | None:
     return None
 
 
-def with_login(handle: Callable[..., Any], method: str, *, api: LoginApi, listener: str) -> Callable[..., Any]:
+def with_login(
+    handle: Callable[..., Any], method: str, *, api: LoginApi, listener: str, on_known: Callable[[str], object]
+) -> Callable[..., Any]:
     """The same handler, a coroutine or an async generator, for callers that have logged in: it runs with their
-    principal, or ends with UNAUTHENTICATED."""
+    principal, or ends with UNAUTHENTICATED. `on_known` is called with the peer of a connection whose caller is
+    known."""
     if method == _LOGIN:
         return handle
     if inspect.isasyncgenfunction(handle):
 
         async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await _recognise(context, api, listener)
+            await _recognise(context, api, listener, on_known)
             async for answer in handle(request, context):
                 yield answer
 
@@ -114,15 +117,18 @@ def with_login(handle: Callable[..., Any], method: str, *, api: LoginApi, listen
 
     async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
         if method != WITHOUT_LOGIN or authorization_of(context) is not None:
-            await _recognise(context, api, listener)
+            await _recognise(context, api, listener, on_known)
         return await handle(request, context)
 
     return answer
 
 
-async def _recognise(context: grpc.aio.ServicerContext, api: LoginApi, listener: str) -> None:
+async def _recognise(
+    context: grpc.aio.ServicerContext, api: LoginApi, listener: str, on_known: Callable[[str], object]
+) -> None:
     try:
-        found: Login | Refused = await api.caller_login(authorization_of(context), caller_of(context, listener))
+        caller = caller_of(context, listener)
+        found: Login | Refused = await api.caller_login(authorization_of(context), caller)
     except Exception as error:
         await abort_for(error, context)
     if isinstance(found, Refused):
@@ -130,5 +136,6 @@ async def _recognise(context: grpc.aio.ServicerContext, api: LoginApi, listener:
         details = f"{found.code.name}: {found.message}" if is_mechanism else found.message
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, details)
         raise AssertionError("abort raises")
+    on_known(context.peer())
     principal.set(found.principal)
     stream_login.set(found)

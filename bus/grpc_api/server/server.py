@@ -48,6 +48,7 @@ from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.quotas import QuotaHandler
 from bus.grpc_api.server.reflection import ReflectionServicer
 from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
+from bus.grpc_api.server.strangers import Strangers
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -59,6 +60,7 @@ from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
 
 _PENDING_CALLS_MAX = 20_000
+_PENDING_CALLS_MAX_OF_STRANGERS = 8_000
 _CONCURRENT_CALLS_MAX = 4_096
 _HEADERS_BYTES_MAX = 32 * 1024
 _HANDSHAKE_MS_MAX = 30_000
@@ -459,8 +461,9 @@ class BusServer:
         self._health = HealthOfServices()
         self._open_streams = OpenStreams(config.client_streams_count_max)
         self._calls = CallsInFlight()
+        self._strangers = Strangers()
         self._listening = [
-            _Listening(listener, config, self._calls, (keys or {}).get(listener.name), connections_max)
+            _Listening(listener, config, self._calls, (keys or {}).get(listener.name), connections_max, self._strangers)
             for listener in config.serving_listeners
         ]
 
@@ -471,6 +474,7 @@ class BusServer:
     async def listen(self, identity: BrokerIdentity) -> None:
         """Say who this broker is, and nothing else yet."""
         self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._strangers.start()
         for one in self._listening:
             await one.listen(identity, HealthServicer(self._health, self._open_streams, one.name))
 
@@ -506,6 +510,7 @@ class BusServer:
 
     async def _stop_servers(self, grace_s: float | None) -> None:
         await asyncio.gather(*(one.server.stop(grace_s) for one in self._listening))
+        self._strangers.close()
 
 
 class _Listening:
@@ -518,13 +523,18 @@ class _Listening:
         calls: CallsInFlight,
         keys: WatchedKeyMaterial | None,
         connections_max: int,
+        strangers: Strangers,
     ) -> None:
         limit = config.socket_request_max_bytes
         self._listener = listener
         self.name = listener.name
         needs_certificate = config.needs_client_certificate(listener)
         rules = PrincipalRules(config.of_listener(listener).ssl_principal_mapping_rules)
-        recognise = functools.partial(with_principal, rules=rules) if needs_certificate else None
+        self._on_known = functools.partial(strangers.recognise, listener.name)
+        certified = functools.partial(with_principal, rules=rules, on_known=self._on_known)
+        recognise = certified if needs_certificate else None
+        has_strangers = listener.has_logins or needs_certificate
+        pending_max = _PENDING_CALLS_MAX_OF_STRANGERS if has_strangers else _PENDING_CALLS_MAX
         self.door = ServiceDoor(limit, calls, recognise)
         self._credentials = None
         if listener.has_tls:
@@ -550,8 +560,9 @@ class _Listening:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 # Calls that have come and are not yet taken up; beyond it gRPC cancels some at random. A large group
                 # that begins to rebalance joins all at once.
-                ("grpc.server.max_pending_requests", _PENDING_CALLS_MAX),
-                ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING_CALLS_MAX),
+                ("grpc.server.max_pending_requests", pending_max),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * pending_max),
+                *(strangers.listener_options(listener.name) if has_strangers else ()),
             ]
         )
 
@@ -559,7 +570,7 @@ class _Listening:
         """None: the listener has no authentication."""
         if not self._listener.has_logins:
             return None
-        return functools.partial(with_login, api=api.logins, listener=self.name)
+        return functools.partial(with_login, api=api.logins, listener=self.name, on_known=self._on_known)
 
     def bind(self) -> int:
         """The port that was bound. Raises `AddressInUse`."""

@@ -1,0 +1,290 @@
+"""Ends connections whose callers send too much before they log in.
+
+Theory of operation. gRPC holds a listener's connections, and reads and parses what comes by them before any handler is
+asked. None of its limits tells a caller that has logged in from one that has not, and its limit of headers does not
+hold until the client has acknowledged it. So gRPC shows each connection before it reads from it (socket_mutator.py).
+The system lets a few kilobytes of it arrive (tcp_arrivals.py), a login's worth. A thread that watches a duplicate of
+the descriptor, and reads nothing, learns how much has arrived and asks the rations of `bus.users.stranger_rations`: so
+more may arrive, or the connection is cut. Once a call has proved who its caller is, the bound is lifted and the
+duplicate closed: a connection that has logged in costs nothing more. Counted are the bytes of TCP, so TLS makes no
+difference. Where the system can do none of this, only gRPC's own limits hold, and a line at the start says so.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
+from bus.grpc_api.server.socket_mutator import socket_mutator
+from bus.grpc_api.server.tcp_arrivals import (
+    IS_AVAILABLE,
+    bound_arrivals,
+    bytes_received,
+    discard_and_shut,
+    first_sequence,
+    lift_bound,
+    save_first_sequences,
+)
+from bus.users.stranger_rations import Admitted, StrangerRations
+
+_log = logging.getLogger(__name__)
+
+_FIRST_BYTES_MAX = 16 * 1024  # more arrives once the thread has looked
+_LOOK_INTERVAL_S = 0.001  # what comes meanwhile is looked at together
+_SWEEP_INTERVAL_S = 0.2  # for arrivals that no event tells of
+
+# An arrival that gRPC has read before the thread looks is told only as something that may be written to.
+_EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET if IS_AVAILABLE else 0
+
+_Key = tuple[str, str]  # the listener, and the peer as gRPC writes it
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A connection whose caller is not known. `connection`: a duplicate of gRPC's descriptor. `bound`: the bytes that
+    may arrive; None: there is none."""
+
+    key: _Key
+    host: str
+    connection: socket.socket
+    first_sequence: int | None
+    bound: int | None = None
+
+    def bound_to(self, bytes_max: int) -> None:
+        if self.first_sequence is not None:
+            bound_arrivals(self.connection, self.first_sequence, bytes_max)
+            self.bound = bytes_max
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    listener: str
+    host: str
+    reason: str
+    count: int = 1
+
+
+class Strangers:
+    """Of all listeners of a broker. `start` once, and `close` when no connection comes any more."""
+
+    def __init__(self, rations: StrangerRations | None = None) -> None:
+        self._rations = rations or StrangerRations()
+        self._lock = threading.Lock()  # held for no system call that waits, and not while something is logged
+        self._by_key: dict[_Key, _Watched] = {}
+        self._by_descriptor: dict[int, _Watched] = {}
+        self._ended: list[_Ended] = []  # to be logged by the thread
+        self._counts: DenialCounts[_Ended] = DenialCounts(_merge)
+        self._counts_due_s = 0.0
+        self._is_closed = False
+        self._epoll = select.epoll() if IS_AVAILABLE else None
+        self._thread = threading.Thread(target=self._watch, name="strangers", daemon=True)
+
+    def listener_options(self, listener: str) -> Sequence[tuple[str, Any]]:
+        """For gRPC's server of a listener whose callers have to prove who they are."""
+        if self._epoll is None:
+            _log.warning(
+                "listener %s: this system cannot bound what arrives before a login; put something in front of the "
+                "broker that bounds connections by address",
+                listener,
+            )
+            return ()
+        return (socket_mutator(_note_listening, lambda descriptor: self._note_connection(listener, descriptor)),)
+
+    def start(self) -> None:
+        if self._epoll is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Returns at once; the thread ends by itself."""
+        self._is_closed = True
+        if not self._thread.is_alive():
+            self._end()
+
+    def recognise(self, listener: str, peer: str) -> None:
+        """The caller of a connection has proved who it is. `peer`: as gRPC writes it."""
+        key = listener, unquote(peer) if "%" in peer else peer
+        if key not in self._by_key:
+            return
+        with self._lock:
+            watched = self._by_key.get(key)
+            if watched is None:
+                return
+            self._rations.recognise(key, time.monotonic())
+            if watched.bound is not None:
+                with suppress(OSError):  # it may have ended meanwhile
+                    lift_bound(watched.connection)
+            self._forget(watched)
+
+    # ------------------------------------------------------------ in a thread of gRPC's
+
+    def _note_connection(self, listener: str, descriptor: int) -> None:
+        """Nothing has been read from it."""
+        connection = socket.socket(fileno=descriptor)
+        try:
+            self._admit(listener, connection)
+        finally:
+            connection.detach()
+
+    def _admit(self, listener: str, connection: socket.socket) -> None:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        try:
+            host, port = connection.getpeername()[:2]
+        except OSError:
+            return  # it has ended
+        peer, address = _peer_of(host, port)
+        key = listener, peer
+        with self._lock:
+            if self._is_closed:
+                return
+            if (stale := self._by_key.get(key)) is not None:
+                self._leave(stale)
+            admitted = self._rations.admit(key, address, time.monotonic())
+            if isinstance(admitted, Admitted):
+                self._make_room(admitted)
+                self._register(_Watched(key, host, _duplicate(connection), first_sequence(connection)))
+                return
+            self._ended.append(_Ended(listener, host, admitted))
+            with suppress(OSError):
+                discard_and_shut(connection)
+
+    def _make_room(self, admitted: Admitted) -> None:
+        for watched in list(self._by_key.values()) if admitted.instead_of is not None else ():
+            if watched.key == admitted.instead_of:
+                self._cut(watched, "its address has the most connections without a login")
+
+    def _register(self, watched: _Watched) -> None:
+        assert self._epoll is not None
+        watched.bound_to(_FIRST_BYTES_MAX)
+        descriptor = watched.connection.fileno()
+        self._by_key[watched.key] = self._by_descriptor[descriptor] = watched
+        self._epoll.register(descriptor, _EVENTS)
+
+    # ------------------------------------------------------------ in the thread
+
+    def _end(self) -> None:
+        with self._lock:
+            for watched in list(self._by_key.values()):
+                self._forget(watched)
+            if self._epoll is not None:
+                self._epoll.close()
+
+    def _watch(self) -> None:
+        assert self._epoll is not None
+        try:
+            self._watch_until_closed(self._epoll)
+        finally:
+            self._end()
+
+    def _watch_until_closed(self, epoll: select.epoll) -> None:
+        swept_s = 0.0
+        while not self._is_closed:
+            events = epoll.poll(_SWEEP_INTERVAL_S)
+            if time.monotonic() - swept_s >= _SWEEP_INTERVAL_S:
+                events += [(descriptor, 0) for descriptor in list(self._by_descriptor)]
+                swept_s = time.monotonic()
+            for descriptor, event in events:
+                with self._lock:
+                    self._look(descriptor, event)
+            self._log_ended()
+            time.sleep(_LOOK_INTERVAL_S)
+
+    def _look(self, descriptor: int, event: int) -> None:
+        watched = self._by_descriptor.get(descriptor)
+        if watched is None:
+            return
+        if event & (select.EPOLLHUP | select.EPOLLERR):
+            self._leave(watched)
+            return
+        try:
+            received = bytes_received(watched.connection)
+        except OSError:
+            self._leave(watched)
+            return
+        refused = self._rations.receive(watched.key, received, time.monotonic())
+        if refused is not None:
+            self._cut(watched, refused)
+        elif watched.bound is not None and watched.bound - received <= _FIRST_BYTES_MAX // 2:
+            # One byte more than the rest of its ration, by which it is seen that it is used up.
+            watched.bound_to(received + self._rations.left_of(watched.key, time.monotonic()) + 1)
+
+    def _cut(self, watched: _Watched, reason: str) -> None:
+        self._ended.append(_Ended(watched.key[0], watched.host, reason))
+        with suppress(OSError):
+            discard_and_shut(watched.connection)
+        self._leave(watched)
+
+    def _leave(self, watched: _Watched) -> None:
+        self._rations.leave(watched.key)
+        self._forget(watched)
+
+    def _forget(self, watched: _Watched) -> None:
+        assert self._epoll is not None
+        descriptor = watched.connection.fileno()
+        self._by_key.pop(watched.key, None)
+        self._by_descriptor.pop(descriptor, None)
+        with suppress(OSError):
+            self._epoll.unregister(descriptor)
+        watched.connection.close()
+
+    def _log_ended(self) -> None:
+        with self._lock:
+            ended, self._ended = self._ended, []
+        now_s = time.monotonic()
+        for one in ended:
+            if self._counts.is_empty:
+                self._counts_due_s = now_s + DENIAL_INTERVAL_MS / 1000
+            if self._counts.add((one.listener, one.host, ""), "", one):
+                _log.warning("closed a connection from %s at listener %s: %s", one.host, one.listener, one.reason)
+        if not self._counts.is_empty and now_s >= self._counts_due_s:
+            counted, lost = self._counts.take()
+            for one in counted:
+                _log.warning(
+                    "closed %d more connections from %s at listener %s: %s",
+                    one.count,
+                    one.host,
+                    one.listener,
+                    one.reason,
+                )
+            if lost:
+                _log.warning("closed %d more connections of callers without a login", lost)
+
+
+def _merge(known: _Ended, new: _Ended) -> _Ended:
+    return _Ended(new.listener, new.host, new.reason, known.count + new.count)
+
+
+def _note_listening(descriptor: int) -> None:
+    listening = socket.socket(fileno=descriptor)
+    try:
+        with suppress(OSError):  # without it the thread alone bounds what arrives
+            save_first_sequences(listening)
+    finally:
+        listening.detach()
+
+
+def _duplicate(connection: socket.socket) -> socket.socket:
+    """`socket.dup` would make it block, for gRPC too: that is a property of what both descriptors stand for."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _peer_of(host: str, port: int) -> tuple[str, str]:
+    """As gRPC writes it, unquoted; and what counts as one address: of IPv6 the network that one host has, a /64."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+        host = str(ip)
+    if ip.version == 4:
+        return f"ipv4:{host}:{port}", host
+    return f"ipv6:[{host}]:{port}", str(ipaddress.ip_network((ip, 64), strict=False))

@@ -1,0 +1,172 @@
+"""What a client without a login can send to a listener that asks for one, whatever it does with HTTP/2."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from bus import Producer
+from bus.broker import Broker
+from bus.config.broker import BrokerConfig
+from bus.grpc_api.server.strangers import Strangers, _peer_of
+from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.runtime.users.user_ledger import UserLedger
+from bus.scram import SCRAM_SHA_256, salt_password
+from bus.storage_delta.root import open_storage
+from bus.system_clock import SystemClock
+from bus.users.stranger_rations import RationSizes
+from bus.users.users import SetScram
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_thread import running_broker
+from tests.support.member_processes import wait_until
+from tests.support.rude_http2 import ATTACKS, RudeClient, hello
+
+pytestmark = [
+    pytest.mark.timeout(50),
+    pytest.mark.skipif(not IS_AVAILABLE, reason="elsewhere what arrives before a login is not bounded"),
+]
+SIZES = RationSizes()
+SEGMENT_BYTES_MAX = 64 * 1024  # of the loopback; the one that goes beyond the ration is taken whole
+MEMORY_BYTES_MAX = 500_000_000
+LOGIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "SCRAM-SHA-256",
+    "sasl_username": "alice",
+    "sasl_password": "pencil-and-paper",
+}
+
+
+def make_user(root: Path) -> None:
+    storage = open_storage(str(root), exclusive=False)
+    salt = b"salt of a user"
+    salted = salt_password(SCRAM_SHA_256, LOGIN["sasl_password"], salt, 4096)
+    UserLedger(storage, SystemClock()).alter([SetScram("alice", SCRAM_SHA_256.name, 4096, salt, salted)])
+    storage.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    root = tmp_path_factory.mktemp("strangers") / "root"
+    make_user(root)
+    config = BrokerConfig(
+        listeners=("SASL_PLAINTEXT://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"), inter_broker_listener_name="PLAINTEXT"
+    )
+    with running_broker(root, config=config) as broker:
+        yield broker
+
+
+addresses = (f"127.0.1.{number}" for number in itertools.count(1))  # each attack has a ration of its own
+
+
+def port_of(broker: Broker) -> int:
+    return broker.ports["SASL_PLAINTEXT"]
+
+
+def strangers_of(broker: Broker) -> Strangers:
+    return broker._server._strangers
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_stranger_is_cut_before_more_than_its_ration_has_arrived(broker: Broker, attack: str) -> None:
+    with RudeClient(port_of(broker), source=next(addresses)) as client:
+        client.attack(ATTACKS[attack](), bytes_max=16_000_000, bytes_a_second=1e9)
+        assert client.wait_until_cut(20)
+        assert client.arrived <= SIZES.connection.bytes_max + 2 * SEGMENT_BYTES_MAX
+
+
+def test_address_gets_in_no_more_than_its_ration_by_however_many_connections(broker: Broker) -> None:
+    source, arrived = next(addresses), 0
+    for _ in range(40):
+        with RudeClient(port_of(broker), source=source) as client:
+            client.attack(ATTACKS["small_calls"](), bytes_max=1_000_000, bytes_a_second=1e9)
+            client.wait_until_cut(20)
+            arrived += client.arrived
+    given_back = 50 * SIZES.address.bytes_a_second  # the test takes no longer
+    assert arrived <= SIZES.address.bytes_max + given_back + 4 * SEGMENT_BYTES_MAX
+
+
+def test_silent_connections_of_one_address_leave_room_for_others(broker: Broker) -> None:
+    source = next(addresses)
+    clients = [RudeClient(port_of(broker), source=source) for _ in range(SIZES.address_connections_max + 20)]
+    try:
+        for client in clients[-20:]:
+            assert client.wait_until_cut(20)
+        with RudeClient(port_of(broker), source=next(addresses)) as other:
+            assert other.send(hello())
+            assert not other.wait_until_cut(0.5)
+        with Producer(f"127.0.0.1:{port_of(broker)}", **LOGIN) as producer:  # type: ignore[arg-type]
+            producer.send("t", value=b"x").result()
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_caller_that_has_logged_in_has_no_ration(broker: Broker) -> None:
+    with Producer(f"127.0.0.1:{port_of(broker)}", **LOGIN) as producer:  # type: ignore[arg-type]
+        for _ in range(4):
+            producer.send("t", value=bytes(500_000)).result()
+        wait_until(lambda: not any("127.0.0.1:" in peer for _, peer in strangers_of(broker)._by_key), "no watch")
+
+
+def test_caller_by_ipv6_is_recognised(tmp_path: Path) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    config = BrokerConfig(
+        listeners=("SASL_PLAINTEXT://[::1]:0", "PLAINTEXT://127.0.0.1:0"),
+        inter_broker_listener_name="PLAINTEXT",
+        sasl_enabled_mechanisms=("PLAIN",),
+    )
+    make_user(tmp_path / "root")
+    basic = "Basic YWxpY2U6cGVuY2lsLWFuZC1wYXBlcg=="
+    with (
+        running_broker(tmp_path / "root", config=config) as broker,
+        grpc.insecure_channel(f"[::1]:{port_of(broker)}") as channel,
+    ):
+        BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=(("authorization", basic),), timeout=30)
+        assert not strangers_of(broker)._by_key
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.0.0.1", ("ipv4:10.0.0.1:5", "10.0.0.1")),
+        ("::ffff:10.0.0.1", ("ipv4:10.0.0.1:5", "10.0.0.1")),
+        ("2001:db8:1:2:3::4", ("ipv6:[2001:db8:1:2:3::4]:5", "2001:db8:1:2::/64")),
+        ("fe80::1%eth0", ("ipv6:[fe80::1%eth0]:5", "fe80::/64")),
+    ],
+)
+def test_peer_is_named_as_by_grpc_and_counted_by_its_network(host: str, expected: tuple[str, str]) -> None:
+    assert _peer_of(host, 5) == expected
+
+
+def test_memory_of_a_broker_stays_bounded_whatever_strangers_send(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make_user(root)
+    broker = BrokerProcess(root)
+    settings = tmp_path / "broker.toml"
+    settings.write_text(
+        f'listeners = ["SASL_PLAINTEXT://{broker.address}", "PLAINTEXT://127.0.0.1:0"]\n'
+        'inter.broker.listener.name = "PLAINTEXT"\n'
+    )
+    broker.configure(settings)
+    with broker:
+        for attack in ("indexed_fields", "small_calls", "blocks_under_the_limit"):
+            for _ in range(3):
+                with RudeClient(broker.port, source=next(addresses)) as client:
+                    client.attack(ATTACKS[attack](), bytes_max=20_000_000, bytes_a_second=1e9)
+                    assert client.wait_until_cut(20)
+        with Producer(broker.address, **LOGIN) as producer:  # type: ignore[arg-type]
+            producer.send("t", value=b"x").result()
+        status = Path(f"/proc/{broker.pid}/status").read_text()
+        peak = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+        assert int(peak) * 1024 < MEMORY_BYTES_MAX

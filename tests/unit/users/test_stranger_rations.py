@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from bus.users.stranger_rations import Admitted, Ration, RationSizes, StrangerRations
+
+SIZES = RationSizes(
+    connection=Ration(100, 1),
+    address=Ration(300, 10),
+    all_together=Ration(600, 20),
+    modest_bytes=10,
+    modest_address_bytes=40,
+    connections_max=8,
+    address_connections_max=6,
+)
+
+
+@pytest.fixture
+def rations() -> StrangerRations:
+    return StrangerRations(SIZES)
+
+
+def let_in(rations: StrangerRations, connection: object, address: str, now_s: float = 0) -> None:
+    assert rations.admit(connection, address, now_s) == Admitted()
+
+
+def spend(rations: StrangerRations, address: str, count: int, now_s: float = 0) -> None:
+    """Connections of the address use up so much, and end."""
+    for number in range(count // 100):
+        let_in(rations, (address, number), address, now_s)
+        assert rations.receive((address, number), 100, now_s) is None
+        rations.leave((address, number))
+
+
+def test_connection_is_refused_behind_its_ration_and_given_back_a_byte_a_second(rations: StrangerRations) -> None:
+    let_in(rations, "c", "a")
+    assert rations.receive("c", 100, 0) is None
+    assert rations.receive("c", 150, 50) is None
+    assert rations.left_of("c", 50) == 0
+    assert rations.receive("c", 151, 50) == "it has sent more than 100 bytes without a login"
+
+
+def test_address_that_has_used_up_its_ration_is_refused_new_connections_until_it_is_given_back(
+    rations: StrangerRations,
+) -> None:
+    spend(rations, "a", 300)
+    let_in(rations, "c", "a")
+    let_in(rations, "d", "a")
+    assert rations.receive("c", 11, 0) == "its address has sent more than 300 bytes without a login"
+    assert rations.receive("d", 10, 0) is None  # modest
+    assert isinstance(rations.admit("e", "a", 2), str)
+    let_in(rations, "e", "a", 3)
+    let_in(rations, "f", "b")
+
+
+def test_what_was_sent_before_a_login_counts_no_longer(rations: StrangerRations) -> None:
+    for number in range(50):
+        let_in(rations, number, "a")
+        assert rations.receive(number, 90, 0) is None
+        rations.recognise(number, 0)
+    assert rations.receive(1, 10_000, 0) is None
+
+
+def test_address_that_has_sent_little_is_served_while_all_together_have_used_up_theirs(
+    rations: StrangerRations,
+) -> None:
+    for address in ("a", "b"):
+        spend(rations, address, 300)
+    let_in(rations, "c", "c")
+    let_in(rations, "d", "d")
+    assert rations.receive("c", 40, 0) is None
+    assert rations.receive("d", 41, 0) == "callers without a login have sent more than 600 bytes"
+    rations.leave("d")
+    assert isinstance(rations.admit("e", "d", 0), str)
+    let_in(rations, "f", "d", 10)  # 200 bytes are given back
+
+
+def test_oldest_connection_of_the_address_with_the_most_makes_room(rations: StrangerRations) -> None:
+    for number in range(6):
+        let_in(rations, number, "a")
+    assert rations.admit(6, "a", 0) == "its address has 6 connections without a login"
+    for number in (7, 8):
+        let_in(rations, number, "b")
+    assert rations.admit(9, "b", 0) == Admitted(instead_of=0)
+    assert rations.admit(10, "c", 0) == Admitted(instead_of=1)
+    assert rations.admit(11, "b", 0) == "there are 8 connections without a login"
+    assert rations.receive(0, 10_000, 0) is None  # it is no longer there
+
+
+def test_addresses_that_owe_nothing_are_forgotten(rations: StrangerRations) -> None:
+    for number in range(1_000):
+        let_in(rations, number, str(number), number)
+        rations.receive(number, 9, number)
+        rations.leave(number)
+    assert len(rations._addresses) <= 3
