@@ -611,6 +611,11 @@ class Storage(Protocol):
     @property
     def cluster_id(self) -> str: ...
 
+    @property
+    def is_case_blind(self) -> bool:
+        """Names that differ in case only are one here: two topics of such names would have one folder."""
+        ...
+
     def close(self) -> None:
         """Release the root, so that this broker may be started again. Safe to repeat."""
         ...

@@ -103,15 +103,19 @@ def decide_create_topic(
     leader_id: int,
     partitions_default: int,
     broker: BrokerConfig | None = None,
+    is_case_blind: bool = False,
 ) -> TopicStep:
     """A new topic, its leaders and replicas, and a TopicConfigChanged for each config. `topic_id` has never been used,
     `leader_id` is registered. `broker` has the defaults of configs, and how many replicas a partition has.
+    `is_case_blind`: the storage takes names for one that differ in case only.
 
     Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG.
     """
     name = command.name
     refused = check_topic_name(name) or check_not_internal(name) or _check_kept(name) or _check_free(state, name)
+    if refused is None and is_case_blind:
+        refused = _check_folder(state, name)
     if refused is not None:
         return Step(refused)
     partitions = partitions_default if command.partitions in DEFAULT_PARTITIONS else command.partitions
@@ -156,6 +160,7 @@ def decide_auto_create_topic(
     leader_id: int,
     partitions_default: int,
     broker: BrokerConfig | None = None,
+    is_case_blind: bool = False,
 ) -> TopicStep:
     """For a client that asks for a topic by name and may create it: the topic as it is, or a new one with the broker's
     defaults. Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding); UNKNOWN_TOPIC_OR_PARTITION for a
@@ -172,6 +177,7 @@ def decide_auto_create_topic(
         leader_id=leader_id,
         partitions_default=partitions_default,
         broker=broker,
+        is_case_blind=is_case_blind,
     )
 
 
@@ -323,6 +329,18 @@ def _check_free(state: ClusterState, name: str) -> Refused | None:
             f"expected a name that differs in more than '.' and '_', found {name}, which collides with topic {other}",
         )
     return None
+
+
+def _check_folder(state: ClusterState, name: str) -> Refused | None:
+    """Where both names are one folder, the new topic's tables would take the place of the other's."""
+    other = next((topic for topic in state.topics if topic.casefold() == name.casefold()), None)
+    if other is None:
+        return None
+    return Refused(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"expected a name that differs in more than case, since the root's file system does not tell upper from lower "
+        f"case, found {name}, whose folder is that of topic {other}",
+    )
 
 
 def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:

@@ -4,6 +4,7 @@ like.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 DECIMAL_PRECISION_MAX = 38
@@ -79,11 +80,17 @@ def check_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
                 f"expected a name of 1 to {NAME_LENGTH_MAX} printable characters without quotes and backslashes, "
                 f"found {field.name!r}"
             )
-        other = seen.get(field.name.casefold())
+        other = seen.get(fold_name(field.name))
         if other is not None:
             raise SchemaError(f"expected names that differ in more than case, found {other!r} and {field.name!r}")
-        seen[field.name.casefold()] = field.name
+        seen[fold_name(field.name)] = field.name
     return fields
+
+
+def fold_name(name: str) -> str:
+    """One text for all names that an engine takes for one: in any case, composed or not. Java's rule looks at capitals
+    first, for which an i is one with and without its dot."""
+    return unicodedata.normalize("NFC", name.upper().casefold()).replace("i\u0307", "i")
 
 
 def is_legal_name(name: str) -> bool:

@@ -22,6 +22,7 @@ from bus.json_views.columns import (
     SchemaError,
     StructType,
     check_fields,
+    fold_name,
     is_legal_name,
 )
 from bus.json_views.ddl import DEPTH_MAX
@@ -126,7 +127,7 @@ def _settle(found: JsonType, depth: int) -> JsonType:
             by_folded: dict[str, Field] = {}
             for field in fields:
                 if is_legal_name(field.name):
-                    by_folded.setdefault(field.name.casefold(), Field(field.name, _settle(field.type, depth + 1)))
+                    by_folded.setdefault(fold_name(field.name), Field(field.name, _settle(field.type, depth + 1)))
             return StructType(tuple(by_folded.values())) if by_folded and depth < DEPTH_MAX else TEXT
         case ArrayType(item):
             return ArrayType(_settle(item, depth + 1)) if depth < DEPTH_MAX else TEXT

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.json_views.columns import Field, SchemaError
+from bus.json_views.columns import Field, SchemaError, fold_name
 from bus.json_views.ddl import format_ddl, parse_ddl
 
 CORRUPT_COLUMN = "_corrupt"  # the value as text where it is no JSON object, null where it is
@@ -78,7 +78,7 @@ def check_view(name: str, topic: str, schema: str, columns: Sequence[str] | None
     if len(schema) > SCHEMA_LENGTH_MAX:
         raise SchemaError(f"expected a schema of at most {SCHEMA_LENGTH_MAX} characters, found {len(schema)}")
     fields = parse_ddl(schema)
-    taken = {field.name.casefold() for field in fields}
+    taken = {fold_name(field.name) for field in fields}
     if columns is None:
         columns = [column for column in DEFAULT_COLUMNS if column not in taken]
     for number, column in enumerate(columns):

@@ -4,6 +4,7 @@ names that the embedded engine gives them."""
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,12 +42,19 @@ def register(
     are also global temporary views, which a session of `bus.spark.session()` finds as `bus.lag`, any other as
     `global_temp.lag`.
 
-    Raises `RootNotUsable`, `BusError` UNKNOWN_TOPIC_OR_PARTITION, `ValueError` for an unknown view, or `StorageFault`.
+    Spark takes names for one that differ in case only, unless `spark.sql.caseSensitive` is on. Of topics of such names
+    none is registered, with a warning; name the one that is meant, or read it with `bus.spark.read_topic`.
+
+    Raises `RootNotUsable`, `BusError` UNKNOWN_TOPIC_OR_PARTITION, `ValueError` for an unknown view or for `topics` that
+    Spark takes for one, or `StorageFault`.
     """
     root = find_root(where)
     tables = TopicTables(root)
     known = tables.topics()
-    chosen = [one for one in known if not one.startswith(INTERNAL_TOPIC_PREFIX)] if topics is None else list(topics)
+    public = [one for one in known if not one.startswith(INTERNAL_TOPIC_PREFIX)]
+    chosen = _told_apart(spark, public) if topics is None else list(topics)
+    for same in () if topics is None else _taken_for_one(spark, chosen):
+        raise ValueError(f"expected topics that differ in more than case for Spark, found {' and '.join(same)}")
     stored = tables.cluster().views
     named = [*VIEW_NAMES, *stored] if views is None else [name.casefold() for name in views]
     for name in named:
@@ -63,6 +71,31 @@ def register(
     # A view of a topic that is gone is there again when the topic is.
     present = [stored[name] for name in named if name in stored and (views is not None or stored[name].topic in known)]
     register_json_views(spark, tables, present, read)
+
+
+def _taken_for_one(spark: SparkSession, topics: Iterable[str]) -> list[list[str]]:
+    """Those of `topics` that have one name for Spark."""
+    if spark.conf.get("spark.sql.caseSensitive", "false") == "true":
+        return []
+    by_folded: dict[str, list[str]] = {}
+    for topic in dict.fromkeys(topics):
+        by_folded.setdefault(topic.casefold(), []).append(topic)
+    return [same for same in by_folded.values() if len(same) > 1]
+
+
+def _told_apart(spark: SparkSession, topics: list[str]) -> list[str]:
+    """Without those whose name is another's, too. A view that was made of one earlier is gone, lest it stand for the
+    other."""
+    left_out = _taken_for_one(spark, topics)
+    for same in left_out:
+        spark.catalog.dropTempView(f"`{same[0]}`")
+        names = " and ".join(same)
+        warnings.warn(
+            f"topics {names} differ in case only, which Spark does not tell apart: none is registered; name one with "
+            "topics=, read it with bus.spark.read_topic, or set spark.sql.caseSensitive=true",
+            stacklevel=3,
+        )
+    return [topic for topic in topics if not any(topic in same for same in left_out)]
 
 
 def register_system_views(spark: SparkSession, tables: TopicTables, names: Iterable[str]) -> None:

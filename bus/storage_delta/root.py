@@ -136,6 +136,7 @@ def open_storage_on(
             store.check_private()
         # Read again: another process may have made it a root before the lock was taken.
         marker = _read_marker(store) or _write_marker(store)
+        is_case_blind = _is_case_blind(store)
     except BaseException as fault:
         for lock in reversed(locks):
             lock.release()
@@ -149,6 +150,7 @@ def open_storage_on(
         clock or SystemClock(),
         StagedCache(staged_cache_bytes),
         lease=None if broker_id is None else _broker_lease(broker_id),
+        is_case_blind=is_case_blind,
     )
 
 
@@ -224,6 +226,15 @@ def _make_ready(store: ObjectStore) -> None:
         add_new_fields(store, partition_folder(_METADATA), CLUSTER_METADATA_VALUE_TYPE, ReadCache())
         store.put(ROOT_MARKER, _encode_marker(marker.cluster_id))
         _log.info("%s: upgraded from format version %d to %d", store.url, marker.format_version, FORMAT_VERSION)
+
+
+def _is_case_blind(store: ObjectStore) -> bool:
+    """Whether the marker is found by a name in capitals, as on the disks of macOS and Windows."""
+    try:
+        store.get(ROOT_MARKER.upper())
+    except KeyNotFound:
+        return False
+    return True
 
 
 def memory_storage() -> DeltaStorage:
@@ -325,6 +336,7 @@ class DeltaStorage:
         clock: Clock,
         staged_cache: StagedCache,
         *,
+        is_case_blind: bool,
         lease: str | None = None,
     ) -> None:
         """`lease`: the key of a broker's own."""
@@ -332,6 +344,7 @@ class DeltaStorage:
         self._lease = lease
         self._clock = clock
         self._cluster_id = cluster_id
+        self._is_case_blind = is_case_blind
         self._locks = locks
         self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
         self._cache = ReadCache()
@@ -347,6 +360,10 @@ class DeltaStorage:
     @property
     def cluster_id(self) -> str:
         return self._cluster_id
+
+    @property
+    def is_case_blind(self) -> bool:
+        return self._is_case_blind
 
     def close(self) -> None:
         for lock in reversed(self._locks):
@@ -408,6 +425,8 @@ class DeltaStorage:
     ) -> DeltaPartitionTable:
         folder = partition_folder(partition)
         with self._folders.hold(partition.topic):
+            if self._is_case_blind:
+                self._check_own_folder(partition.topic)
             found = _topic_id_of(self._store, folder)
             if found is not None and found != topic_id and partition == _METADATA:
                 raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
@@ -419,6 +438,12 @@ class DeltaStorage:
                 value_type = INTERNAL_VALUE_TYPES.get(partition.topic)
                 self._create_version_0(partition, folder, value_type, topic_id=topic_id)
         return self.open_partition(partition, topic_id=topic_id)
+
+    def _check_own_folder(self, topic: str) -> None:
+        """What lies in the folder of a topic of another case is not this one's to remove."""
+        for other in self._store.list(_TOPICS).folders:
+            if other != topic and other.casefold() == topic.casefold():
+                raise StorageFault(f"{_TOPICS}/{topic}: expected a folder of its own, found that of topic {other}")
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
         return DeltaPartitionTable(

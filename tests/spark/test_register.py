@@ -14,6 +14,7 @@ from bus.errors import RootNotUsable, StorageFault
 from bus.spark import read_topic, register
 from bus.spark.views import find_root
 from tests.support.broker_thread import running_broker
+from tests.support.hand_written_root import HandWrittenRoot
 
 
 def test_a_bus_is_registered_by_the_address_of_its_broker(spark: SparkSession, tmp_path: Path) -> None:
@@ -72,3 +73,36 @@ def test_the_storage_of_another_cluster_is_not_taken_for_the_brokers(tmp_path: P
 @pytest.mark.parametrize("where", ["./bus-data", "bus-data", "file:///data", "/data:9", "C"])
 def test_what_is_no_address_is_a_root(where: str) -> None:
     assert find_root(where) == where
+
+
+@pytest.mark.parametrize("is_case_sensitive", [False, True])
+def test_topics_that_differ_in_case_only_never_stand_for_one_another(
+    spark: SparkSession, tmp_path: Path, is_case_sensitive: bool
+) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    for topic in ("Bills", "bills", "other"):
+        root.create_topic(topic)
+        root.append(topic, 0, (None, topic.encode()))
+
+    def values(table: str) -> list[str]:
+        return [row[0] for row in spark.sql(f"SELECT CAST(value AS STRING) FROM {table}").collect()]
+
+    register(spark, str(root.folder), topics=["Bills"], views=[])
+    assert values("Bills") == ["Bills"]
+    spark.conf.set("spark.sql.caseSensitive", str(is_case_sensitive).lower())
+    try:
+        if is_case_sensitive:
+            register(spark, str(root.folder), views=[])
+            assert [values(name) for name in ("Bills", "bills")] == [["Bills"], ["bills"]]
+        else:
+            with pytest.raises(ValueError, match="more than case for Spark, found Bills and bills"):
+                register(spark, str(root.folder), topics=["Bills", "bills"], views=[])
+            with pytest.warns(UserWarning, match="topics Bills and bills differ in case only"):
+                register(spark, str(root.folder), views=[])
+            for name in ("Bills", "bills"):
+                assert not spark.catalog.tableExists(name)
+        assert values("other") == ["other"]
+    finally:
+        for name in ("Bills", "bills", "other"):
+            spark.catalog.dropTempView(name)
+        spark.conf.set("spark.sql.caseSensitive", "false")

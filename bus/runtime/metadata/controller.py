@@ -190,6 +190,7 @@ class Controller:
             leader_id=self._endpoint.broker_id,
             partitions_default=self._config.num_partitions,
             broker=self._config,
+            is_case_blind=self._storage.is_case_blind,
         )
 
     async def create_internal_topic(

@@ -620,3 +620,25 @@ def test_a_folder_of_topics_without_a_partition_is_no_topic_that_was_lost(tmp_pa
     path.parent.mkdir(parents=True)
     path.write_text("{}")
     led(storage.open_metadata())
+
+
+class CaseBlindStore(MemoryStore):
+    """As a disk of macOS: a name is found in any case, and listed in the case in which it was made."""
+
+    def _known(self, key: str) -> str:
+        made = {part.casefold(): part for name in self._files for part in name.split("/")}
+        return "/".join(made.get(part.casefold(), part) for part in key.split("/"))
+
+    def get(self, key: str) -> bytes:
+        return super().get(self._known(key))
+
+
+def test_table_of_a_topic_is_kept_where_another_ones_name_is_the_same_folder() -> None:
+    store = CaseBlindStore()
+    storage = open_storage_on(store)
+    assert storage.is_case_blind
+    storage.create_partition(TopicPartition("Orders", 0), topic_id="id-1")
+    with pytest.raises(StorageFault, match="expected a folder of its own, found that of topic Orders"):
+        storage.create_partition(TopicPartition("orders", 0), topic_id="id-2")
+    storage.create_partition(TopicPartition("Orders", 1), topic_id="id-1")
+    assert not open_storage_on(MemoryStore()).is_case_blind

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,19 @@ def create(command: CreateTopic, state: ClusterState = STATE) -> TopicStep:
 def assert_refused(step: TopicStep, code: ErrorCode, message: str) -> None:
     assert step.response == Refused(code, message)
     assert step.records == ()
+
+
+@pytest.mark.parametrize("decide", [decide_create_topic, decide_auto_create_topic])
+def test_name_of_another_case_is_refused_where_both_would_be_one_folder(decide: Callable[..., TopicStep]) -> None:
+    given: dict[str, Any] = {"topic_id": "id-new", "leader_id": 0, "partitions_default": 1}
+    given |= {"command": CreateTopic("Orders", 1)} if decide is decide_create_topic else {"name": "Orders"}
+    assert_refused(
+        decide(STATE, is_case_blind=True, **given),
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "expected a name that differs in more than case, since the root's file system does not tell upper from lower "
+        "case, found Orders, whose folder is that of topic orders",
+    )
+    assert isinstance(decide(STATE, **given).response, TopicResult)
 
 
 def test_created_topic_and_its_configs_are_one_step() -> None:

@@ -51,6 +51,10 @@ def test_other_spellings_have_one_text() -> None:
         ("a DECIMAL(5,6)", r"found DECIMAL\(5,6\)"),
         ("a DECIMAL(x)", "a number of digits, found 'x'"),
         ("a INT, A STRING", "differ in more than case, found 'a' and 'A'"),
+        ("`i` INT, `\u0131` STRING", "differ in more than case"),  # the same in capitals
+        ("`i` INT, `\u0130` STRING", "differ in more than case"),
+        ("k INT, `\u212a` STRING", "differ in more than case"),  # the sign of the kelvin
+        ("`\u00e9` INT, `E\u0301` STRING", "differ in more than case"),
         ("a INT, a INT", "differ in more than case, found 'a' and 'a'"),
         ("a STRUCT<b: INT, b: INT>", "differ in more than case, found 'b' and 'b'"),
         ("a STRUCT<b: INT, B: INT>", "differ in more than case, found 'b' and 'B'"),
