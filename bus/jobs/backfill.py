@@ -36,6 +36,7 @@ KAFKA_JSON_SCHEMA = (
     "headers array<string>"
 )
 _FILE, _SIZE, _POSITION = "__file", "__file_size", "__position"
+_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}  # Spark leaves microseconds out otherwise
 _RECORD_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 
 
@@ -81,14 +82,25 @@ def as_records(rows: DataFrame, mapping: Mapping) -> DataFrame:
     if value := mapping.value or _there("value", columns):
         found["value"] = _text_or_bytes(rows, value)
     else:
-        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false"})
+        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false", **_JSON})
     if "headers" in columns:
         found["headers"] = sql.col("headers").cast("array<struct<key:string,value:binary>>")
     if mapping.keeps_partitions:
         found["partition"] = _named("partition", columns, "--keep-partitions").cast("int")
     if mapping.keeps_timestamps and (timestamp := mapping.timestamp or _there("timestamp", columns)):
-        found["timestamp"] = sql.col(timestamp).cast("timestamp")
+        found["timestamp"] = _time(rows, timestamp)
     return rows.select(*own, *(column.alias(name) for name, column in found.items()))
+
+
+def _time(rows: DataFrame, name: str) -> Column:
+    """Raises `JobFailed` for numbers, which Spark would take for seconds."""
+    kind = rows.schema[name].dataType.typeName()
+    if kind not in ("timestamp", "timestamp_ntz", "date", "string"):
+        raise jobs.JobFailed(
+            f"--timestamp: expected a column of timestamps, dates or texts, found {name} of type {kind}, which has no "
+            "unit; make it a timestamp in the source, or load with --timestamps now"
+        )
+    return sql.col(name).cast("timestamp")
 
 
 def _there(name: str, columns: Sequence[str]) -> str | None:
@@ -106,7 +118,7 @@ def _text_or_bytes(rows: DataFrame, name: str) -> Column:
     if kind in ("binary", "string"):
         return sql.col(name)
     is_nested = kind in ("struct", "array", "map")
-    return sql.to_json(name) if is_nested else sql.col(name).cast("string")
+    return sql.to_json(name, _JSON) if is_nested else sql.col(name).cast("string")
 
 
 def in_file_order(rows: DataFrame, tasks: int) -> DataFrame:

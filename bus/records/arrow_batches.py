@@ -133,6 +133,27 @@ def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
             raise MalformedRecords(
                 f"expected column '{field.name}' of type {expected} or one like it, found {_said(field.type)}"
             )
+    if "timestamp" in names:
+        check_timestamp_type(schema.field("timestamp").type, found.field("timestamp").type)
+
+
+def check_timestamp_type(expected: pa.DataType, found: pa.DataType) -> None:
+    """Raises `MistimedRecords` for numbers: they do not say whether they count seconds, milliseconds or microseconds,
+    and records of a wrong time are deleted by it."""
+    if not any(is_one(found) for is_one in _TIMES):
+        raise MistimedRecords(
+            f"expected column 'timestamp' of type {expected} or another one that has a unit, found {_said(found)}: "
+            'for milliseconds cast it to pa.timestamp("ms", "UTC")'
+        )
+
+
+_TIMES = (
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_null,
+)
 
 
 def _check_columns(batch: pa.RecordBatch, schema: pa.Schema, default_timestamp_ms: int) -> RecordBatch:

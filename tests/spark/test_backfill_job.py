@@ -57,6 +57,24 @@ def test_without_a_value_all_columns_are_json_and_nulls_stay(spark: SparkSession
     assert (found.key, found.value) == ("7", '{"id":7,"name":null}')
 
 
+def test_number_without_a_unit_is_no_time(spark: SparkSession) -> None:
+    for kind in ("bigint", "int", "double", "decimal(20,0)"):
+        rows = spark.createDataFrame([("v",)], "value string").selectExpr(
+            "value", f"CAST(1700000000000 AS {kind}) AS ts"
+        )
+        with pytest.raises(jobs.JobFailed, match=r"--timestamp: expected a column of timestamps.*, found ts of type"):
+            as_records(rows, Mapping(timestamp="ts"))
+        assert as_records(rows, Mapping(timestamp="ts", keeps_timestamps=False)).columns == ["value"]
+
+
+def test_numbers_and_times_in_json_keep_their_digits(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT timestamp'2020-01-01 00:00:00.123456' AS at, 0.10000000000000000001BD AS amount, 1L AS n")
+    (found,) = as_records(rows, Mapping()).collect()
+    assert found.value == '{"at":"2020-01-01T00:00:00.123456Z","amount":0.10000000000000000001,"n":1}'
+    nested = rows.selectExpr("struct(*) AS value")
+    assert as_records(nested, Mapping()).collect() == [found]
+
+
 def test_kafkas_columns_are_taken_by_their_names(spark: SparkSession) -> None:
     rows = spark.createDataFrame(
         [(b"k", b"v", "t", 1, WHEN)], "key binary, value binary, topic string, partition int, timestamp timestamp"

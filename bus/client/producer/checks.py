@@ -15,6 +15,8 @@ from bus.client.arguments import no_record
 from bus.client.producer.batch import Headers
 from bus.errors import BusError, ErrorCode
 from bus.model import TIMESTAMP_MS_MAX
+from bus.records.arrow_batches import MistimedRecords, check_timestamp_type
+from bus.records.log_schema import TIMESTAMP_TYPE
 
 _COLUMNS = ("value", "key", "headers", "timestamp")
 
@@ -68,7 +70,8 @@ def check_timestamp(timestamp_ms: Any) -> int:
 
 
 def one_batch(table: Any) -> pa.RecordBatch:
-    """The table as one batch, copied only if it is in pieces. Raises TypeError, or `BusError` INVALID_RECORD."""
+    """The table as one batch, copied only if it is in pieces. Raises TypeError, or `BusError` INVALID_RECORD or
+    INVALID_TIMESTAMP."""
     if not isinstance(table, (pa.Table, pa.RecordBatch)):
         raise no_record("a pyarrow Table or RecordBatch", table)
     names = table.schema.names
@@ -78,6 +81,11 @@ def one_batch(table: Any) -> pa.RecordBatch:
             ErrorCode.INVALID_RECORD,
             f"expected the column value, and perhaps key, headers and timestamp, each once; found {', '.join(names)}",
         )
+    if "timestamp" in names:
+        try:
+            check_timestamp_type(TIMESTAMP_TYPE, _plain(table.schema.field("timestamp").type))
+        except MistimedRecords as error:
+            raise BusError(ErrorCode.INVALID_TIMESTAMP, str(error)) from None
     if any(_is_shared(field.type) for field in table.schema):
         table = table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
     if isinstance(table, pa.RecordBatch):

@@ -227,10 +227,10 @@ class Producer:
         """Send many records at once, the fast path; the future gives a list of `BatchMetadata`.
 
         `table` has the column `value` and may have `key`, `headers` (list<struct<key string, value binary>>) and
-        `timestamp`. Without `partition`, records with a key go where `send` would put them; those without go to one
-        partition together, the next batch's to the next. A partition's records keep their order. A batch larger than
-        max.request.size is sent in several requests. An empty one is done at once, with nothing in it. Serializers and
-        interceptors are for single records: they are not asked.
+        `timestamp`, of a type that has a unit: numbers are refused. Without `partition`, records with a key go where
+        `send` would put them; those without go to one partition together, the next batch's to the next. A partition's
+        records keep their order. A batch larger than max.request.size is sent in several requests. An empty one is done
+        at once, with nothing in it. Serializers and interceptors are for single records: they are not asked.
 
         Waits up to max.block.ms for metadata and for buffer.memory. Raises `BusError`: nothing was sent, unless
         REQUEST_TIMED_OUT says how many records were.

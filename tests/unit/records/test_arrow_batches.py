@@ -371,3 +371,27 @@ def test_buffers_that_are_small_on_the_wire_count_with_what_they_hold() -> None:
     assert decoded.columns.column("value").to_pylist() == [bytes(10)]
     assert decoded.size_bytes > held_bytes - 10_000
     assert decoded.record_bytes_max < 100
+
+
+NUMBERS = [pa.int64(), pa.int32(), pa.uint64(), pa.float64(), pa.decimal128(20), pa.duration("ms"), pa.time64("us")]
+
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=str)
+def test_number_without_a_unit_is_no_timestamp(kind: pa.DataType) -> None:
+    batch = batch_of(value=pa.array([b"v"]), timestamp=pa.array([1]).cast(kind))
+    with pytest.raises(MistimedRecords, match=r'that has a unit, found .* cast it to pa\.timestamp\("ms", "UTC"\)'):
+        check_records(batch, default_timestamp_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([NOW_MS], pa.timestamp("ms")),
+        pa.array([NOW_MS // 1000], pa.timestamp("s", "UTC")),
+        pa.array(["2026-01-01T00:00:00Z"]),
+        pa.nulls(1),
+    ],
+)
+def test_time_with_a_unit_is_taken(times: pa.Array) -> None:
+    batch = batch_of(value=pa.array([b"v"]), timestamp=times)
+    assert check_records(batch, default_timestamp_ms=NOW_MS).record_count == 1
