@@ -38,7 +38,7 @@ from bus.cli.acl_export import (
 )
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.cli.policy_check import PolicyCheck
 from bus.cli.posix_check import check_files, find_open_topic
 
@@ -151,7 +151,7 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
         raise click.UsageError("expected --allow-principal or --deny-principal, found neither")
     with open_admin(address) as admin:
         for of_resource in _by_resource(wanted):
-            click.echo(f"Adding ACLs for resource `{show_resource(of_resource[0])}`:")
+            echo(f"Adding ACLs for resource `{show_resource(of_resource[0])}`:")
             _write_entries(of_resource)
         admin.create_acls(wanted)
         for of_resource in _by_resource(wanted):
@@ -160,7 +160,7 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
             _write_current(admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match)))
         topic = find_open_topic(admin.describe_cluster().root_url)
     if topic is not None:
-        click.echo(
+        echo(
             f"note: every user of this machine may read the files of topic {topic}, whatever ACLs say; "
             "`bus acls export --check` shows where",
             err=True,
@@ -193,10 +193,10 @@ def remove(resource_pattern_type: str, force: bool, address: str, **options: Any
     with open_admin(address) as admin:
         found = dict.fromkeys(acl for one in filters for acl in admin.describe_acls(one))
         if not found:
-            click.echo("no ACL is like that", err=True)
+            echo("no ACL is like that", err=True)
             return
         for of_resource in _by_resource(found):
-            click.echo(f"Removing ACLs for resource `{show_resource(of_resource[0])}`:")
+            echo(f"Removing ACLs for resource `{show_resource(of_resource[0])}`:")
             _write_entries(of_resource)
         confirm("Are you sure you want to remove these ACLs?", is_sure=force, otherwise="no ACL was removed")
         admin.delete_acls(filters)
@@ -261,7 +261,7 @@ def check(
     with open_admin(address) as admin:
         decision = _decide(admin, Requester(who, "" if host == ANY_HOST else host), operation, resource)
     may = "may" if decision.is_allowed else "may not"
-    click.echo(f"{who} {may} {operation.value} {resource}: {_show_rule(decision)}")
+    echo(f"{who} {may} {operation.value} {resource}: {_show_rule(decision)}")
     if not decision.is_allowed:
         raise SystemExit(1)
 
@@ -331,9 +331,9 @@ def export(
             differences = check.differences(grants, topics, tables_only=tables_only)
         _write_differences(differences, grants)
     elif form == "posix":
-        click.echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
+        echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
     else:
-        click.echo(s3_policy(grants, place, tables_only=tables_only))
+        echo(s3_policy(grants, place, tables_only=tables_only))
         _write_not_expressed(grants)
 
 
@@ -357,14 +357,14 @@ def _write_differences(differences: Iterable[str], grants: Grants) -> None:
     is_different = False
     for line in differences:
         is_different = True
-        click.echo(line)
+        echo(line)
     if is_different:
         raise SystemExit(1)
 
 
 def _write_not_expressed(grants: Grants) -> None:
     for line in grants.not_expressed:
-        click.echo(f"not expressed: {line}", err=True)
+        echo(f"not expressed: {line}", err=True)
 
 
 def _decide(admin: Admin, requester: Requester, operation: AclOperation, resource: AclResource) -> Decision:
@@ -490,17 +490,17 @@ def _by_resource(acls: Iterable[AclBinding]) -> list[list[AclBinding]]:
 
 def _write_current(acls: Iterable[AclBinding]) -> None:
     for of_resource in _by_resource(acls):
-        click.echo(f"Current ACLs for resource `{show_resource(of_resource[0])}`:")
+        echo(f"Current ACLs for resource `{show_resource(of_resource[0])}`:")
         _write_entries(of_resource)
 
 
 def _write_entries(acls: Iterable[AclBinding]) -> None:
     for acl in acls:
-        click.echo(
+        echo(
             f"\t(principal={acl.principal}, host={acl.host}, operation={acl.operation.name}, "
             f"permissionType={acl.permission.name})"
         )
-    click.echo()
+    echo()
 
 
 def _row(acl: AclBinding) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.local_cluster import LocalCluster, wait_until
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import RunningBroker
@@ -158,7 +158,7 @@ def elect_leaders(topics: tuple[str, ...], form: str | None, address: str) -> No
     with open_admin(address) as admin:
         elected = admin.elect_leaders(partitions_in(scope, admin) if topics else None)
     write_listing(_LEADER_COLUMNS, [(one.topic, one.partition, elected[one]) for one in sorted(elected)], form)
-    click.echo(f"{count_of(len(elected), 'leader')} changed", err=True)
+    echo(f"{count_of(len(elected), 'leader')} changed", err=True)
 
 
 # ------------------------------------------------------------------ brokers that leave
@@ -186,9 +186,9 @@ def decommission(broker_id: int, timeout_s: float, address: str) -> None:
             running = _local_process(found.root_url, broker_id)
             if running is not None:
                 LocalCluster(Path(found.root_url)).stop(broker_id, timeout_s)
-                click.echo(f"broker {broker_id}: stopped (pid {running.pid})", err=True)
+                echo(f"broker {broker_id}: stopped (pid {running.pid})", err=True)
             else:
-                click.echo(f"broker {broker_id} does not run on this machine: stop it there", err=True)
+                echo(f"broker {broker_id} does not run on this machine: stop it there", err=True)
             wait_until(
                 lambda: _has_ended(admin, broker_id),
                 timeout_s,
@@ -197,7 +197,7 @@ def decommission(broker_id: int, timeout_s: float, address: str) -> None:
             )
         _unregister(admin, broker_id, timeout_s)
     LocalCluster(Path(found.root_url)).forget_launch_options(broker_id)
-    click.echo(f"broker {broker_id}: unregistered", err=True)
+    echo(f"broker {broker_id}: unregistered", err=True)
 
 
 def _find_broker(brokers: Collection[BrokerDescription], broker_id: int) -> BrokerDescription:
@@ -215,7 +215,7 @@ def _move_off(admin: Admin, broker_id: int) -> None:
     plan = plan_without(assigned_replicas(admin), broker_id, {one.broker_id: one.rack for one in brokers})
     if plan:
         admin.alter_partition_reassignments(plan)
-        click.echo(f"broker {broker_id}: other brokers have {count_of(len(plan), 'partition')} of it now", err=True)
+        echo(f"broker {broker_id}: other brokers have {count_of(len(plan), 'partition')} of it now", err=True)
 
 
 def _local_process(root_url: str, broker_id: int) -> RunningBroker | None:
@@ -287,7 +287,7 @@ def upgrade(level: int | None, dry_run: bool, address: str) -> None:
         wanted = max(_supported(found)[1], found.feature_level) if level is None else level
         admin.update_features({_FEATURE: wanted}, validate_only=dry_run)
     done = "is" if wanted == found.feature_level else "could be" if dry_run else "was"
-    click.echo(f"{_FEATURE} {done} finalized at level {wanted}", err=True)
+    echo(f"{_FEATURE} {done} finalized at level {wanted}", err=True)
 
 
 def _supported(found: ClusterDescription) -> tuple[int, int]:

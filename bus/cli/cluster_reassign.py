@@ -18,6 +18,7 @@ import click
 from bus.cli.failures import EXIT_FAILURE, Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, open_admin
+from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import count_of
 from bus.model import TopicPartition
@@ -170,8 +171,8 @@ def assigned_replicas(admin: Admin, topics: Sequence[str] | None = None) -> Plan
 
 
 def _show_current(current: Mapping[TopicPartition, Sequence[int]], partitions: Collection[TopicPartition]) -> None:
-    click.echo("Current partition replica assignment, to go back to:", err=True)
-    click.echo(encode_plan({one: current[one] for one in partitions if one in current}), err=True)
+    echo("Current partition replica assignment, to go back to:", err=True)
+    echo(encode_plan({one: current[one] for one in partitions if one in current}), err=True)
 
 
 def _plan_argument() -> Callable[[Any], Any]:
@@ -226,7 +227,7 @@ def generate(
     current = current if partitions is None else {one: current[one] for one in partitions}
     plan = plan_evenly(current, _choose(racks, broker_list), replicas)
     _show_current(current, current)
-    click.echo(encode_plan(plan))
+    echo(encode_plan(plan))
 
 
 def _choose(racks: dict[int, str | None], broker_list: str | None) -> Racks:
@@ -259,7 +260,7 @@ def execute(plan_file: IO[str], address: str) -> None:
     with open_admin(address) as admin:
         _show_current(assigned_replicas(admin), plan)
         admin.alter_partition_reassignments(plan)
-    click.echo(f"{count_of(len(plan), 'partition')} reassigned", err=True)
+    echo(f"{count_of(len(plan), 'partition')} reassigned", err=True)
 
 
 @reassign.command(
@@ -277,7 +278,7 @@ def verify(ctx: click.Context, plan_file: IO[str], address: str) -> None:
         lines = list(_differences(plan, assigned_replicas(admin)))
     for partition, difference in lines:
         told = "is completed" if difference is None else f"is not completed: {difference}"
-        click.echo(f"Reassignment of partition {partition} {told}.")
+        echo(f"Reassignment of partition {partition} {told}.")
     if any(difference is not None for _, difference in lines):
         ctx.exit(EXIT_FAILURE)
 
@@ -310,4 +311,4 @@ def cancel(plan_file: IO[str], address: str) -> None:
         active = admin.list_partition_reassignments().keys() & plan.keys()
         if active:
             admin.alter_partition_reassignments(dict.fromkeys(active))
-    click.echo(f"{count_of(len(active), 'reassignment')} cancelled", err=True)
+    echo(f"{count_of(len(active), 'reassignment')} cancelled", err=True)

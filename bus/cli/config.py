@@ -9,7 +9,7 @@ import click
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, resolve_form, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_listing
 from bus.cli.topics import write_config
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def brokers(form: str | None, address: str) -> None:
     ]
     write_listing(_BROKER_COLUMNS, rows, form)
     if resolve_form(form) == "table":
-        click.echo(f"cluster {cluster.cluster_id} in {cluster.root_url}", err=True)
+        echo(f"cluster {cluster.cluster_id} in {cluster.root_url}", err=True)

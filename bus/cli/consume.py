@@ -23,6 +23,7 @@ from bus.cli.failures import Failure
 from bus.cli.group_rows import assignment_text
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, complete_groups, topic_argument
+from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_scope
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
@@ -113,7 +114,7 @@ def consume(
         position = Position(Place.BEGINNING)
     try:
         check_format(form)
-        write = compile_format(form, key_separator=key_separator)
+        write = compile_format(form, key_separator=key_separator, is_terminal=sys.stdout.isatty())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
     names = list(dict.fromkeys(topics))
@@ -140,7 +141,7 @@ def consume(
 
 def _say(line: str) -> None:
     with contextlib.suppress(OSError):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def _say_nothing(line: str) -> None:

@@ -11,7 +11,7 @@ from bus.cli.failures import Failure
 from bus.cli.group_resets import reset_offsets, starting_points, target_of
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_groups, confirm, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, existing, parse_scope, partitions_in
 from bus.errors import BusError, count_of
 from bus.model import LATEST_TIMESTAMP, TopicPartition
@@ -100,10 +100,10 @@ def describe(
     for group in described:
         warning = rows.state_warning(group)
         if warning is not None:
-            click.echo(warning, err=True)
+            echo(warning, err=True)
         if shown == "offsets":
             for note in rows.pending_notes(group):
-                click.echo(note, err=True)
+                echo(note, err=True)
     match shown:
         case "members":
             columns = rows.member_columns(described, verbose=verbose)
@@ -177,7 +177,7 @@ def delete(names: tuple[str, ...], is_sure: bool, address: str) -> None:
     with open_admin(address) as admin:
         admin.delete_groups(names)
     for name in names:
-        click.echo(f"deleted group {name}")
+        echo(f"deleted group {name}")
 
 
 @groups.command(
@@ -251,4 +251,4 @@ def remove_members(
         if members or instances:
             confirm(f"remove {count} of {group}?", is_sure=is_sure, otherwise="no member was removed")
             admin.remove_members(group, member_ids=members, group_instance_ids=instances)
-    click.echo(f"removed {count} of {group}")
+    echo(f"removed {count} of {group}")

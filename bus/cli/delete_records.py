@@ -16,7 +16,7 @@ import click
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_topics, confirm, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, resolve_form, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode, count_of
@@ -234,10 +234,10 @@ def _show(done: Iterable[_Deletion], form: str | None) -> list[_Deletion]:
         rows = list(done)
         write_listing(_COLUMNS, [one.row() for one in rows], form)
         return rows
-    click.echo("Executing records delete operation")
+    echo("Executing records delete operation")
     rows = list(done)
-    click.echo("Records delete operation completed:")
+    echo("Records delete operation completed:")
     for one in rows:
         said = f"low_watermark: {one.low_watermark}" if one.error is None else f"error: {one.error}"
-        click.echo(f"partition: {one.partition}\t{said}")
+        echo(f"partition: {one.partition}\t{said}")
     return rows

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import click
 
-from bus.cli.output import styled
+from bus.cli.output import escape_controls, styled
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.extras import extra_missing
@@ -41,7 +41,8 @@ class Failure(click.ClickException):
 
 def write_error(message: str) -> None:
     """`error: message` on standard error."""
-    click.echo(f"{styled('error:', sys.stderr, fg='red', bold=True)} {message}", err=True)
+    text = escape_controls(message) if sys.stderr.isatty() else message
+    click.echo(f"{styled('error:', sys.stderr, fg='red', bold=True)} {text}", err=True, color=True)
 
 
 def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) -> int:

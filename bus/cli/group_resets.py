@@ -19,7 +19,7 @@ import click
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, Scope, existing, parse_scope, partitions_in, scope_of
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode
@@ -207,11 +207,11 @@ def reset_offsets(
             admin.alter_group_offsets(group, {one: plan.offset for one, plan in planned.items()})
     if export:
         for one, plan in planned.items():
-            click.echo(f"{one.topic},{one.partition},{plan.offset}")  # a topic's name needs no quotes
+            echo(f"{one.topic},{one.partition},{plan.offset}")  # a topic's name needs no quotes
     else:
         write_listing(_COLUMNS, [(group, one.topic, one.partition, plan.offset) for one, plan in planned.items()], form)
     if not execute and not (dry_run or export):
-        click.echo("nothing was changed; to set these offsets, add --execute", err=True)
+        echo("nothing was changed; to set these offsets, add --execute", err=True)
 
 
 def _check_inactive(admin: Admin, group: str) -> None:
@@ -262,6 +262,6 @@ def _show_plan(planned: Mapping[TopicPartition, PlannedOffset], partitions: Sequ
     """What is not as it was asked for."""
     for one in partitions:
         if one not in planned:
-            click.echo(f"warning: {one}: nothing says where; its offset stays as it is", err=True)
+            echo(f"warning: {one}: nothing says where; its offset stays as it is", err=True)
         elif (warning := planned[one].warning) is not None:
-            click.echo(f"warning: {warning}; {planned[one].offset} is taken", err=True)
+            echo(f"warning: {warning}; {planned[one].offset} is taken", err=True)

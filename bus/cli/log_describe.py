@@ -14,7 +14,7 @@ import click
 
 from bus.cli.groups import BusCommand
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import Column, human_bytes, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
@@ -179,21 +179,21 @@ def _as_object(summary: PartitionSummary, versions: Sequence[VersionSummary]) ->
 
 def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[LiveFile]) -> None:
     for name, fact in _facts(summary, now_ms=time.time_ns() // 1_000_000):
-        click.echo(f"{name + ':':<14}{fact}")
+        echo(f"{name + ':':<14}{fact}")
     if versions:
-        click.echo(f"\nVersions, the newest {len(versions)}:")
+        echo(f"\nVersions, the newest {len(versions)}:")
         write_listing(_VERSION_COLUMNS, map(_version_row, versions), "table")
     if files:
-        click.echo(f"\nData files, the newest {len(files)} of {len(summary.files):,}:")
+        echo(f"\nData files, the newest {len(files)} of {len(summary.files):,}:")
         write_listing(_FILE_COLUMNS, map(_file_row, files), "table")
 
 
 def _write_transactions(summary: PartitionSummary, transactions: Sequence[EndedTransaction]) -> None:
     if transactions:
-        click.echo(f"\nTransactions, the newest {len(transactions)} of {len(summary.transactions):,}:")
+        echo(f"\nTransactions, the newest {len(transactions)} of {len(summary.transactions):,}:")
         write_listing(_TRANSACTION_COLUMNS, map(_transaction_row, transactions), "table")
     if summary.staged:
-        click.echo("\nStaged, not in the table:")
+        echo("\nStaged, not in the table:")
         write_listing(_STAGED_COLUMNS, map(astuple, summary.staged), "table")
 
 

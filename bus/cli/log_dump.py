@@ -8,6 +8,7 @@ import click
 
 from bus.cli.groups import BusCommand
 from bus.cli.options import complete_topics, root_option
+from bus.cli.output import echo
 from bus.cli.partition_arguments import Target, open_store, partitions_of
 from bus.cli.record_format import value_bytes
 
@@ -48,7 +49,7 @@ def dump(target: str, from_offset: int, to_offset: int | None, path: str | None,
         name = path.rsplit("/", 1)[-1]
         named = [file for file in files if file.path == name]
         if not named:
-            click.echo(f"note: the table does not name {name} at its current version", err=True)
+            echo(f"note: the table does not name {name} at its current version", err=True)
         _dump_file(store, folder, name, named[0] if named else None, from_offset, to_offset, print_data)
         return
     for file in files:
@@ -67,10 +68,10 @@ def _dump_file(
 ) -> None:
     from bus.storage_delta.files.inspection import read_records
 
-    click.echo(f"Dumping {path}")
+    echo(f"Dumping {path}")
     if file is not None:
-        click.echo(f"Starting offset: {file.base_offset}")
-        click.echo(
+        echo(f"Starting offset: {file.base_offset}")
+        echo(
             f"baseOffset: {file.base_offset} lastOffset: {file.next_offset - 1} count: {file.record_count} "
             f"version: {'-' if file.version < 0 else file.version} size: {file.size_bytes}"
         )
@@ -79,7 +80,7 @@ def _dump_file(
         first = next(batches, None)
         if first is None:
             return
-        click.echo(f"Starting offset: {first.column('offset')[0].as_py()}")
+        echo(f"Starting offset: {first.column('offset')[0].as_py()}")
         _dump_batch(first, print_data)
     for batch in batches:
         _dump_batch(batch, print_data)
@@ -94,7 +95,7 @@ def _dump_batch(batch: pa.RecordBatch, print_data: bool) -> None:
         ).set_column(batch.schema.get_field_index("key"), "key", _sizes(batch.column("key")))
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     lines = [_dump_line(row, int(at), print_data) for row, at in zip(_rows(batch), times, strict=True)]
-    click.echo("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def _sizes(column: pa.Array) -> pa.Array:

@@ -1,15 +1,15 @@
 """Listings: tables for people, JSON and CSV for programs, the same columns in all three; bold and coloured text.
 
-Guards two promises: what a program reads never depends on the width of a terminal, on colour or on how numbers are
-written for people; and colours are for a terminal only, unless NO_COLOR says no (https://no-color.org).
+Guards three promises: what a program reads never depends on the width of a terminal, on colour or on how numbers are
+written for people, and has every byte; what a record or a name holds never controls a terminal, in whichever form it is
+printed; and colours are for a terminal only, unless NO_COLOR says no (https://no-color.org).
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,15 @@ import click
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
 _CHUNK_ROWS = 1_000
+_QUOTED_IN_CSV = re.compile(r'[,"\r\n]')
 T = TypeVar("T")
 # A newline in a value must not break a table, nor an escape sequence recolour the terminal, nor a mark of direction
 # turn round the cells behind it.
-_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *_DIRECTIONS)}
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CODES = (*range(32), *range(127, 160), 0x2028, 0x2029, *_DIRECTIONS)
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in _CODES}
+_TEXT_CONTROLS = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
+_JSON_CONTROLS = {code: f"\\u{code:04x}" for code in _CODES if chr(code) not in "\n\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +67,47 @@ def write_listing(columns: Sequence[Column], rows: Iterable[Sequence[Any]], form
             click.echo(table_text(columns, rows))
 
 
+def escape_controls(text: str, *, is_json: bool = False) -> str:
+    """As a terminal is to show it: lines and tabs stay, all else that could control it is written out. JSON stays
+    JSON."""
+    return text.translate(_JSON_CONTROLS if is_json else _TEXT_CONTROLS)
+
+
+def write_data(text: str, *, is_json: bool = False) -> None:
+    """To standard output, without an end of line: escaped on a terminal, every byte of it otherwise."""
+    click.echo(escape_controls(text, is_json=is_json) if sys.stdout.isatty() else text, nl=False, color=True)
+
+
+def echo(message: str = "", *, err: bool = False) -> None:
+    """A line for people, which may have names that others have chosen; not for text that is `styled`."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(escape_controls(message) if stream.isatty() else message, err=err, color=True)
+
+
 def write_json(items: Iterable[Any]) -> None:
     """One array, an item a line: a whole document for parsers, lines for grep."""
     before = "["
     for chunk in _chunks(items):
-        click.echo(before + ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in chunk), nl=False)
+        lines = ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in chunk)
+        write_data(before + lines, is_json=True)
         before = ",\n "
     click.echo("[]" if before == "[" else "]")
 
 
 def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for chunk in _chunks(chain([names], rows)):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(chunk)
-        click.echo(text.getvalue(), nl=False)
+        write_data(csv_text(chunk))
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Lines of RFC 4180 with a plain newline at their ends. Python's own writer leaves a carriage return without quotes
+    then, and readers take it for the end of the line."""
+    return "".join([(",".join(map(_csv_cell, row)) or '""') + "\n" for row in rows])
+
+
+def _csv_cell(cell: Any) -> str:
+    text = "" if cell is None else str(cell)
+    return '"' + text.replace('"', '""') + '"' if _QUOTED_IN_CSV.search(text) else text
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:

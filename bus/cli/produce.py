@@ -28,6 +28,7 @@ from bus.cli.options import (
     property_option,
     topic_argument,
 )
+from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_partitions
 from bus.cli.record_format import InputRecord, decode_record
 from bus.errors import count_of
@@ -206,7 +207,7 @@ class _Sending:
                 return future.result(_SILENT_SECONDS_MAX)
             except TimeoutError:
                 self.is_quiet = True
-                click.echo(
+                echo(
                     f"no acknowledgement for {_SILENT_SECONDS_MAX} s, still waiting: a quota (bus quotas usage) or a "
                     "partition without a leader (bus topics describe --unavailable) may be the reason",
                     err=True,
@@ -322,11 +323,11 @@ def _write_summary(sending: _Sending, seconds: float) -> None:
     records = count_of(sending.record_count, "record")
     # The rate of a handful of records would be that of the start.
     rate = f" in {seconds:.1f} s ({sending.record_count / seconds:,.0f}/s)" if sending.record_count >= 1000 else ""
-    click.echo(f"{records} to {sending.topic}{rate}", err=True)
+    echo(f"{records} to {sending.topic}{rate}", err=True)
     for partition, batch in sorted(sending.last.items()):
         if batch.base_offset < 0:
             found = "not acknowledged (acks=0)"
         else:
             found = f"last offset {batch.base_offset + batch.record_count - 1}"
             found += f", version {batch.version}" if batch.version >= 0 else ", not committed yet (acks=1)"
-        click.echo(f"  {sending.topic}-{partition}: {found}", err=True)
+        echo(f"  {sending.topic}-{partition}: {found}", err=True)

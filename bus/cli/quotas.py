@@ -9,7 +9,7 @@ import click
 
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.client.values import DEFAULT_NAME, QuotaEntity
 
 _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_rate")
@@ -95,7 +95,7 @@ def set_quotas(
     changes = dict(_parse(text) for text in quotas)
     with open_admin(address) as admin:
         admin.alter_client_quotas({entity: changes})
-    click.echo(f"Updated config for entity: {_shown(entity)}.")
+    echo(f"Updated config for entity: {_shown(entity)}.")
 
 
 @quotas.command(
@@ -115,7 +115,7 @@ def delete(
     with open_admin(address) as admin:
         gone = names or tuple(admin.describe_client_quotas(entity, strict=True).get(entity, {}))
         admin.alter_client_quotas({entity: dict.fromkeys(gone)})
-    click.echo(f"Updated config for entity: {_shown(entity)}.")
+    echo(f"Updated config for entity: {_shown(entity)}.")
 
 
 @quotas.command(examples="bus quotas usage")

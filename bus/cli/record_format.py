@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bus.cli.output import escape_controls
 from bus.cli.positions import parse_timestamp_ms
 from bus.model import TIMESTAMP_MS_MAX
 from bus.records.json_text import format_exact, parse_exact
@@ -38,16 +39,28 @@ FORMAT_HELP = (
 )
 
 
-def compile_format(text: str, *, key_separator: str | None = None) -> Writer:
-    """`raw`, `json` or a format string. Raises ValueError for an unknown `%` sequence."""
+def compile_format(text: str, *, key_separator: str | None = None, is_terminal: bool = False) -> Writer:
+    """`raw`, `json` or a format string. For a terminal, what a record has is escaped, and what the format has is not.
+    Raises ValueError for an unknown `%` sequence."""
     if text == "json":
-        return write_json
+        return _escaped(write_json, is_json=True) if is_terminal else write_json
     if text == "raw":
         if key_separator is None:
-            return write_raw
+            return _escaped(write_raw) if is_terminal else write_raw
         text = "%k" + key_separator.replace("%", "%%").replace("\\", "\\\\") + r"%s\n"
     parts = [_part(*token) for token in _TOKEN.findall(text.encode())]
+    if is_terminal:
+        parts = [part if isinstance(part, bytes) else _escaped(part) for part in parts]
     return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+
+def _escaped(write: Writer, *, is_json: bool = False) -> Writer:
+    """Bytes that are no UTF-8 are written out, too: to a terminal of eight bits they are control characters."""
+
+    def escaped(record: ConsumerRecord) -> bytes:
+        return escape_controls(write(record).decode(errors="backslashreplace"), is_json=is_json).encode()
+
+    return escaped
 
 
 def check_format(text: str) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -22,7 +21,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from bus.cli.failures import describe_failure, write_error
-from bus.cli.output import LISTING_FORMATS
+from bus.cli.output import LISTING_FORMATS, echo
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import BusError, StorageFault, count_of
 from bus.sql.statement import quote_if_odd
@@ -46,7 +45,7 @@ def run_prompt(connection: Connection, *, form: str, limit: int | None, is_timed
         prompt_continuation="  -> ",
         enable_history_search=True,
     )
-    click.echo(f"{count_of(len(connection.topics), 'topic')}. A statement ends with ;   .help tells more, Ctrl-D ends.")
+    echo(f"{count_of(len(connection.topics), 'topic')}. A statement ends with ;   .help tells more, Ctrl-D ends.")
     while not shell.is_over:
         try:
             text = session.prompt("bus> ")
@@ -158,7 +157,7 @@ class SqlShell:
             ".format": self._set_format,
             ".limit": self._set_limit,
             ".timing": self._set_timing,
-            ".help": lambda _: click.echo(HELP),
+            ".help": lambda _: echo(HELP),
             ".quit": self._quit,
         }
 
@@ -174,7 +173,7 @@ class SqlShell:
             else:
                 self._statement(text)
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            echo("interrupted", err=True)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -188,7 +187,7 @@ class SqlShell:
         result = self.connection.sql(text)
         rows = write_rows(result.schema, result.batches(), self._form, self._limit)
         if self._is_timed:
-            click.echo(f"{count_of(rows, 'row')} in {time.monotonic() - started:.3f} s", err=True)
+            echo(f"{count_of(rows, 'row')} in {time.monotonic() - started:.3f} s", err=True)
 
     def _command(self, name: str, argument: str) -> None:
         command = self.commands.get({".exit": ".quit", ".schema": ".columns"}.get(name, name))
@@ -203,7 +202,7 @@ class SqlShell:
         for title, names in self.connection.tables().items():
             chosen = [name for name in names if fnmatch.fnmatchcase(name.casefold(), pattern.casefold() or "*")]
             if chosen:
-                click.echo(f"{title}: {', '.join(chosen)}")
+                echo(f"{title}: {', '.join(chosen)}")
 
     def _columns(self, name: str) -> None:
         if not name:

@@ -8,8 +8,6 @@ In CSV and tables a nested value is its JSON.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bus.cli.output import Column, table_text
+from bus.cli.output import Column, csv_text, table_text, write_data
 from bus.errors import count_of
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ def _write_json(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
     count, before = 0, "["
     for chunk in _chunks(rows):
         lines = ("{" + ", ".join([k + json_text(c) for k, c in zip(keys, row, strict=True)]) + "}" for row in chunk)
-        click.echo(before + ",\n ".join(lines), nl=False)
+        write_data(before + ",\n ".join(lines), is_json=True)
         before = ",\n "
         count += len(chunk)
     click.echo("]" if count else "[]")
@@ -75,18 +73,12 @@ def _write_json(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
 
 
 def _write_csv(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
-    _write_csv_lines([names])
+    write_data(csv_text([names]))
     count = 0
     for chunk in _chunks(rows):
-        _write_csv_lines([["" if cell is None else cell_text(cell) for cell in row] for row in chunk])
+        write_data(csv_text([["" if cell is None else cell_text(cell) for cell in row] for row in chunk]))
         count += len(chunk)
     return count
-
-
-def _write_csv_lines(lines: Sequence[Sequence[str]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    click.echo(text.getvalue(), nl=False)
 
 
 def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> int:

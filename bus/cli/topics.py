@@ -22,7 +22,7 @@ from bus.cli.options import (
     topic_argument,
     yes_option,
 )
-from bus.cli.output import Column, resolve_form, styled, write_heading, write_json, write_listing
+from bus.cli.output import Column, echo, escape_controls, resolve_form, styled, write_heading, write_json, write_listing
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -115,12 +115,12 @@ def create(
             except BusError as error:
                 if not (if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
                     raise
-                click.echo(f"topic {name} exists")
+                echo(f"topic {name} exists")
                 continue
             if validate_only:
-                click.echo(f"topic {name} could be created")
+                echo(f"topic {name} could be created")
             else:
-                click.echo(f"created topic {name} ({created[name]})")
+                echo(f"created topic {name} ({created[name]})")
 
 
 def _parse_assignment(text: str | None) -> list[list[int]]:
@@ -325,7 +325,7 @@ def _write_description(topic: _Topic) -> None:
 def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str | None) -> None:
     if resolve_form(form) == "table":
         for number, (topic, entries) in enumerate(configs.items()):
-            click.echo("\n" * bool(number) + f"Configs of topic {topic}:")
+            echo("\n" * bool(number) + f"Configs of topic {topic}:")
             for entry in entries:
                 write_config(entry)
         return
@@ -350,10 +350,10 @@ def write_config(entry: ConfigDescription) -> None:
     """The value, what else it could be, and below it the meaning; what was set for the topic stands out."""
     limits = f", {entry.valid_values}" if entry.valid_values else ""
     default = "" if entry.is_default else f", default {entry.default_value}"
-    value = styled(f"{entry.name}={entry.value}", sys.stdout, bold=not entry.is_default)
+    value = styled(escape_controls(f"{entry.name}={entry.value}"), sys.stdout, bold=not entry.is_default)
     click.echo(f"  {value}  ({entry.type}{limits}{default})")
     width = shutil.get_terminal_size((100, 24)).columns
-    click.echo(textwrap.fill(entry.documentation, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    echo(textwrap.fill(entry.documentation, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
 
 
 @topics.command(
@@ -384,10 +384,10 @@ def alter(
     with open_admin(address) as admin:
         if changes or deleted:
             admin.alter_configs(topic, changes, delete=deleted, validate_only=validate_only)
-            click.echo(f"configs of topic {topic} {done} changed")
+            echo(f"configs of topic {topic} {done} changed")
         if partitions is not None:
             admin.create_partitions({topic: partitions}, validate_only=validate_only)
-            click.echo(f"partitions of topic {topic} {done} {partitions}")
+            echo(f"partitions of topic {topic} {done} {partitions}")
 
 
 @topics.command(
@@ -411,6 +411,6 @@ def delete(topics: tuple[str, ...], is_sure: bool, if_exists: bool, address: str
             except BusError as error:
                 if not (if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     raise
-                click.echo(f"topic {name} does not exist")
+                echo(f"topic {name} does not exist")
                 continue
-            click.echo(f"deleted topic {name}")
+            echo(f"deleted topic {name}")

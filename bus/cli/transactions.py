@@ -16,7 +16,7 @@ from bus.cli.options import (
     open_admin,
     yes_option,
 )
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, parse_scope, partitions_in
 from bus.errors import count_of
 
@@ -267,7 +267,7 @@ def abort(
         was = admin.abort_transaction(transactional_id, producer_id=producer_id, producer_epoch=producer_epoch)
     count = count_of(len(was.partitions), "partition")
     groups = f" and {count_of(len(was.group_ids), 'group')}" if was.group_ids else ""
-    click.echo(f"aborted the transaction of {transactional_id} in {count}{groups}")
+    echo(f"aborted the transaction of {transactional_id} in {count}{groups}")
 
 
 @transactions.command(

@@ -16,7 +16,7 @@ from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.errors import BusError, Refused
 from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
 
@@ -94,7 +94,7 @@ def create(name: str, password_file: Path | None, mechanisms: Sequence[str], roo
         if name in found.describe_user_scram_credentials():
             raise Failure(f"expected a new name, found a user named {name!r}; a new password: bus users reset {name}")
         _set_password(found, name, password_file, mechanisms)
-    click.echo(f"user {name} is created", err=True)
+    echo(f"user {name} is created", err=True)
 
 
 @users.command(examples="bus users reset alice")
@@ -107,7 +107,7 @@ def reset(name: str, password_file: Path | None, mechanisms: Sequence[str], root
     with _open(root, address) as found:
         kept = {info.mechanism for info in _find(found, name)} - set(mechanisms)
         _set_password(found, name, password_file, mechanisms, without=sorted(kept))
-    click.echo(f"user {name} has a new password", err=True)
+    echo(f"user {name} has a new password", err=True)
 
 
 @users.command("list", examples="bus users list")
@@ -134,7 +134,7 @@ def delete(names: Sequence[str], root: str | None, address: str) -> None:
         for name in names:
             deletions = [UserScramCredentialDeletion(name, info.mechanism) for info in _find(found, name)]
             found.alter_user_scram_credentials(deletions)
-            click.echo(f"deleted user {name}")
+            echo(f"deleted user {name}")
 
 
 def _find(found: _Users, name: str) -> Sequence[ScramCredentialInfo]:
@@ -166,7 +166,7 @@ def _set_password(
     deletions = [UserScramCredentialDeletion(name, mechanism) for mechanism in without]
     found.alter_user_scram_credentials([*upsertions, *deletions])
     if password_file is None:
-        click.echo(password)
+        echo(password)
 
 
 def _read_password(path: Path) -> str:

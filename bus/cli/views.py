@@ -11,7 +11,7 @@ import click
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.json_views import ENVELOPE_COLUMNS, JsonView, SchemaError, format_ddl, format_type, infer_fields
 from bus.model import TopicPartition
 
@@ -76,7 +76,7 @@ def create(
         ddl = schema if schema is not None else _infer(admin, address, topic, sample)
         chosen = None if columns is None else [column.strip() for column in columns.split(",") if column.strip()]
         view = admin.create_view(name, topic, ddl, chosen, replace=replace, validate_only=validate_only)
-    click.echo(f"view {view.name} {'could be created' if validate_only else 'is created'}: {view.schema}")
+    echo(f"view {view.name} {'could be created' if validate_only else 'is created'}: {view.schema}")
 
 
 @views.command("list", examples="bus views list")
@@ -121,7 +121,7 @@ def delete(names: tuple[str, ...], address: str) -> None:
     with open_admin(address) as admin:
         for name in names:
             admin.delete_view(name)
-            click.echo(f"deleted view {name}")
+            echo(f"deleted view {name}")
 
 
 def _columns_of(view: JsonView) -> Iterator[tuple[str, str, str, str]]:

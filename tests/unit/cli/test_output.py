@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib
 import io
 import json
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import bus.cli
-from bus.cli.output import Column, cell_text, human_bytes, human_time, write_heading, write_listing
+from bus.cli.failures import write_error
+from bus.cli.output import Column, cell_text, echo, human_bytes, human_time, write_data, write_heading, write_listing
 
 COLUMNS = (Column("topic"), Column("latest_offset", is_number=True), Column("size", is_bytes=True))
 ROWS = [("orders", 5, 2048), ("pay,ments", None, 7)]
@@ -109,6 +111,45 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
         return terminal.getvalue()
 
     return printed
+
+
+HOSTILE = "a\x1b[31mb\x07\x9b2J\x7f\r\u202ec\u2066\u200f\u061c\u2028d"
+ESCAPED = r"a\x1b[31mb\x07\x9b2J\x7f\r\u202ec\u2066\u200f\u061c\u2028d"
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_value_never_controls_the_terminal_in_any_form(form: str, on_terminal: OnTerminal) -> None:
+    printed = on_terminal(lambda: write_listing([Column("name")], [(HOSTILE,)], form))
+    assert not set(printed) & set(HOSTILE) - set("ab[31mb2Jcd")
+    if form == "json":
+        assert json.loads(printed) == [{"name": HOSTILE}]
+    else:
+        assert ESCAPED in printed
+
+
+def test_value_is_unchanged_where_a_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    write_listing([Column("name")], [(HOSTILE,)], "csv")
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out, newline=""))) == [["name"], [HOSTILE]]
+    write_listing([Column("name")], [(HOSTILE,)], "json")
+    assert json.loads(capsys.readouterr().out) == [{"name": HOSTILE}]
+    write_data(HOSTILE)
+    echo(HOSTILE)
+    assert capsys.readouterr().out == f"{HOSTILE}{HOSTILE}\n"
+
+
+def test_name_in_a_message_or_an_error_never_controls_the_terminal(
+    on_terminal: OnTerminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on_terminal(lambda: echo(f"deleted group {HOSTILE}")) == f"deleted group {ESCAPED}\n"
+    with contextlib.redirect_stderr(_Terminal()) as terminal:
+        monkeypatch.setenv("NO_COLOR", "1")
+        write_error(f"unknown group {HOSTILE}")
+        echo(HOSTILE, err=True)
+    assert terminal.getvalue() == f"error: unknown group {ESCAPED}\n{ESCAPED}\n"
+
+
+def test_lines_and_tabs_of_text_stay_on_a_terminal(on_terminal: OnTerminal) -> None:
+    assert on_terminal(lambda: write_data("a\tb\n")) == "a\tb\n"
 
 
 WIDE = (Column("topic", is_key=True), Column("a" * 30), Column("b" * 30, is_number=True), Column("c" * 30))

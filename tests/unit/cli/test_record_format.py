@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,26 @@ def test_json_is_one_line_with_every_field() -> None:
         b'{"topic":"orders","partition":3,"offset":42,"timestamp":1357041600000,"timestamp_type":"CreateTime",'
         b'"key":"k","value":"a\\nb","headers":[{"key":"trace","value":"1"},{"key":"empty","value":null}]}\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("raw", b"a\\x1b[2J\\x9b\\xffb\\u202e\n"),
+        ("\\x1b[1m%s\\x1b[0m\\n", b"\x1b[1ma\\x1b[2J\\x9b\\xffb\\u202e\x1b[0m\n"),
+        ("%k %h", b"\\x9b name\\x07=\\x1b"),
+    ],
+)
+def test_record_never_controls_the_terminal_but_the_format_may(text: str, printed: bytes) -> None:
+    hostile = record(key="\x9b".encode(), value=b"a\x1b[2J\x9b\xffb\xe2\x80\xae", headers=[("name\x07", b"\x1b")])
+    assert compile_format(text, is_terminal=True)(hostile) == printed
+
+
+def test_json_for_a_terminal_is_the_same_json() -> None:
+    hostile = record(key="\x9b\u202e\x7f".encode(), value=b"\xff\x1b", headers=[("\u200f", b"\x07")])
+    printed = compile_format("json", is_terminal=True)(hostile)
+    assert printed.isascii()
+    assert json.loads(printed) == json.loads(write_json(hostile))
 
 
 @pytest.mark.parametrize("text", ["jsno", "", "csv", "\\n", "value"])
