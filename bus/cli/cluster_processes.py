@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bus.cli.failures import Failure
+from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import open_admin, root_option
@@ -266,6 +266,10 @@ def _make_cluster(root: str) -> LocalCluster:
 
 
 def _serve_options(config_file: str | None, settings: Sequence[str]) -> tuple[str, ...]:
+    from bus.config.loading import literal_secrets
+
+    given = [(name.strip(), value) for name, _, value in (text.partition("=") for text in settings)]
+    warn_of_secrets(literal_secrets(given), "the file of --config, or a variable such as ${file:/PATH:KEY}")
     config = () if config_file is None else ("--config", os.path.abspath(config_file))
     return (*config, *(part for setting in settings for part in ("--set", setting)))
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import click
 
-from bus.cli.output import escape_controls, styled
+from bus.cli.output import echo, escape_controls, styled
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.extras import extra_missing
@@ -43,6 +43,17 @@ def write_error(message: str) -> None:
     """`error: message` on standard error."""
     text = escape_controls(message) if sys.stderr.isatty() else message
     click.echo(f"{styled('error:', sys.stderr, fg='red', bold=True)} {text}", err=True, color=True)
+
+
+def warn_of_secrets(names: Sequence[str], instead: str) -> None:
+    """Those of `names` were given on the command line."""
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        echo(
+            f"warning: {', '.join(names)} {verb} on the command line, where other users of this machine (ps) and the "
+            f"history of the shell have it: give it by {instead}",
+            err=True,
+        )
 
 
 def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) -> int:

@@ -140,7 +140,9 @@ class LocalCluster:
 
     def start(self, broker_id: int, launch: LaunchOptions) -> StartingBroker:
         self._folder.mkdir(0o750, exist_ok=True)
-        self._options_path(broker_id).write_text(json.dumps(asdict(launch)) + "\n", "utf-8")
+        options_path = self._options_path(broker_id)
+        options_path.touch(0o600)  # a setting may be a secret
+        options_path.write_text(json.dumps(asdict(launch)) + "\n", "utf-8")
         rack = [] if launch.rack is None else ["--rack", launch.rack]
         path = self.log_path(broker_id)
         with path.open("ab") as log:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bus.bounded_files import FileFault, read_bounded_text
-from bus.cli.failures import Failure
+from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.output import LISTING_FORMATS
 from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
@@ -265,13 +265,15 @@ def property_option() -> _Decorator[Any]:
 
 def parse_properties(texts: Iterable[str]) -> dict[str, Any]:
     """Settings for a client: dots become underscores, numbers and truth values what they look like."""
-    return {name.replace(".", "_"): _typed(value) for name, value in parse_pairs(texts, "--property").items()}
+    pairs = parse_pairs(texts, "--property")
+    warn_of_secrets([name for name in pairs if name.replace(".", "_") in SECRET_SETTINGS], "a file or a profile")
+    return {name.replace(".", "_"): _typed(value) for name, value in pairs.items()}
 
 
 def _typed(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    return int(text) if text.lstrip("-").isdecimal() else text
+    return int(text) if re.fullmatch("0|-?[1-9][0-9]{0,18}", text) else text  # 007 is no number, but a name
 
 
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:

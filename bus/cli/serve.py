@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.failures import warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.config.keys import ConfigError
 from bus.config.toml_files import read_toml
@@ -70,7 +71,11 @@ def serve(
     Prints one line when it is ready. The first Ctrl-C, SIGTERM or SIGHUP finishes and answers what is in flight; a
     second Ctrl-C or SIGTERM exits at once, which loses nothing that was acknowledged with acks=all.
     """
-    overrides: dict[str, object] = dict(_parse_setting(text) for text in settings)
+    from bus.config.loading import literal_secrets
+
+    given = [_parse_setting(text) for text in settings]
+    warn_of_secrets(literal_secrets(given), "the file of --config, or a variable such as ${file:/PATH:KEY}")
+    overrides: dict[str, object] = dict(given)
     named = {"root": root, "listen": listen, "advertise": advertise, "broker.id": broker_id, "broker.rack": rack}
     overrides.update({name: value for name, value in named.items() if value is not None})
     if insecure:

@@ -54,6 +54,16 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     return config
 
 
+def literal_secrets(settings: Iterable[tuple[str, str]]) -> list[str]:
+    """Names of those that are secrets and are given as they are, and not by a variable."""
+    secret = [name for name, key in BROKER_CONFIGS.items() if key.is_secret]
+
+    def is_secret(name: str) -> bool:
+        return name in secret or (name.startswith(PREFIX) and any(name.endswith(f".{one}") for one in secret))
+
+    return [name for name, value in settings if value and "${" not in value and is_secret(name)]
+
+
 _Given = tuple[str, object, str]  # name, value, and the beginning of messages about it: empty, or the file
 
 

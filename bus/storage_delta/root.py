@@ -441,9 +441,11 @@ class DeltaStorage:
 
     def _check_own_folder(self, topic: str) -> None:
         """What lies in the folder of a topic of another case is not this one's to remove."""
-        for other in self._store.list(_TOPICS).folders:
+        for other in self._store.list(TOPICS_FOLDER).folders:
             if other != topic and other.casefold() == topic.casefold():
-                raise StorageFault(f"{_TOPICS}/{topic}: expected a folder of its own, found that of topic {other}")
+                raise StorageFault(
+                    f"{TOPICS_FOLDER}/{topic}: expected a folder of its own, found that of topic {other}"
+                )
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
         return DeltaPartitionTable(

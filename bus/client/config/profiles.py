@@ -27,9 +27,10 @@ FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
 _KNOWN = (_ADDRESSES, *SECURITY_SETTINGS)
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _log = logger_of(__name__)
-_warned: set[Path] = set()
+_warned: set[tuple[Path, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def load_profile(name: str, path: Path) -> Profile:
-    """Raises `BusError` INVALID_CONFIG. Warns of a file with secrets that others may read."""
+    """Raises `BusError` INVALID_CONFIG. Warns of a file with secrets that others may read, and of any that
+    they may write."""
     where = f"profile {name} in {path}"
     try:
         table = _table(read_toml(path), name, path)
@@ -68,6 +70,7 @@ def load_profile(name: str, path: Path) -> Profile:
         settings[setting] = value
     if SECRET_SETTINGS & settings.keys():
         warn_of_readers(path)
+    _warn_of_writers(path)
     addresses = settings.pop(_ADDRESSES, "")
     addresses = addresses if isinstance(addresses, str) else ",".join(addresses)
     return Profile(name, path, addresses, {one: _placed(one, value, path) for one, value in settings.items()})
@@ -79,9 +82,28 @@ def warn_of_readers(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return
-    if os.name == "posix" and mode & _OTHERS_MAY_READ and path not in _warned:
-        _warned.add(path)
+    if os.name == "posix" and mode & _OTHERS_MAY_READ and (path, "read") not in _warned:
+        _warned.add((path, "read"))
         _log.warning("%s holds secrets and can be read by other users (mode %04o): run chmod 600 on it", path, mode)
+
+
+def _warn_of_writers(path: Path) -> None:
+    """Once per file and process, if others than its owner may change it, or put another one in its place."""
+    try:
+        modes = [(one, stat.S_IMODE(one.stat().st_mode)) for one in (path, path.absolute().parent)]
+    except OSError:
+        return
+    for one, mode in modes:
+        is_kept = one != path and mode & stat.S_ISVTX  # of a folder as /tmp nobody takes away what is another's
+        if os.name == "posix" and mode & _OTHERS_MAY_WRITE and not is_kept and (one, "written") not in _warned:
+            _warned.add((one, "written"))
+            _log.warning(
+                "%s can be changed by other users (mode %04o), who then choose the brokers and what is shown to them: "
+                "run chmod go-w %s",
+                one,
+                mode,
+                one,
+            )
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

@@ -268,6 +268,13 @@ class LocalStore:
         path = self._path(PRIVATE_FOLDER)
         try:
             with _translated(PRIVATE_FOLDER):
+                if os.path.islink(path):
+                    _log.warning(
+                        "%s is a symbolic link to %s: whoever may write there, or change the link, decides who may log "
+                        "in; keep the folder itself in the root",
+                        path,
+                        os.path.realpath(path),
+                    )
                 mode = stat.S_IMODE(os.stat(path).st_mode)
         except KeyNotFound:
             return

@@ -177,6 +177,15 @@ def test_a_folder_that_others_have_rights_to_is_not_used(tmp_path: Path, mode: i
     open_storage(str(root), broker_id=0).close()
 
 
+def test_a_folder_that_is_a_link_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    users_at(root)
+    (root / "private").rename(elsewhere)
+    (root / "private").symlink_to(elsewhere)
+    open_storage(str(root), broker_id=0).close()
+    assert f"{root}/private is a symbolic link to {elsewhere}" in caplog.text
+
+
 def test_a_folder_that_is_there_before_the_first_user_is_checked_as_well(tmp_path: Path) -> None:
     open_storage(str(tmp_path / "root")).close()
     (tmp_path / "root" / "private").mkdir(mode=0o755)

@@ -305,3 +305,17 @@ def test_options_in_conflict_with_the_environment_are_told_with_both_sources(
     ):
         said = run("topics", "list", *options).stderr
         assert f"ssl_ca_location is from {origin}; security_protocol is from the environment, BUS_SEC" in said
+
+
+def test_secret_on_the_command_line_is_warned_of_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_properties(["sasl.password=hush", "linger.ms=5", "client.id=007"]) == {
+        "sasl_password": "hush",
+        "linger_ms": 5,
+        "client_id": "007",
+    }
+    said = capsys.readouterr().err
+    assert "warning: sasl.password is on the command line" in said
+    assert "hush" not in said
+    result = CliRunner().invoke(cli, ["serve", "--set", "ssl.key.password=hush", "--set", "no.such.key=1"])
+    assert "warning: ssl.key.password is on the command line" in result.stderr
+    assert "hush" not in result.stderr

@@ -11,7 +11,7 @@ import pytest
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig, describe_broker_config
 from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
 from bus.config.listeners import Address, parse_address
-from bus.config.loading import load_broker_config
+from bus.config.loading import literal_secrets, load_broker_config
 from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 
 try:
@@ -303,3 +303,15 @@ def test_every_key_has_an_effect_or_says_that_it_has_none(field: Field[object]) 
     if key.is_in_effect and field.metadata["stands_for"] is None:
         read = re.compile(rf"[.]{field.name}\b")
         assert any(read.search(source) for source in SOURCES), f"{key.name}: expected code that reads it"
+
+
+def test_secrets_that_are_given_as_they_are_are_told_from_variables() -> None:
+    given = [
+        ("ssl.key.password", "hush"),
+        ("listener.name.clients.ssl.keystore.key", "-----BEGIN"),
+        ("sasl.jaas.config", "${file:/etc/bus/login:line}"),
+        ("ssl.keystore.location", "/etc/bus/key.pem"),
+        ("num.partitions", "4"),
+        ("ssl.keystore.key", ""),
+    ]
+    assert literal_secrets(given) == ["ssl.key.password", "listener.name.clients.ssl.keystore.key"]

@@ -280,6 +280,30 @@ def test_file_with_secrets_that_others_may_read_is_warned_of_once(
         assert said == []
 
 
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "what"),
+    [
+        (0o600, 0o700, None),
+        (0o644, 0o755, None),
+        (0o620, 0o700, "file"),
+        (0o602, 0o700, "file"),
+        (0o600, 0o777, "folder"),
+        (0o600, 0o1777, None),
+    ],
+)
+def test_profile_that_others_may_change_is_warned_of_once(
+    file: Path, file_mode: int, folder_mode: int, what: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.chmod(file_mode)
+    file.parent.chmod(folder_mode)
+    for _ in range(3):
+        parse_config(AdminConfig, {"profile": "dev"})
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    changed = {"file": file, "folder": file.parent, None: None}[what]
+    assert said == [one for one in said if one.startswith(f"{changed} can be changed by other users (mode 0")]
+    assert len(said) == (what is not None)
+
+
 @pytest.mark.parametrize(("mode", "is_warned_of"), [(0o600, False), (0o644, True)])
 def test_file_of_a_password_that_others_may_read_is_warned_of(
     file: Path, mode: int, is_warned_of: bool, caplog: pytest.LogCaptureFixture
