@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from bus.addresses import Address
 from bus.broker_api.authorization import warnings_of_access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
@@ -28,7 +29,7 @@ from bus.broker_api.token_logins import TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
-from bus.config.listeners import Address, Listener
+from bus.config.listeners import Listener
 from bus.config.login_settings import (
     broker_login,
     broker_token,

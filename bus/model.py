@@ -13,6 +13,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from bus.addresses import format_address
+
 NO_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -134,6 +136,10 @@ class BrokerEndpoint:
     host: str
     port: int
     listeners: tuple[ListenerAddress, ...] = ()
+
+    @property
+    def address(self) -> str:
+        return format_address(self.host, self.port)
 
     def at(self, listener: str) -> BrokerEndpoint | None:
         """As the clients of that listener see it; None if the broker has no such listener."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
+from bus.addresses import Address
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import open_admin, root_option
-from bus.config.listeners import PROTOCOLS, Address
+from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
 from bus.extras import check_extra
 from bus.model import PLAINTEXT

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bus.addresses import format_address
 from bus.cli.output import Column
 from bus.client.values import CommittedOffset, GroupDescription, MemberDescription
 from bus.errors import count_of
@@ -102,7 +103,7 @@ def _who(member: MemberDescription | None) -> tuple[Any, ...]:
 
 
 def state_row(group: GroupDescription) -> tuple[Any, ...]:
-    coordinator = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.broker_id})"
+    coordinator = f"{format_address(group.coordinator.host, group.coordinator.port)} ({group.coordinator.broker_id})"
     return (group.group_id, coordinator, group.protocol or None, group.state, len(group.members))
 
 

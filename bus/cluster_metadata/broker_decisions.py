@@ -163,7 +163,7 @@ def check_advertised_address(
     Refused: BROKER_NOT_AVAILABLE (no answer), INVALID_REGISTRATION (another broker, another life, another root).
     """
     endpoint = command.endpoint
-    where = f"broker {endpoint.broker_id} advertises {endpoint.host}:{endpoint.port}"
+    where = f"broker {endpoint.broker_id} advertises {endpoint.address}"
     if isinstance(found, Refused):
         message = f"{where}, where the controller does not reach it: {found.message}"
         return Refused(ErrorCode.BROKER_NOT_AVAILABLE, message)
@@ -397,4 +397,4 @@ def _move_from(state: ClusterState, leaving: Collection[int], *, count_max: int 
 
 
 def _show(broker: Broker) -> str:
-    return f"{broker.endpoint.host}:{broker.endpoint.port}"
+    return broker.endpoint.address

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, get_args
 
+from bus.addresses import bare_host, format_address
 from bus.authorization.acls import (
     AclBinding,
     AclOperation,
@@ -393,13 +394,13 @@ def parse_replicas(text: str) -> list[tuple[int, ...]]:
 
 
 def encode_listeners(listeners: Iterable[ListenerAddress]) -> str:
-    return ",".join(f"{one.name}:{one.protocol}://{one.host}:{one.port}" for one in listeners)
+    return ",".join(f"{one.name}:{one.protocol}://{format_address(one.host, one.port)}" for one in listeners)
 
 
 def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
     """Raises `ValueError` for anything but at least one listener, each name once."""
     parts = [_LISTENER.fullmatch(part) for part in text.split(",")]
-    found = [ListenerAddress(part[1], part[2], part[3], int(part[4])) for part in parts if part is not None]
+    found = [ListenerAddress(part[1], part[2], bare_host(part[3]), int(part[4])) for part in parts if part is not None]
     if len(found) < len(parts) or len({one.name for one in found}) < len(parts):
         raise ValueError(f"expected NAME:PROTOCOL://host:port with commas between them, each name once, found {text!r}")
     return tuple(found)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bus.addresses import Address, parse_address
 from bus.config.keys import ConfigError
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.scram import SCRAM_MECHANISMS
@@ -28,29 +29,12 @@ SSL_KEY_SETTINGS = (_KEYSTORE, *_CERTIFICATES, *_KEYS, *TRUSTED_SETTINGS, "ssl.k
 _ANY_HOSTS = ("0.0.0.0", "::")
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int  # 0: any free one
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def at_port(self, bound_port: int) -> Address:
-        """The address with the port that was bound, if it names none."""
-        return self if self.port else Address(self.host, bound_port)
-
-
-def parse_address(text: str) -> Address:
-    """`HOST:PORT`, an IPv6 host in brackets. Raises `ConfigError`."""
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not host or re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) is None or int(port) > 65535:
-        raise ConfigError(f"expected HOST:PORT with a port from 0 to 65535, found {text!r}")
-    return Address(host, int(port))
+def read_address(text: str) -> Address:
+    """Raises `ConfigError`."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +46,7 @@ class HostPort:
             return True
         try:
             parse_address(value)
-        except ConfigError:
+        except ValueError:
             return False
         return True
 
@@ -92,7 +76,7 @@ class Listener:
 
 def single_listener(listen: str, advertise: str) -> tuple[Listener, ...]:
     """Of `listen` and `advertise`, the short form of one listener."""
-    return (Listener(PLAINTEXT, PLAINTEXT, parse_address(listen), parse_address(advertise or listen)),)
+    return (Listener(PLAINTEXT, PLAINTEXT, read_address(listen), read_address(advertise or listen)),)
 
 
 def parse_listeners(
@@ -223,7 +207,7 @@ def _parse_addresses(key: str, texts: Sequence[str]) -> dict[str, Address]:
         if name in found:
             raise ConfigError(f"{key}: expected each name once, found {name} twice")
         try:
-            found[name] = parse_address(address)
+            found[name] = read_address(address)
         except ConfigError as error:
             raise ConfigError(f"{key}: {name}: {error}") from None
     return found

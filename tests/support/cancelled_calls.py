@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from bus.addresses import Address
 from bus.broker import BrokerCore
 from bus.config.broker import BrokerConfig
-from bus.config.listeners import Address
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServicer, ClusterServicer

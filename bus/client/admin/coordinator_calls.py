@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.addresses import format_address
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.portions import portions
@@ -140,7 +141,7 @@ class CoordinatorCalls:
             response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms, is_reading=True)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
-            address = f"{response.coordinator.host}:{response.coordinator.port}"
+            address = format_address(response.coordinator.host, response.coordinator.port)
             self._addresses[key] = address
         return address
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from bus.addresses import format_address
 from bus.client.admin.coordinator_calls import KEYS_MAX, CoordinatorAnswer, CoordinatorCalls
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
@@ -51,7 +52,7 @@ class GroupAdmin:
     def list_on(self, broker: pb.Broker, states: Sequence[str], deadline_ms: float) -> list[GroupListing]:
         """Those that this broker coordinates."""
         request = pb.ListGroupsRequest(states=states)
-        address = f"{broker.host}:{broker.port}"
+        address = format_address(broker.host, broker.port)
         response = self._cluster.call("ListGroups", request, address=address, deadline_ms=deadline_ms)
         if response.error_code:
             raise error_of(response.error_code, response.error_message)

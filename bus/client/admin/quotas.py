@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bus.addresses import format_address
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.portions import CHANGES_MAX, portions
@@ -42,7 +43,7 @@ class QuotaAdmin:
         raise_failures(failures)
 
     def usage_on(self, broker: pb.Broker, deadline_ms: float) -> Iterable[QuotaUsage]:
-        request, address = pb.DescribeQuotaUsageRequest(), f"{broker.host}:{broker.port}"
+        request, address = pb.DescribeQuotaUsageRequest(), format_address(broker.host, broker.port)
         response = self._cluster.call("DescribeQuotaUsage", request, address=address, deadline_ms=deadline_ms)
         if response.error_code:
             raise error_of(response.error_code, response.error_message)

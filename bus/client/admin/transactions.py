@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bus.addresses import format_address
 from bus.client.admin.coordinator_calls import NOTHING_DONE, CoordinatorAnswer, CoordinatorCalls
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
@@ -58,7 +59,7 @@ class TransactionAdmin:
     ) -> list[TransactionListing]:
         """Those that this broker coordinates."""
         request = pb.ListTransactionsRequest(states=states, producer_ids=producer_ids, duration_ms=duration_ms)
-        address = f"{broker.host}:{broker.port}"
+        address = format_address(broker.host, broker.port)
         response = self._cluster.call("ListTransactions", request, address=address, deadline_ms=deadline_ms)
         if response.error_code:
             raise error_of(response.error_code, response.error_message)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from bus.addresses import parse_address
 from bus.client.arguments import WrongType
 from bus.client.config import consumer as consumer_config
 from bus.client.config import producer as producer_config
@@ -170,17 +171,19 @@ def parse_addresses(address: Any) -> tuple[str, ...]:
     if not isinstance(address, (list, tuple)):
         raise _no_address(address)
     addresses = [part.strip() if isinstance(part, str) else part for part in address]
+    found: list[str] = []
     for part in addresses or [""]:
         if not isinstance(part, str):
             raise _no_address(part)
-        host, colon, port = part.rpartition(":")
-        if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
-            raise BusError(ErrorCode.INVALID_CONFIG, f"expected an address as host:port, found {part!r}")
-        if any(sign in host for sign in "/\\@?# \t\r\n"):
+        if any(sign in part for sign in "/\\@?# \t\r\n"):
             raise BusError(
                 ErrorCode.INVALID_CONFIG, f"expected an address as host:port, without scheme and path, found {part!r}"
             )
-    return tuple(addresses)
+        try:
+            found.append(str(parse_address(part, port_min=1)))
+        except ValueError as error:
+            raise BusError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return tuple(found)
 
 
 def _no_address(found: Any) -> WrongType:

@@ -25,7 +25,7 @@ from bus.reentry import logger_of
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
-_KNOWN = (_ADDRESSES, *SECURITY_SETTINGS)
+_KNOWN = (_ADDRESSES, "enable_http_proxy", *SECURITY_SETTINGS)
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -67,6 +67,7 @@ class ConnectionSettings(TypedDict, total=False):
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     metadata_max_age_ms: int
+    enable_http_proxy: bool
 
 
 class ProducerSettings(ConnectionSettings, total=False):

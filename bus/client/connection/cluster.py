@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bus.addresses import format_address
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.security import security_of
 from bus.client.connection.broker_watch import BrokerWatch
@@ -94,7 +95,7 @@ def hint_of(answer: Any) -> LeaderHint | None:
     if not answer.HasField("current_leader"):
         return None
     leader = answer.current_leader
-    return LeaderHint(leader.broker.broker_id, leader.leader_epoch, f"{leader.broker.host}:{leader.broker.port}")
+    return LeaderHint(leader.broker.broker_id, leader.leader_epoch, _address_of(leader.broker))
 
 
 class Cluster:
@@ -605,7 +606,7 @@ def _checked(answer: Any, check: Callable[[Any], None]) -> Any:
 
 
 def _address_of(broker: Any) -> str:
-    return f"{broker.host}:{broker.port}"
+    return format_address(broker.host, broker.port)
 
 
 def _topic_info(topic: Any) -> TopicInfo:

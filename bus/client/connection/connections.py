@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from bus.addresses import parse_address
 from bus.client.config.security import Security
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
@@ -31,7 +32,8 @@ _CONNECT_TIMEOUT_MS = 10_000
 SERVICE = pb.DESCRIPTOR.services_by_name["Bus"]
 
 # What gRPC says when there was no connection to send on, so that nothing of the call can have reached a broker.
-_NEVER_CONNECTED = ("failed to connect", "errors resolving", "dns resolution failed")
+_UNKNOWN_HOST = ("errors resolving", "dns resolution failed", "address lookup failed")
+_NEVER_CONNECTED = ("failed to connect", *_UNKNOWN_HOST)
 
 ResultT = TypeVar("ResultT")
 
@@ -44,7 +46,9 @@ class SessionExpired(BusError):
     """The broker has not looked at the call: what it showed was good, and is not any more. A new login may help."""
 
 
-class ConnectionTimes(Protocol):
+class ConnectionSettings(Protocol):
+    @property
+    def enable_http_proxy(self) -> bool: ...
     @property
     def request_timeout_ms(self) -> int: ...
     @property
@@ -113,11 +117,11 @@ class UnusableConnection(NotConnected):
 
 
 class Connections:
-    def __init__(self, times: ConnectionTimes, security: Security) -> None:
+    def __init__(self, settings: ConnectionSettings, security: Security) -> None:
         """Raises `BusError` INVALID_CONFIG for certificates that cannot be used."""
         self._security = ChannelSecurity(security)
-        self._options = _channel_options(times)
-        self._silence_ms_max = times.request_timeout_ms
+        self._options = _channel_options(settings)
+        self._silence_ms_max = settings.request_timeout_ms
         self._lock = OwnLock()
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()
@@ -323,25 +327,33 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
 
 
 def _unreachable(address: str, details: str) -> BusError:
-    if "refused" in details.lower():
+    found = details.lower()
+    if any(sign in found for sign in _UNKNOWN_HOST):
+        message = (
+            f"no host {parse_address(address).host!r} is known, of the broker at {address}: is the name right, in the "
+            "address that this client was given, or in advertised.listeners (advertise) of the broker?"
+        )
+    elif "refused" in found:
         message = (
             f"no broker listens at {address} (connection refused); start one with: bus serve --listen {address}, "
             "or a cluster with: bus cluster up"
         )
     else:
         message = f"the broker at {address} cannot be reached: {details}"
-    is_sent = not any(sign in details.lower() for sign in _NEVER_CONNECTED)
+    is_sent = not any(sign in found for sign in _NEVER_CONNECTED)
     return (BusError if is_sent else NotConnected)(ErrorCode.NETWORK_EXCEPTION, message)
 
 
-def _channel_options(times: ConnectionTimes) -> list[tuple[str, Any]]:
+def _channel_options(settings: ConnectionSettings) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
-        ("grpc.initial_reconnect_backoff_ms", times.reconnect_backoff_ms),
+        ("grpc.initial_reconnect_backoff_ms", settings.reconnect_backoff_ms),
         # By its name a pause, in fact how long one attempt to connect may take.
         ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
-        ("grpc.max_reconnect_backoff_ms", times.reconnect_backoff_max_ms),
+        ("grpc.max_reconnect_backoff_ms", settings.reconnect_backoff_max_ms),
         # Each client its own connection: two producers of one process must not share one flow-control window.
         ("grpc.use_local_subchannel_pool", 1),
+        # gRPC goes by grpc_proxy, https_proxy and http_proxy, which are there for the web and lead to no broker.
+        ("grpc.enable_http_proxy", int(settings.enable_http_proxy)),
     ]

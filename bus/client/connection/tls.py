@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from bus.addresses import parse_address
 from bus.client.config.security import Security
 from bus.errors import BusError, ErrorCode
 
@@ -83,14 +84,14 @@ class ChannelSecurity:
 
 def speaks_tls(address: str) -> bool:
     """Whether a TLS handshake at the address gets as far as the server's certificate; False if nothing answers."""
-    host, _, port = address.rpartition(":")
+    found = parse_address(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_TIMEOUT_S) as connection,
+            socket.create_connection((found.host, found.port), timeout=_PROBE_TIMEOUT_S) as connection,
             context.wrap_socket(connection),
         ):
             return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from bus.addresses import format_address
 from bus.client.connection.cluster import error_of
 from bus.client.connection.group_requests import commit_partitions
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
@@ -42,7 +43,7 @@ def decode_coordinator(answer: Any) -> str:
     """Its address. Raises `BusError`."""
     if answer.error_code:
         raise error_of(answer.error_code, answer.error_message or "FindCoordinator")
-    return f"{answer.coordinator.host}:{answer.coordinator.port}"
+    return format_address(answer.coordinator.host, answer.coordinator.port)
 
 
 def initialize(transactional_id: str, timeout_ms: int) -> TransactionRequest:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bus.addresses import format_address
 from bus.client.connection.group_requests import FindCoordinator, GroupCall
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import BrokerInfo
@@ -103,7 +104,7 @@ class CoordinatorFinder:
         self._under_way.remove(request)
         if isinstance(answer, BrokerInfo):
             self._under_way.clear()
-            self.address = f"{answer.host}:{answer.port}"
+            self.address = format_address(answer.host, answer.port)
             self._failures = 0
             logger.info("the coordinator of group %r is broker %d", self.group_id, answer.broker_id)
             return

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from bus.addresses import bare_host
 from bus.broker_api.partition_answers import CurrentLeader
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument
 from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
@@ -64,7 +65,7 @@ def client_host(peer: str) -> str:
     family, _, address = unquote(peer).partition(":")
     if family not in ("ipv4", "ipv6"):
         return f"/{address}"
-    return "/" + address.rpartition(":")[0].strip("[]")
+    return f"/{bare_host(address.rpartition(':')[0])}"
 
 
 def with_error(response: ResponseT, refusal: Refused) -> ResponseT:

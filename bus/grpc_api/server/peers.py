@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from bus.addresses import format_address
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
@@ -51,6 +52,7 @@ _SILENCE_S_MAX = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),  # the proxies of the environment are there for the web and lead to no broker
     # A broker that comes back is reached by the next heartbeat.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -107,7 +109,7 @@ class GrpcTransport:
             elif error.code() is not grpc.StatusCode.UNAVAILABLE:
                 connection.silent_since_s = None
             code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
-            return Refused(code, f"{method} at broker {to.broker_id}, {to.host}:{to.port}: {error.details()}")
+            return Refused(code, f"{method} at broker {to.broker_id}, {to.address}: {error.details()}")
         finally:
             connection.calls_under_way -= 1
             if connection.is_retired:
@@ -191,7 +193,7 @@ class GrpcTransport:
 
 def _open(key: _ChannelKey) -> grpc.aio.Channel:
     host, port, material = key
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = format_address(host, port)
     if material is None:
         return grpc.aio.insecure_channel(target, options=_OPTIONS)
     return grpc.aio.secure_channel(target, channel_credentials(material), options=_OPTIONS)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from bus.addresses import format_address
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
 from bus.grpc_api.server.socket_mutator import socket_mutator
 from bus.grpc_api.server.tcp_arrivals import (
@@ -286,5 +287,5 @@ def _peer_of(host: str, port: int) -> tuple[str, str]:
         ip = ip.ipv4_mapped
         host = str(ip)
     if ip.version == 4:
-        return f"ipv4:{host}:{port}", host
-    return f"ipv6:[{host}]:{port}", str(ipaddress.ip_network((ip, 64), strict=False))
+        return f"ipv4:{format_address(host, port)}", host
+    return f"ipv6:{format_address(host, port)}", str(ipaddress.ip_network((ip, 64), strict=False))

@@ -236,7 +236,7 @@ class BrokerLifecycle:
         own = cluster.brokers.get(self._id)
         if own is not None and own.incarnation != self._broker.incarnation and not self._is_replaced:
             self._is_replaced = True
-            reason = f"another process was registered as broker {self._id}, at {own.endpoint.host}:{own.endpoint.port}"
+            reason = f"another process was registered as broker {self._id}, at {own.endpoint.address}"
             _log.critical("%s; this one does nothing more", reason)
             self._on_replaced(Refused(ErrorCode.NOT_CONTROLLER, reason))
 

@@ -324,7 +324,7 @@ def test_listeners_are_a_record_behind_the_registration_and_go_with_the_next_one
     state = apply_all(THREE, [FeatureLevel("bus.version", 2)])
     command = with_listeners(starting(3, "h", 9095), CLIENTS, INSIDE)
     step = decide_register_broker(state, command)
-    assert step.records[1:] == (BrokerListeners(3, 4, "CLIENTS:PLAINTEXT://h:9094,INSIDE:PLAINTEXT://::1:9095"),)
+    assert step.records[1:] == (BrokerListeners(3, 4, "CLIENTS:PLAINTEXT://h:9094,INSIDE:PLAINTEXT://[::1]:9095"),)
     there = apply_all(state, step.records)
     assert there.brokers[3].endpoint == command.endpoint
     assert decide_register_broker(there, command).records == ()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bus.addresses import Address
 from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigError
-from bus.config.listeners import Address, Listener
+from bus.config.listeners import Listener
 from bus.config.loading import load_broker_config
 from bus.config.login_settings import (
     broker_login,
@@ -72,7 +73,7 @@ BETWEEN = TOKENS | {
     ("settings", "said"),
     [
         ({"listeners": "127.0.0.1:9094"}, "listeners: expected NAME://HOST:PORT, found '127.0.0.1:9094'"),
-        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT: expected HOST:PORT"),
+        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT: expected an address as host:port"),
         ({"listeners": "A://127.0.0.1:1"}, "listener A: expected its protocol in listener.security.protocol.map"),
         ({"listeners": "SASL_SSL://127.0.0.1:1"}, "a listener with TLS: expected ssl.keystore.location"),
         (SASL | {"sasl.jaas.config": ""}, "sasl.jaas.config: expected a line of JAAS"),
