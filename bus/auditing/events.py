@@ -40,7 +40,7 @@ class AuditEvent:
     resource_type: str = ""  # Topic, Group, Cluster, TransactionalId, User, ClientQuota
     resource: str = ""
     decision: str = ""  # ALLOWED or DENIED
-    rule: str = ""  # by which it was decided
+    rule: str = ""  # by which it was decided; of a change that another broker sent on, for whom
     count: int = 1
     request_id: str = ""
     error: str = ""  # why the change, or the login, failed

@@ -7,9 +7,17 @@ from bus.broker_api.requests import Caller
 
 
 def change_event(
-    caller: Caller, now_ms: int, *, call: str, operation: str, resource_type: str, resource: str, error: str = ""
+    caller: Caller,
+    now_ms: int,
+    *,
+    call: str,
+    operation: str,
+    resource_type: str,
+    resource: str,
+    error: str = "",
+    rule: str = "",
 ) -> AuditEvent:
-    """Of one thing. `error`: why it was not changed."""
+    """Of one thing. `error`: why it was not changed. `rule`: for whom a broker sends it on."""
     return AuditEvent(
         now_ms,
         AuditKind.CHANGE,
@@ -21,6 +29,7 @@ def change_event(
         operation=operation,
         resource_type=resource_type,
         resource=resource,
+        rule=rule,
         request_id=caller.request_id,
         error=error,
     )

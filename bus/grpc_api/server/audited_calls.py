@@ -18,13 +18,16 @@ from typing import Any
 import grpc
 
 from bus.broker_api.change_audit import change_event
+from bus.broker_api.requests import ANONYMOUS
 from bus.errors import ErrorCode
 from bus.grpc_api.server.conversions import caller_of
-from bus.grpc_api.server.request_limits import Unreadable
+from bus.grpc_api.server.request_limits import Unreadable, control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.audit_log import AuditLog
 
 _log = logging.getLogger(__name__)
+
+_BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 
 # A thing that was to be changed: its name, and the part of the answer that has an error code if it was not.
 _Items = Iterable[tuple[str, Any]]
@@ -185,6 +188,58 @@ CHANGES: Mapping[str, _Change] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One that may change something. `name`: by which it came, which of an envelope is not that of the change; `rule`:
+    for whom it was sent on."""
+
+    audit: AuditLog
+    listener: str
+    context: grpc.aio.ServicerContext
+    name: str
+    change: _Change
+    request: Any
+    rule: str = ""
+
+    @contextlib.contextmanager
+    def telling_unknown_outcome(self) -> Iterator[None]:
+        """Of a call that was begun and ends without an answer: what it began may go on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._tell(functools.partial(_unanswered, self.change, self.request, _NO_ANSWER))
+            raise
+        except grpc.aio.AbortError:
+            status = self.context.code()
+            if status not in _NOTHING_DONE:
+                error = f"the call ended with {status.name}, {self.context.details()}: it may be done"
+                self._tell(functools.partial(_unanswered, self.change, self.request, error))
+            raise
+
+    def tell(self, response: Any) -> None:
+        self._tell(functools.partial(_outcomes, self.change, self.request, response))
+
+    def _tell(self, outcomes: Callable[[], Iterable[_Outcome]]) -> None:
+        if isinstance(self.request, Unreadable) or getattr(self.request, "validate_only", False):
+            return
+        try:
+            caller, now_ms = caller_of(self.context, self.listener), self.audit.now_ms()
+            for outcome in outcomes():
+                event = change_event(
+                    caller,
+                    now_ms,
+                    call=self.name,
+                    operation=self.change.operation,
+                    resource_type=self.change.resource_type,
+                    resource=outcome.name,
+                    error=outcome.error,
+                    rule=self.rule,
+                )
+                self.audit.add(event, is_refused=outcome.is_refused)
+        except Exception as error:  # what was changed is changed: its answer has to go out
+            _log.error("the audit has no row of a call %s", self.name, exc_info=error)
+
+
 class AuditedServicer:
     """The methods of `servicer`; those that change something tell `audit` what became of it."""
 
@@ -201,62 +256,55 @@ class AuditedServicer:
         if inspect.isasyncgenfunction(handle):
 
             async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-                with self._telling_unknown_outcome(method, change, request, context):
+                call = _Call(self._audit, self._listener, context, method, change, request)
+                with call.telling_unknown_outcome():
                     async for response in handle(request, context):
-                        self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
+                        call.tell(response)
                         yield response
 
             return answers
 
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            with self._telling_unknown_outcome(method, change, request, context):
+            call = _Call(self._audit, self._listener, context, method, change, request)
+            with call.telling_unknown_outcome():
                 response = await handle(request, context)
-            self._tell(method, request, context, functools.partial(_outcomes, change, request, response))
+            call.tell(response)
             return response
 
         return answer
 
-    @contextlib.contextmanager
-    def _telling_unknown_outcome(
-        self, method: str, change: _Change, request: Any, context: grpc.aio.ServicerContext
-    ) -> Iterator[None]:
-        """Of a call that was begun and ends without an answer: what it began may go on."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            self._tell(method, request, context, functools.partial(_unanswered, change, request, _NO_ANSWER))
-            raise
-        except grpc.aio.AbortError:
-            status = context.code()
-            if status not in _NOTHING_DONE:
-                error = f"the call ended with {status.name}, {context.details()}: it may be done"
-                self._tell(method, request, context, functools.partial(_unanswered, change, request, error))
-            raise
 
-    def _tell(
-        self,
-        method: str,
-        request: Any,
-        context: grpc.aio.ServicerContext,
-        outcomes: Callable[[], Iterable[_Outcome]],
-    ) -> None:
-        if isinstance(request, Unreadable) or getattr(request, "validate_only", False):
-            return
-        try:
-            change, caller, now_ms = CHANGES[method], caller_of(context, self._listener), self._audit.now_ms()
-            for outcome in outcomes():
-                event = change_event(
-                    caller,
-                    now_ms,
-                    call=method,
-                    operation=change.operation,
-                    resource_type=change.resource_type,
-                    resource=outcome.name,
-                    error=outcome.error,
-                )
-                self._audit.add(event, is_refused=outcome.is_refused)
-        except Exception as error:  # what was changed is changed: its answer has to go out
-            _log.error("the audit has no row of a call %s", method, exc_info=error)
+class AuditedEnvelopes:
+    """The methods of `servicer`, of the calls between brokers. A change that a broker sends on is told here as its own,
+    too, with whom it names: the broker that the client has asked tells of the client, but whoever makes an envelope
+    chooses the name in it."""
+
+    def __init__(self, servicer: Any, audit: AuditLog, listener: str) -> None:
+        self._servicer = servicer
+        self._audit = audit
+        self._listener = listener
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._servicer, method)
+
+    async def Envelope(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        call = None if isinstance(request, Unreadable) else self._call(request, context)
+        if call is None:
+            return await self._servicer.Envelope(request, context)
+        with call.telling_unknown_outcome():
+            response = await self._servicer.Envelope(request, context)
+        if not response.error_code:  # else it was not taken up
+            call.tell(_BUS.methods_by_name[request.method].output_type._concrete_class.FromString(response.response))
+        return response
+
+    def _call(self, envelope: pb.EnvelopeRequest, context: grpc.aio.ServicerContext) -> _Call | None:
+        """None: it changes nothing, or cannot be read, and then it is refused."""
+        change = CHANGES.get(envelope.method)
+        if change is None:
+            return None
+        inner = control_reader(_BUS.methods_by_name[envelope.method].input_type._concrete_class)(envelope.request)
+        for_whom = f"for {envelope.principal or ANONYMOUS} from {envelope.client} by {envelope.method}"
+        return _Call(self._audit, self._listener, context, "Envelope", change, inner, for_whom)
 
 
 def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[_Outcome]:

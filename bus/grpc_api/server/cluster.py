@@ -32,6 +32,7 @@ from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequ
 from bus.runtime.time_limits import time_limit
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
+_OWN_CALLS = ("InitProducerId",)  # that a broker makes for itself, and nobody is asked whether it may
 _RETRY_S = 0.1
 # For the answer of a controller that hands over, which may be on its way.
 _LAST_ANSWER_S = 1.0
@@ -198,6 +199,9 @@ class ClusterHandler:
         return response if refusal is None else with_error(response, refusal)
 
     async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
+        if request.is_own and request.method not in _OWN_CALLS:
+            names = ", ".join(_OWN_CALLS)
+            raise InvalidArgument(f"expected a broker's own call, {names}, found {request.method[:100]!r}")
         handle = self._handlers_at(request.listener or PLAINTEXT).get(request.method)
         if handle is None:
             raise InvalidArgument(f"expected a method that may be forwarded, found {request.method[:100]!r}")

@@ -19,7 +19,7 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
 from bus.grpc_api.server.acls import AclHandler
-from bus.grpc_api.server.audited_calls import AuditedServicer
+from bus.grpc_api.server.audited_calls import AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
@@ -388,14 +388,25 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
 
 class ClusterServicer(bus_pb2_grpc.ClusterServicer):
-    def __init__(self, api: BrokerApi, bus: BusServicer) -> None:
+    """What brokers ask one another. `is_between_brokers`: of the listener; at others a broker says who it is, and
+    nothing else."""
+
+    def __init__(self, api: BrokerApi, bus: BusServicer, *, is_between_brokers: bool = True) -> None:
         handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwardable_calls, api))
         self._cluster = ClusterHandler(api.cluster, CallAuthorization(api.authorizer), handlers_at)
         self._transactions = bus.transactions
-        self._unary = bus.of_broker
+        self._bus = bus
+        self._is_between_brokers = is_between_brokers
+
+    async def _unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        if self._is_between_brokers:
+            return await self._bus.of_broker(method, handle, request, context)
+        message = f"expected {method} at the listener by which brokers reach one another (inter.broker.listener.name)"
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+        raise AssertionError("abort raises")
 
     async def IdentifyBroker(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary("IdentifyBroker", self._cluster.identify, request, context)
+        return await self._bus.of_broker("IdentifyBroker", self._cluster.identify, request, context)
 
     async def RegisterBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary("RegisterBroker", self._cluster.register, request, context)
@@ -481,9 +492,12 @@ class BusServer:
     async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
         for one in self._listening:
             bus = BusServicer(api, self._streams, self._config, peers, one.name, self._open_streams)
+            is_between_brokers = one.name == self._config.inter_broker_listener.name
+            cluster = ClusterServicer(api, bus, is_between_brokers=is_between_brokers)
             told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
+            told_of_cluster = AuditedEnvelopes(cluster, api.audit, one.name) if api.audit.is_enabled else cluster
             reflection = ReflectionServicer(api, self._streams, self._open_streams, one.name)
-            one.door.open(told, ClusterServicer(api, bus), reflection, one.recognise_by_login(api))
+            one.door.open(told, told_of_cluster, reflection, one.recognise_by_login(api))
         self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -19,7 +19,7 @@ from bus.client.values import QuotaEntity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub
 from bus.model import AUDIT_TOPIC
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker
@@ -189,3 +189,47 @@ def test_every_call_that_needs_a_right_to_change_is_audited() -> None:
 
 def test_every_audited_call_is_one_of_the_contract() -> None:
     assert CHANGES.keys() <= set(pb.DESCRIPTOR.services_by_name["Bus"].methods_by_name)
+
+
+def envelope(**more: Any) -> pb.EnvelopeRequest:
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=f"t{len(more)}", partitions=1)])
+    given = {"method": "CreateTopics", "client": "/10.0.0.1", "principal": "User:alice", **more}
+    return pb.EnvelopeRequest(request=request.SerializeToString(), **given)
+
+
+def test_changes_in_an_envelope_are_rows_with_both_names_and_come_by_the_listener_between_brokers_alone(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    config = replace(
+        CONFIG,
+        listeners=("CLIENTS://127.0.0.1:0", "INSIDE://127.0.0.1:0"),
+        listener_security_protocol_map=("CLIENTS:PLAINTEXT", "INSIDE:PLAINTEXT"),
+        inter_broker_listener_name="INSIDE",
+    )
+    with running_broker(root, config=config) as broker:
+        with grpc.insecure_channel(f"127.0.0.1:{broker.ports['CLIENTS']}") as channel:
+            for refused in (
+                lambda: ClusterStub(channel).Envelope(envelope(), timeout=30),
+                lambda: ClusterStub(channel).AppendAudit(pb.AppendAuditRequest(), timeout=30),
+            ):
+                with pytest.raises(grpc.RpcError) as caught:
+                    refused()
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+                assert "inter.broker.listener.name" in caught.value.details()
+            assert ClusterStub(channel).IdentifyBroker(pb.IdentifyBrokerRequest(), timeout=30).cluster_id
+        with grpc.insecure_channel(f"127.0.0.1:{broker.ports['INSIDE']}") as channel:
+            with pytest.raises(grpc.RpcError, match="expected a broker's own call"):
+                ClusterStub(channel).Envelope(envelope(is_own=True), timeout=30)
+            ClusterStub(channel).Envelope(envelope(), timeout=30)
+    assert rows(root, "SELECT principal, host, listener, call, resource, rule, error FROM audit") == [
+        (
+            "User:ANONYMOUS",
+            "/127.0.0.1",
+            "INSIDE",
+            "Envelope",
+            "t0",
+            "for User:alice from /10.0.0.1 by CreateTopics",
+            "",
+        )
+    ]
