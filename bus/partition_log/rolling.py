@@ -72,16 +72,27 @@ def decide_roll(
 
 
 def plan_full_roll(
-    files: Sequence[LogFile], rules: RollingRules, *, compacted_to: int, left_alone: Collection[str] = ()
+    files: Sequence[LogFile],
+    rules: RollingRules,
+    *,
+    compacted_to: int,
+    log_start: int = 0,
+    left_alone: Collection[str] = (),
 ) -> list[Run]:
-    """All that no roll has made yet and that may be rolled, due or not, oldest first.
+    """All that no roll has made yet and that may be rolled, due or not, oldest first. A first file that has deleted
+    records below `log_start` is rolled too, alone if need be: so they leave it.
 
     What rolls have made waits until it is due. Else a file that is rolled by hand again and again, with what came
     meanwhile, would never come of age: its time is that of its newest record.
     """
     fragments = _split(files, rules, compacted_to, left_alone)
     runs = (run for fragment in fragments for run in _runs(fragment) if fragment.is_closed or run[0].level == 0)
-    return [fitting for run in runs for fitting in _complete(run, rules) if len(fitting) > 1]
+    plan = [fitting for run in runs for fitting in _complete(run, rules) if len(fitting) > 1]
+    first = files[0] if files else None
+    if first is None or first.base_offset >= log_start or first.path in left_alone:
+        return plan
+    is_planned = bool(plan) and plan[0][0] is first
+    return plan if is_planned else [[first], *plan]
 
 
 def _split(

@@ -225,7 +225,11 @@ class PartitionMaintenance:
         if rules.rolling is None:
             return Done()
         plan = plan_full_roll(
-            self._table.files, rules.rolling, compacted_to=self._table.compacted_to, left_alone=self.jobs.left_alone
+            self._table.files,
+            rules.rolling,
+            compacted_to=self._table.compacted_to,
+            log_start=self._table.state.log_start,
+            left_alone=self.jobs.left_alone,
         )
         for run in plan:
             done = await self.jobs.roll(run, self._rules)

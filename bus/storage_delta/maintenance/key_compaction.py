@@ -1,10 +1,11 @@
 """Key compaction: files that keep of every key its last record, written in place of those that have them all.
 
-Guards two promises: a record goes only if a later one of its key is in the same files, or if it is a tombstone that was
-there long enough; and what stays keeps its offset, its order and all its columns. The last record of all always stays,
-as the newest segment does in Kafka: so the files cover the offsets of those that they replace, from the first to the
-last. Memory is bounded whatever the number of keys and rows: last_of_key.py says how for the keys, rewritten_file.py
-for the rows, and rows that are read for their keys are kept for the second pass only up to a limit. Commits nothing.
+Guards two promises: a record goes only if a later one of its key is in the same files, if it is a tombstone that was
+there long enough, or if it lies below the log start; and what stays keeps its offset, its order and all its columns.
+The last record of all always stays, as the newest segment does in Kafka: so the files cover the offsets of those that
+they replace, from the first to the last. Memory is bounded whatever the number of keys and rows: last_of_key.py says
+how for the keys, rewritten_file.py for the rows, and rows that are read for their keys are kept for the second pass
+only up to a limit. Commits nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
 from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
-from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting, is_from
 from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
@@ -51,7 +52,13 @@ class KeyCompaction:
         self._file_bytes_max = file_bytes_max
 
     def prepare(
-        self, files: Sequence[LiveFile], *, now_ms: int, tombstone_retention_ms: int, pace: Pace = no_pace
+        self,
+        files: Sequence[LiveFile],
+        *,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        log_start: int = 0,
+        pace: Pace = no_pace,
     ) -> PreparedSwap | None:
         """Write the files that are to replace `files`, the first live ones in offset order. None, and nothing stays
         written, if no record goes and the files would not become fewer. Raises `StorageFault`, likewise."""
@@ -61,18 +68,19 @@ class KeyCompaction:
         old_end = end_of_old(ages, until_ms=now_ms - tombstone_retention_ms)
         rewriting = Rewriting.of(
             files,
+            log_start=log_start,
             ages=thin(ages, now_ms=now_ms, retention_ms=tombstone_retention_ms),
             compression=_COMPRESSION,
             file_bytes_max=self._file_bytes_max,
         )
-        written = self._rewriter.write(self._kept_rows(files, old_end, pace), rewriting, pace)
+        written = self._rewriter.write(self._kept_rows(files, old_end, rewriting.base_offset, pace), rewriting, pace)
         removed_count = sum(file.record_count for file in files) - sum(file.record_count for file, _ in written)
         if not removed_count and len(written) >= len(files):
             self._rewriter.discard(written)
             return None
         return prepared_swap(files, written, SwapKind.LAST_OF_KEYS, txn_id=rewriting.txn_id)
 
-    def _kept_rows(self, files: Sequence[LiveFile], old_end: int, pace: Pace) -> Iterator[pa.Table]:
+    def _kept_rows(self, files: Sequence[LiveFile], old_end: int, begin: int, pace: Pace) -> Iterator[pa.Table]:
         kept: dict[str, list[pa.Table]] = {}  # by path
         is_last = find_last_of_keys(lambda: self._keys(files, kept, pace), sum(file.record_count for file in files))
         last_offset = files[-1].next_offset - 1
@@ -82,7 +90,7 @@ class KeyCompaction:
                 pace(rows.nbytes)
                 is_kept = is_last.slice(first, rows.num_rows)
                 first += rows.num_rows
-                is_kept &= ~_is_expired(rows, old_end=old_end, last_offset=last_offset)
+                is_kept &= ~_is_expired(rows, old_end=old_end, last_offset=last_offset) & is_from(rows, begin)
                 if is_kept.any():
                     yield rows.filter(pa.array(is_kept))
 

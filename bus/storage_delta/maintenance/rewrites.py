@@ -65,7 +65,11 @@ class Rewrites:
         with self._reader.reading() as view:
             files = [file for file in view.live_files if file.next_offset <= end_offset]
             prepared = self._compaction.prepare(
-                files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
+                files,
+                log_start=view.state.log_start,
+                now_ms=now_ms,
+                tombstone_retention_ms=tombstone_retention_ms,
+                pace=pace,
             )
         if prepared is None and files:
             self._nothing_to_gain_to = files[-1].next_offset
@@ -88,6 +92,7 @@ class Rewrites:
                 raise StorageFault(f"{self._folder}: the files to be rolled have changed since they were chosen")
             prepared = self._rolling.prepare(
                 view.live_files[first : first + len(files)],
+                log_start=view.state.log_start,
                 compression=compression,
                 now_ms=now_ms,
                 tombstone_retention_ms=tombstone_retention_ms,

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
@@ -44,10 +45,15 @@ class Rewriting:
     txn_id: str
 
     @classmethod
-    def of(cls, files: Sequence[LiveFile], *, ages: Ages, compression: str, file_bytes_max: int) -> Rewriting:
-        """Of rows of `files`, which follow each other; `ages` are theirs."""
+    def of(
+        cls, files: Sequence[LiveFile], *, log_start: int, ages: Ages, compression: str, file_bytes_max: int
+    ) -> Rewriting:
+        """Of rows of `files`, which follow each other; `ages` are theirs. What lies below `log_start` was deleted, and
+        is not written again, unless nothing might be left of a file."""
+        first = files[0]
+        is_any_left = len(files) > 1 or first.record_count > log_start - first.base_offset
         return cls(
-            base_offset=files[0].base_offset,
+            base_offset=max(first.base_offset, log_start) if is_any_left else first.base_offset,
             next_offset=files[-1].next_offset,
             ages=ages,
             level=level_above(files),
@@ -55,6 +61,11 @@ class Rewriting:
             file_bytes_max=file_bytes_max,
             txn_id=str(uuid.uuid4()),
         )
+
+
+def is_from(rows: pa.Table, offset: int) -> Any:
+    """Of each row, whether it lies at or behind `offset`."""
+    return rows.column("offset").to_numpy() >= offset
 
 
 class FileRewriter:

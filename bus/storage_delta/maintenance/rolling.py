@@ -1,7 +1,7 @@
 """Rolling: many small data files rewritten as one large one, every row as it was.
 
-Guards one promise: no row goes, none changes, none moves; a file that reads out of order, as another engine may have
-left it, is in offset order afterwards. Commits nothing.
+Guards one promise: no row goes but those below the log start, which were deleted; none changes, none moves; a file that
+reads out of order, as another engine may have left it, is in offset order afterwards. Commits nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
 from bus.storage_delta.log.writer import FilesUnderWay
-from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting, is_from
 from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
@@ -44,23 +44,27 @@ class Rolling:
         self,
         files: Sequence[LiveFile],
         *,
+        log_start: int,
         compression: str,
         now_ms: int,
         tombstone_retention_ms: int,
         pace: Pace,
         file_bytes_max: int = FILE_BYTES_MAX,
     ) -> PreparedSwap:
-        """Write the file that is to replace `files`, live ones that follow each other. Raises `StorageFault`; then
-        nothing stays written."""
+        """Write the file that is to replace `files`, live ones that follow each other, without what lies below
+        `log_start`. Raises `StorageFault`; then nothing stays written."""
         assert files, f"{self._folder}: nothing to roll"
         rewriting = Rewriting.of(
             files,
+            log_start=log_start,
             ages=thin(ages_of(files), now_ms=now_ms, retention_ms=tombstone_retention_ms),
             compression=compression,
             file_bytes_max=file_bytes_max,
         )
-        written = self._rewriter.write(self._rows(files, pace), rewriting, pace)
-        expected, found = (sum(file.record_count for file in some) for some in (files, [file for file, _ in written]))
+        read = _Counted(self._reader, self._schema, pace)
+        written = self._rewriter.write(read.rows(files, begin=rewriting.base_offset), rewriting, pace)
+        expected = sum(file.record_count for file in files)
+        found = sum(file.record_count for file, _ in written) + read.deleted_count
         if found != expected:
             self._rewriter.discard(written)
             raise StorageDamaged(
@@ -69,8 +73,21 @@ class Rolling:
             )
         return prepared_swap(files, written, SwapKind.SAME_ROWS, txn_id=rewriting.txn_id)
 
-    def _rows(self, files: Sequence[LiveFile], pace: Pace) -> Iterator[pa.Table]:
+
+class _Counted:
+    """The rows of files, and how many of them were deleted and are left out."""
+
+    def __init__(self, reader: DataReader, schema: pa.Schema, pace: Pace) -> None:
+        self._reader = reader
+        self._names = schema.names
+        self._pace = pace
+        self.deleted_count = 0
+
+    def rows(self, files: Sequence[LiveFile], *, begin: int) -> Iterator[pa.Table]:
         for file in files:
-            for rows in self._reader.scan(file, self._schema.names):
-                pace(file.size_bytes * rows.num_rows // file.record_count)
-                yield rows
+            for rows in self._reader.scan(file, self._names):
+                self._pace(file.size_bytes * rows.num_rows // file.record_count)
+                kept = rows.filter(pa.array(is_from(rows, begin))) if file.base_offset < begin else rows
+                self.deleted_count += rows.num_rows - kept.num_rows
+                if kept.num_rows:
+                    yield kept

@@ -31,6 +31,7 @@ from bus.storage_delta.verify.replay import (
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
     LOG_FOLDER,
+    LOG_START_APP,
     PRODUCER_APPS,
     TRANSACTION_APPS,
     Action,
@@ -435,6 +436,9 @@ def _keeps_offsets(removed: Sequence[AddedFile], added: Sequence[AddedFile], tab
     """Files that the bus wrote say which offsets they stand for. Those of another engine only have their rows, and
     where key compaction took some, these are fewer. Offsets that were given up may be in or out."""
     before, after = _ranges(removed), _ranges(added)
+    log_start = table.txns.get(LOG_START_APP, 0)  # what lies below was deleted, and may be left out
+    if after == [(max(first, log_start), last) for first, last in before if last >= log_start]:
+        return True
     if before == after or _with_lost(before, table) == _with_lost(after, table):
         return True
     if min(file.base_offset for file in (*removed, *added)) >= table.compacted_to:

@@ -499,3 +499,15 @@ def test_a_typed_table_is_compacted_too() -> None:
     (batch,) = led(storage.open_partition(name, topic_id="id")).read(0, end_offset=40, max_bytes=1 << 20)
     found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
     assert [(row.key, row.value and row.value["committed_offset"]) for row in found] == [(b"k", 38), (b"gone", None)]
+
+
+def test_compaction_takes_what_lies_below_the_log_start_though_it_is_the_last_of_its_key() -> None:
+    bench = TableBench()
+    bench.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    bench.append((b"c", b"2"), (b"d", b"1"))
+    assert isinstance(bench.table.advance_log_start(2, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    bench.compact()
+    assert bench.rows(2) == bench.rows() == [(3, b"c", b"2"), (4, b"d", b"1")]
+    assert [(file.base_offset, file.next_offset) for file in bench.table.files] == [(2, 5)]
+    assert bench.breaches() == []
+    assert bench.reopen().state.log_start == 2

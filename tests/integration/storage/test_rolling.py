@@ -403,6 +403,7 @@ def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
         view.live_files,
         compression="none",
         now_ms=1,
+        log_start=0,
         tombstone_retention_ms=1,
         pace=no_pace,
         file_bytes_max=2 * ROW_GROUP_BYTES,
@@ -458,3 +459,41 @@ def test_whatever_is_rolled_the_rows_are_those_that_were_there(steps: list[objec
                 assert bench.rows() == rows
     assert bench.breaches() == []
     assert bench.reopen().state.high_watermark == bench.table.state.high_watermark
+
+
+def start_at(bench: TableBench, offset: int) -> None:
+    assert isinstance(bench.table.advance_log_start(offset, leader_epoch=0, now_ms=bench.now_ms), Committed)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rolling_leaves_out_what_lies_below_the_log_start(tmp_path: Path, count: int) -> None:
+    """Native readers go by the files: they would show deleted records for as long as these are rewritten."""
+    bench = TableBench(LocalStore(str(tmp_path)))
+    for number in range(4):
+        bench.append(*((b"k", b"%d" % n) for n in range(5 * number, 5 * number + 5)))
+    start_at(bench, 7)
+    rows = bench.rows(7)
+    bench.roll(0, count)
+    assert [file.base_offset for file in bench.table.files] == [7, *range(5 + 5 * count, 20, 5)]
+    assert bench.rows(7) == rows
+    found = pa.table(deltalake.DeltaTable(str(tmp_path / FOLDER)).to_pyarrow_table()).column("offset").to_pylist()
+    assert sorted(found) == sorted(table_of(bench).column("offset").to_pylist()) == list(range(7, 20))
+    changes = [action[name]["dataChange"] for action in actions_of(bench, 6) for name in action if name in "addremove"]
+    assert changes == [False] * (count + 1)  # a stream over the table passes over the commit
+    assert bench.breaches() == []
+    bench.reopen()
+    assert (bench.table.state.log_start, bench.rows(7)) == (7, rows)
+    bench.table.write_checkpoint()
+    assert bench.breaches() == []
+
+
+def test_a_file_of_which_nothing_might_be_left_is_rolled_whole() -> None:
+    """Key compaction has taken records from before its last one, which may be the only one behind the log start."""
+    bench = TableBench()
+    bench.append(*((b"a", b"%d" % n) for n in range(6)))
+    bench.compact()
+    start_at(bench, 3)
+    bench.roll(0, 1)
+    assert [(file.base_offset, file.record_count) for file in bench.table.files] == [(0, 1)]
+    assert bench.rows(3) == [(5, b"a", b"5")]
+    assert bench.breaches() == []

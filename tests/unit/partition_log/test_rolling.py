@@ -131,3 +131,13 @@ def test_a_steady_stream_is_rewritten_twice_and_keeps_few_files(size_bytes: int)
             log.look()
     assert log.live_max - log.full_count < 1_000
     assert log.rewritten_bytes <= 2 * log.appended_bytes
+
+
+def test_a_full_roll_takes_the_first_file_alone_if_deleted_records_are_in_it() -> None:
+    live = [*files(500, 500, level=1)]
+    plans = {start: plan_full_roll(live, RULES, compacted_to=0, log_start=start) for start in (0, 1)}
+    assert {start: [bases(run) for run in plan] for start, plan in plans.items()} == {0: [], 1: [[0]]}
+    small = files(1, 1)
+    assert [bases(run) for run in plan_full_roll(small, RULES, compacted_to=0, log_start=1)] == [[0, 1]]
+    left_alone = {live[0].path}
+    assert plan_full_roll(live, RULES, compacted_to=0, log_start=1, left_alone=left_alone) == []
