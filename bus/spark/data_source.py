@@ -30,6 +30,12 @@ class BusDataSource(DataSource):
 
     def schema(self) -> StructType:
         """What load() asks for. Whether the query will be a stream is not known then: what is wrong for both is."""
+        if _OF_A_CATALOG in self.options:
+            raise OptionError(
+                "expected a frame or a temporary view of the bus, found a table of Spark's catalog, which cannot keep "
+                "what is written in Python: CREATE TEMPORARY VIEW name USING bus OPTIONS (...) reads topics, "
+                "bus.spark.register() makes views of all of them, and INSERT is DataFrame.write.format('bus')"
+            )
         return SOURCE_SCHEMA_WITH_HEADERS if self._any_options().include_headers else SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> BusBatchReader:
@@ -63,6 +69,10 @@ class BusDataSource(DataSource):
 
     def _source_options(self, *, is_stream: bool) -> SourceOptions:
         return parse_source_options(self.options, is_stream=is_stream)
+
+
+# Delta's catalog adds it to the options of CREATE TABLE.
+_OF_A_CATALOG = "provider"
 
 
 def _cores() -> int:

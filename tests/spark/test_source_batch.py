@@ -367,3 +367,14 @@ def test_where_the_storage_is_out_of_reach_records_are_fetched(spark: SparkSessi
     assert sorted(fetched, key=lambda row: (row.partition, row.offset)) == sorted(
         stored, key=lambda row: (row.partition, row.offset)
     )
+
+
+def test_a_table_of_the_catalog_is_refused_and_a_view_reads_the_topic(spark: SparkSession, root: Path) -> None:
+    options = f"OPTIONS ('bus.root' = '{root}', subscribe = 'orders-eu')"
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING bus"):
+        spark.sql(f"CREATE TABLE eu USING bus {options}")
+    spark.sql(f"CREATE TEMPORARY VIEW eu USING bus {options}")
+    try:
+        assert [bytes(row.value) for row in spark.sql("SELECT value FROM eu").collect()] == [b"eu"]
+    finally:
+        spark.catalog.dropTempView("eu")
