@@ -72,7 +72,7 @@ class Producers:
         self._now_ms = now_ms
         self._calls = calls
         self._tasks = tasks
-        self._ids = ProducerIdPool(self._allocate, tasks)
+        self._ids = ProducerIdPool(self._allocate, tasks, epoch=lambda: metadata.leader_epoch)
         self._uses = uses
         self._seen_ms: dict[int, int] = {}
         self._instances: OrderedDict[str, _Instance] = OrderedDict()  # by name, the last ones that were answered

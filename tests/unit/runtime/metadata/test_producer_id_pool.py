@@ -18,6 +18,7 @@ class Blocks:
     def __init__(self) -> None:
         self.asked = 0
         self.is_refusing = False
+        self.epoch = 1  # of the controller
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -31,7 +32,7 @@ class Blocks:
 def run(scenario: Callable[[ProducerIdPool, Blocks], Awaitable[None]]) -> None:
     async def main() -> None:
         blocks, tasks = Blocks(), TaskScope("test")
-        await scenario(ProducerIdPool(blocks.allocate, tasks), blocks)
+        await scenario(ProducerIdPool(blocks.allocate, tasks, epoch=lambda: blocks.epoch), blocks)
         blocks.gate.set()
         await tasks.join()
 
@@ -115,5 +116,29 @@ def test_waiter_that_goes_away_takes_no_id_and_no_block_with_it() -> None:
         blocks.gate.set()
         assert await stays == 10
         assert await pool.take() == 11
+
+    run(scenario)
+
+
+def test_ids_rise_also_when_this_broker_is_the_controller_again() -> None:
+    """The one in between may have given ids of a later block."""
+
+    async def scenario(pool: ProducerIdPool, blocks: Blocks) -> None:
+        assert [await pool.take() for _ in range(9)] == list(range(10, 19))
+        await settle()
+        blocks.epoch, blocks.asked = 3, 5
+        assert await pool.take() == 60
+
+    run(scenario)
+
+
+def test_block_that_was_asked_for_under_an_earlier_epoch_is_not_given() -> None:
+    async def scenario(pool: ProducerIdPool, blocks: Blocks) -> None:
+        blocks.gate.clear()
+        taker = asyncio.ensure_future(pool.take())
+        await settle()
+        blocks.epoch = 2
+        blocks.gate.set()
+        assert await taker == 20
 
     run(scenario)
