@@ -373,6 +373,11 @@ class TransactionIndex(Protocol):
         transaction of a smaller number has ended."""
         ...
 
+    def has_written(self, transaction: AppliedTransaction) -> bool | None:
+        """Whether the table has had rows of the transaction's producer with its epoch or a later one, by what it knows
+        of idempotent producers; None: it may have forgotten that one."""
+        ...
+
     def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
         """The version that has the proof of the transaction, and its first offset. Where the log does not tell any
         more, the last version, and the offset by the rows that are left; None if there are none. Reads no file whose

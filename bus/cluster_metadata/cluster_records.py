@@ -274,11 +274,12 @@ class FeatureLevel:
 BUS_VERSION = "bus.version"
 # Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but
 # BrokerListeners and those of level 3.
-LEVEL_MIN, LEVEL_MAX = 0, 4
+LEVEL_MIN, LEVEL_MAX = 0, 5
 LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
 LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
 LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
 LEVEL_OF_ONE_PHASE = 4  # from which on a version alone may decide a transaction; the records are those of 3
+LEVEL_OF_RISING_NUMBERS = 5  # from which on a transactional id begins at its producer id; the records are those of 3
 # Of each type that the log may not have from the beginning: the level from which on it may.
 _LEVELS: Mapping[type[Any], int] = {
     **dict.fromkeys((BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected), LEVEL_OF_CLUSTERS),

@@ -37,6 +37,7 @@ class StepRequest:
     coordinator_partition: int
     partitions: Sequence[tuple[TransactionPartition, int]]
     groups: Sequence[TransactionGroup]
+    heeds_marks: bool = True  # the coordinator reads `Stepped.number` of a vote; those of older versions do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Stepped:
     """A partition or group has done it. `last_sequence`: the vote of a partition; `has_pending`: that of a group.
     `version` and `base_offset`: where the rows are, after APPLY and COMMIT; a version of -1 after COMMIT: the
     transaction is refused for ever, since only all up to `last_sequence` is there. After RESOLVE `number` is that of
-    the last transaction that is there, with its rows; if it is below that of the request, that is refused for ever."""
+    the last transaction that is there, with its rows; if it is below that of the request, that is refused for ever.
+    After VOTE and COMMIT `number` is that of a mark that an earlier life of the id has left at or above the number of
+    the request, which therefore cannot be committed."""
 
     last_sequence: int = NO_SEQUENCE
     version: int = -1

@@ -163,6 +163,14 @@ class DeltaPartitionTable:
             return decode_transactions(self._following.txns).get(transactional_id, -1)
         return self._proofs.version_of(transactional_id)
 
+    def has_written(self, transaction: AppliedTransaction) -> bool | None:
+        progress = self._producers if self._led_epoch is not None else self.producer_progress
+        told = progress.get(transaction.producer_id)
+        if told is not None:
+            return told.producer_epoch >= transaction.producer_epoch
+        forgotten = max(self._forgotten_id_max, self._told_forgotten_id_max)
+        return None if transaction.producer_id <= forgotten else False
+
     # ------------------------------------------------------------------ following and leading
 
     def follow(self) -> LogState:
@@ -385,9 +393,9 @@ class DeltaPartitionTable:
 
     def forget_producers(self, *, updated_before_ms: int) -> int:
         idle = [key for key, progress in self._producers.items() if progress.updated_ms < updated_before_ms]
+        self._forgotten_id_max = max([self._forgotten_id_max, *idle])
         for producer_id in idle:
             del self._producers[producer_id]
-        self._forgotten_id_max = max([self._forgotten_id_max, *idle])
         self._idle_since_ms = max(self._idle_since_ms, updated_before_ms)
         return self._forgotten_id_max
 

@@ -49,7 +49,8 @@ class InitsAwaited:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResolved:
-    """The partition has answered which transactions were committed after the last record in the log."""
+    """The partition has answered which transactions were committed after the last record in the log, and that it takes
+    none with a number up to `skipped_number`."""
 
     transactional_id: str
     skipped_number: int

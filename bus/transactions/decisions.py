@@ -198,7 +198,10 @@ def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damag
 
 
 def _decide_on_unresolved(step: TransactionStep, command: TransactionCommand, *, request_id: int) -> None:
-    """A decision that was loaded is carried out first. Until then the id can be described, and nothing else."""
+    """A decision that was loaded is carried out first. Until then the id can be described, and an operator can give up
+    what cannot be carried out, but nothing else."""
+    if isinstance(command, FenceProducer) and step.transaction.state is TransactionState.PREPARE_COMMIT:
+        finish(step, may_give_up=True)
     if step.transaction.state.is_open and isinstance(command, DescribeTransaction):
         step.reply(request_id, describe_transaction(step.transaction))
     else:

@@ -9,10 +9,11 @@ KIP-890 (part 2) is in `_end_current` and `_end_again`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import TopicPartition
+from bus.transactions.changes import PartitionResolved
 from bus.transactions.requests import (
     AbortTransaction,
     EndTransaction,
@@ -222,6 +223,8 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> b
     if transaction.vote.vote_id != command.vote_id:
         return False
     pinned = _pin(transaction, command) if command.refused is None else command.refused
+    if command.taken_number >= transaction.number:
+        pinned = _overtaken(step, command.taken_number)
     if isinstance(pinned, Refused):
         _abort_after_vote(step, pinned)
         return False
@@ -260,6 +263,15 @@ def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, i
             return _lacking(transaction, f"{partition} has refused it for ever")
         pinned[partition] = wanted
     return pinned
+
+
+def _overtaken(step: TransactionStep, taken_number: int) -> Refused:
+    """A partition has a mark at or above the number of this transaction, which an earlier life of the id left: its rows
+    could not be told from those. The next transaction gets a number above it."""
+    step.record(PartitionResolved(step.transactional_id, taken_number))
+    transaction = step.transaction
+    found = f"a partition has transaction {taken_number} of an earlier life of the id, expected none above"
+    return _lacking(transaction, f"{found} {transaction.number - 1}; the next transaction has a number above it")
 
 
 def _lacking(transaction: Transaction, found: str) -> Refused:
@@ -365,7 +377,7 @@ def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id
 # ---------------------------------------------------------------- what follows the decision
 
 
-def finish(step: TransactionStep) -> None:
+def finish(step: TransactionStep, *, may_give_up: bool = False) -> None:
     """Ask for what the decision wants done everywhere."""
     transaction = step.transaction
     rows = transaction.open_identity
@@ -380,6 +392,7 @@ def finish(step: TransactionStep) -> None:
             transaction.partitions,
             transaction.groups,
             needs_producer_id=transaction.producer_epoch > PRODUCER_EPOCH_MAX,
+            may_give_up=may_give_up,
         )
     )
 
@@ -402,22 +415,42 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
         )
         return False
     step.reply(request_id, Noted())
-    _complete(step, command.results, command.new_producer_id if is_exhausted else None)
+    if command.given_up:
+        step.answer_ends(_given_up(transaction, command.given_up))
+    _complete(
+        step,
+        command.results,
+        command.new_producer_id if is_exhausted else None,
+        is_given_up=bool(command.given_up),
+    )
     return True
 
 
+def _given_up(transaction: Transaction, partitions: Collection[TransactionPartition]) -> Refused:
+    return Refused(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"{transaction.transactional_id}: the commit of transaction {transaction.number} was decided, but its rows are "
+        f"not in {show_names(map(str, sorted(partitions)))}: expected no later transaction of the id there, found one; "
+        "an operator has given them up",
+    )
+
+
 def _complete(
-    step: TransactionStep, results: Mapping[TransactionPartition, AppliedRows], new_producer_id: int | None = None
+    step: TransactionStep,
+    results: Mapping[TransactionPartition, AppliedRows],
+    new_producer_id: int | None = None,
+    *,
+    is_given_up: bool = False,
 ) -> None:
-    """`new_producer_id` None: the epochs of the one that there is are not used up."""
+    """`new_producer_id` None: the epochs of the one that there is are not used up. `is_given_up`: in some partition."""
     transaction = step.transaction
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
     is_same = transaction.last_producer_epoch != NO_PRODUCER_EPOCH
     has_rotated = new_producer_id is not None
     # The decision is in this log or in the partition's, and carrying it out once more is safe. Only this record has a
-    # new producer id, or a commit whose version is gone because its topic was deleted.
+    # new producer id, what an operator has given up, or a commit whose version is gone because its topic was deleted.
     has_rows = is_commit and any(last_sequence != NO_SEQUENCE for last_sequence in transaction.partitions.values())
-    is_told_elsewhere = not has_rotated and (bool(results) or not has_rows)
+    is_told_elsewhere = not has_rotated and not is_given_up and (bool(results) or not has_rows)
     change = step.change_ahead_of_log if is_told_elsewhere else step.change
     change(
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,

@@ -9,7 +9,7 @@ own (KIP-890). An instance that names the identity it has gets the next one, and
 from __future__ import annotations
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.endings import prepare_abort
+from bus.transactions.endings import finish, prepare_abort
 from bus.transactions.records import TransactionLogged
 from bus.transactions.requests import (
     FenceProducer,
@@ -27,6 +27,7 @@ from bus.transactions.state import (
     ProducerIdentity,
     Transaction,
     TransactionState,
+    first_number,
 )
 from bus.transactions.steps import TransactionStep
 
@@ -46,20 +47,23 @@ def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: i
     if command.producer_id != NO_PRODUCER_ID:
         expected = ProducerIdentity(command.producer_id, command.producer_epoch)
     if step.state is None:
-        _begin(step, command.timeout_ms, command.new_producer_id, request_id=request_id)
+        _begin(step, command, command.timeout_ms, request_id=request_id)
         return
     call = AwaitingInit(request_id, command.timeout_ms, expected, command.new_producer_id)
     _initialize(step, call, AbortCause.NEW_INSTANCE if expected is None else AbortCause.CLIENT)
 
 
 def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
-    """As if an instance were initialised that never comes."""
+    """As if an instance were initialised that never comes. It waits for a decision that is being carried out, but not
+    for a partition that refuses that for ever."""
+    if step.transaction.state is TransactionState.PREPARE_COMMIT:
+        finish(step, may_give_up=True)
     _initialize(step, AwaitingInit(request_id, None, None, command.new_producer_id), AbortCause.FENCE)
 
 
 def replace_damaged(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
     """The operator gives up what the record that cannot be read may have said."""
-    _begin(step, step.transaction.timeout_ms, command.new_producer_id, request_id=request_id)
+    _begin(step, command, step.transaction.timeout_ms, request_id=request_id)
 
 
 def give_epochs(step: TransactionStep) -> None:
@@ -68,17 +72,21 @@ def give_epochs(step: TransactionStep) -> None:
         _initialize(step, call, AbortCause.NEW_INSTANCE)
 
 
-def _begin(step: TransactionStep, timeout_ms: int, new_producer_id: int | None, *, request_id: int) -> None:
+def _begin(step: TransactionStep, command: InitProducerId | FenceProducer, timeout_ms: int, *, request_id: int) -> None:
     """Of an id that is not known, or not any more: whatever identity the caller had, it was of nothing that is kept.
 
-    The numbers of its transactions go on from the time: a partition keeps the number of the last one that it has, also
-    when the id expires. They stay ahead of it for less than one transaction a millisecond."""
+    A partition keeps the number of the last transaction that it has, also when the id expires, so numbers go on above
+    all that were given before: from the new producer id, which no one had and which is larger than earlier ones. While
+    a broker of an older version may coordinate next, they begin where that one would begin: at the time. What a
+    partition has above that, its vote tells."""
+    new_producer_id = command.new_producer_id
     if new_producer_id is None:
         step.reply(request_id, _no_producer_id(step.transactional_id))
         return
     now_ms = max(0, step.now_ms)
+    number = now_ms if command.begins_at_clock else first_number(new_producer_id)
     step.record(
-        TransactionLogged(step.transactional_id, now_ms, new_producer_id, 0, timeout_ms, TransactionState.EMPTY, now_ms)
+        TransactionLogged(step.transactional_id, number, new_producer_id, 0, timeout_ms, TransactionState.EMPTY, now_ms)
     )
     step.set_timer(TimerKind.EXPIRE, step.rules.transactional_id_expiration_ms)
     step.reply(request_id, ProducerInitialized(new_producer_id, 0))

@@ -31,13 +31,15 @@ class InitProducerId:
     """Waits for the end of a transaction that is open, which it aborts unless it is decided. With the identity that the
     instance has (KIP-360) a repeated call gets the same answer; without, every other instance is fenced.
 
-    `new_producer_id`, never given before: needed as `needs_producer_id` says."""
+    `new_producer_id`, never given before: needed as `needs_producer_id` says. `begins_at_clock`: as brokers did before
+    `LEVEL_OF_RISING_NUMBERS`, of which there may be some."""
 
     transactional_id: str
     timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     new_producer_id: int | None = None
+    begins_at_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,12 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceProducer:
-    """As if a new instance were initialised with the same time-out. Answer: `ProducerInitialized`."""
+    """As if a new instance were initialised with the same time-out. Answer: `ProducerInitialized`. Of a decided commit
+    it gives up the part of partitions that refuse it for ever."""
 
     transactional_id: str
     new_producer_id: int | None = None  # as in `InitProducerId`
+    begins_at_clock: bool = False  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,8 @@ class Voted:
     """The answer to `CollectVotes`: every partition that takes part is in `last_sequences`, with the last sequence up
     to which all is staged (NO_SEQUENCE: nothing), or in `gone`: its topic is deleted. `refused`: why it cannot commit,
     for instance a group that lacks the pending offsets. `rows`: in one phase, the partition has committed all up to its
-    last sequence; if it has not, it never will."""
+    last sequence; if it has not, it never will. `taken_number`: the largest one that a partition has a mark of; from
+    that of the transaction on, it is of an earlier life of the id, and the transaction cannot be committed."""
 
     transactional_id: str
     number: int
@@ -166,17 +171,20 @@ class Voted:
     gone: frozenset[TransactionPartition] = frozenset()
     refused: Refused | None = None
     rows: AppliedRows | None = None
+    taken_number: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The answer to `Finish`: it is done everywhere. `results` has each partition that got rows. `new_producer_id`,
-    never given before, if `Finish` asked for it."""
+    never given before, if `Finish` asked for it. `given_up`: partitions that refuse the rows for ever, if `Finish`
+    allowed that."""
 
     transactional_id: str
     number: int
     results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)
     new_producer_id: int | None = None
+    given_up: frozenset[TransactionPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,18 @@ PRODUCER_EPOCH_MAX = 2**15 - 2
 # gone, the id skips the epochs of so many.
 ONE_PHASE_MAX = 1_000
 _ONE_PHASE_EPOCH_MAX = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
+# Each producer id has so many numbers of transactions to itself. A number costs an epoch, or is skipped, which happens
+# once an epoch at most, so they last longer than the 2**15 epochs.
+_NUMBERS_OF_PRODUCER_ID = 2**17
+# Above every number that a wall clock gave: below `LEVEL_OF_RISING_NUMBERS` they begin at the time in milliseconds.
+_NUMBERS_BEGIN = 2**48
+
+
+def first_number(producer_id: int) -> int:
+    """The number from which on a transactional id goes on that begins with this producer id. A later producer id is
+    larger and begins above every number that was used since, so the numbers of an id rise also when it expires and
+    comes back, whatever clocks say."""
+    return _NUMBERS_BEGIN + producer_id * _NUMBERS_OF_PRODUCER_ID
 
 
 class TransactionState(Enum):
@@ -153,8 +165,7 @@ class AppliedRows:
 class VoteId:
     """Tells a vote from another one about the same transaction, whose coordinator has been loaded again since."""
 
-    begin_ms: int
-    request_id: int  # of the call that began it
+    request_id: int  # of the call that began it; of all shards of a broker's life no two calls have the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +229,8 @@ class Transaction:
     anchor: Anchor | None = None
     # The record that was loaded is an anchor, and its partition has not yet answered what was committed after it.
     is_unresolved: bool = False
-    # No transaction has this number: its partition refuses it for ever, since it answered `Resolve`.
+    # No transaction has a number from `number` + 1 up to this one: the partition refuses it for ever, since it answered
+    # `Resolve`, or has a mark of it that is of an earlier life of the id.
     skipped_number: int = -1
     # Why the last record of the id cannot be read; of the other fields only the name is certain.
     damage: str | None = None

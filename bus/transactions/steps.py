@@ -70,6 +70,7 @@ class Finish:
     partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
     groups: tuple[TransactionGroup, ...]
     needs_producer_id: bool  # `Finished` has to bring a new one: the epochs of this one are used up
+    may_give_up: bool = False  # an operator gives up what a partition refuses for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class TransactionStep:
     def begin_vote(
         self, request_id: int, last_sequences: Mapping[TopicPartition, int], *, is_one_phase: bool
     ) -> VoteId:
-        vote_id = VoteId(self.now_ms, request_id)
+        vote_id = VoteId(request_id)
         self.record(VoteBegun(self.transactional_id, Vote(vote_id, last_sequences, is_one_phase)))
         return vote_id
 

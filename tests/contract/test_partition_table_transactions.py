@@ -292,3 +292,21 @@ def test_rows_whose_version_is_dropped_are_found_by_producer_and_epoch(subject: 
     assert subject.table.find_rows(proof(3)) == TransactionRows(last, first)
     assert subject.table.find_rows(proof(4, 4)) == TransactionRows(last, first + 2)
     assert subject.table.find_rows(proof(5, 5)) is None
+
+
+def test_table_tells_whether_a_producer_has_written_with_an_epoch_until_it_may_have_forgotten(subject: Subject) -> None:
+    """A proof of a larger number says nothing of a producer that has no rows."""
+
+    def has_written(producer_id: int, epoch: int) -> bool | None:
+        return subject.table.has_written(AppliedTransaction("a", 1, producer_id, epoch))
+
+    subject.apply("a", 99, epoch=3)
+    for _ in range(2):
+        assert [has_written(PRODUCER, epoch) for epoch in (2, 3, 4)] == [True, True, False]
+        assert has_written(PRODUCER + 1, 0) is False
+        subject.reopen()
+    subject.table.forget_producers(updated_before_ms=NOW_MS + 1)
+    for _ in range(2):
+        assert [has_written(PRODUCER, 3), has_written(PRODUCER - 1, 0)] == [None, None]
+        assert has_written(PRODUCER + 1, 0) is False
+        subject.append()

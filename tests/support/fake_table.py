@@ -266,6 +266,12 @@ class FakeTable:
     def transaction_of(self, transactional_id: str) -> int:
         return self.transactions.get(transactional_id, -1)
 
+    def has_written(self, transaction: AppliedTransaction) -> bool | None:
+        told = self.producer_progress.get(transaction.producer_id)
+        if told is not None:
+            return told.producer_epoch >= transaction.producer_epoch
+        return None if transaction.producer_id <= max(self._forgotten, default=-1) else False
+
     def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         def commit() -> Committed:
             self.transactions[transaction.transactional_id] = transaction.aborted_version

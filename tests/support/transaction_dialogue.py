@@ -52,6 +52,7 @@ from bus.transactions.state import (
     TransactionGroup,
     TransactionPartition,
     TransactionState,
+    first_number,
 )
 from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 from tests.support.transaction_bench import BEGIN_MS, ID, NO_VOTE, TIMEOUT_MS, TransactionBench
@@ -65,7 +66,7 @@ class TransactionDialogue:
         self.identities: dict[str, ProducerIdentity] = {}
         self.requests: dict[int, str] = {}
         self.told = 0  # of the bench's steps
-        self.first_number = BEGIN_MS
+        self.first_number = first_number(7)
 
     def say(self, command: str) -> str:
         """The outcome of one command."""
@@ -154,7 +155,9 @@ class TransactionDialogue:
         return Resolved(ID, number, number + behind, AppliedRows(9, 300) if behind else None)
 
     def _begin_at(self, epoch: int) -> None:
-        row = encode_record(TransactionLogged(ID, BEGIN_MS, 7, epoch, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS))
+        row = encode_record(
+            TransactionLogged(ID, first_number(7), 7, epoch, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS)
+        )
         self.bench.rows.append(row)
         self.bench.records.append(decode_record(row))
         self.bench.next_producer_id = 8

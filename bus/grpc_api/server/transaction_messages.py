@@ -61,6 +61,7 @@ def encode_step(request: StepRequest) -> pb.TransactionStepRequest:
         coordinator_partition=request.coordinator_partition,
         partitions=[_encode_partition(partition, last) for partition, last in request.partitions],
         groups=map(_encode_group, request.groups),
+        heeds_marks=request.heeds_marks,
     )
 
 
@@ -73,6 +74,7 @@ def step_of(message: pb.TransactionStepRequest) -> StepRequest:
         message.coordinator_partition,
         [(_partition_of(each), each.last_sequence) for each in message.partitions],
         [_group_of(group) for group in message.groups],
+        message.heeds_marks,
     )
 
 

@@ -2461,7 +2461,7 @@ class TransactionAdded(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., may_be_one_phase: _Optional[bool] = ...) -> None: ...
 
 class TransactionStepRequest(_message.Message):
-    __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups")
+    __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups", "heeds_marks")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -2469,6 +2469,7 @@ class TransactionStepRequest(_message.Message):
     COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HEEDS_MARKS_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     number: int
     producer_id: int
@@ -2476,7 +2477,8 @@ class TransactionStepRequest(_message.Message):
     coordinator_partition: int
     partitions: _containers.RepeatedCompositeFieldContainer[TransactionPartition]
     groups: _containers.RepeatedCompositeFieldContainer[TransactionGroup]
-    def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ...) -> None: ...
+    heeds_marks: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ..., heeds_marks: _Optional[bool] = ...) -> None: ...
 
 class TransactionStepResponse(_message.Message):
     __slots__ = ("partitions", "groups")

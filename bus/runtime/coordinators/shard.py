@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
@@ -61,7 +62,8 @@ _TRANSLATED = {
 
 
 class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
-    """`commit_slots` and `totals` are shared by all shards: so many commit at a time, and hold so much.
+    """`commit_slots` and `totals` are shared by all shards: so many commit at a time, and hold so much. So are
+    `request_ids` where no two calls of different shards may have the same.
     `on_notice` is called with what a client is to be told without having asked."""
 
     def __init__(
@@ -73,6 +75,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         clock: Clock,
         tasks: TaskScope,
         commit_slots: asyncio.Semaphore,
+        request_ids: Iterator[int] | None = None,
         on_notice: Callable[[NoticeT], None],
     ) -> None:
         self._machine = machine
@@ -87,7 +90,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._timers: Timers[CommandT] = Timers(self._on_timer)
         self._waiting: deque[Waiting[CommandT]] = deque()
         self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of those who wait, by request id
-        self._last_request_id = 0
+        self._request_ids = itertools.count(1) if request_ids is None else request_ids
         self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
         self._commit_task: asyncio.Task[None] | None = None
         self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
@@ -135,8 +138,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         if refused is not None:
             answer.set_result(refused)
             return answer
-        self._last_request_id += 1
-        request_id = self._last_request_id
+        request_id = next(self._request_ids)
         self._answers[request_id] = answer
         answer.add_done_callback(functools.partial(self._forget, request_id))
         self._waiting.append(Waiting(command, request_id))

@@ -24,7 +24,14 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
 from bus.runtime.tasks import TaskScope, together
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.requests import Finished, Resolved, TransactionCommand, Voted
-from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition, VoteId
+from bus.transactions.state import (
+    NO_SEQUENCE,
+    ONE_PHASE_MAX,
+    AppliedRows,
+    TransactionGroup,
+    TransactionPartition,
+    VoteId,
+)
 from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 
 _log = logging.getLogger(__name__)
@@ -65,6 +72,7 @@ class _Left:
     done: dict[TransactionPartition, Stepped] = field(default_factory=dict)
     groups_done: dict[TransactionGroup, Stepped] = field(default_factory=dict)
     gone: set[TransactionPartition] = field(default_factory=set)
+    given_up: set[TransactionPartition] = field(default_factory=set)
     last_refusal: Refused | None = None
 
     def __bool__(self) -> bool:
@@ -88,6 +96,7 @@ class TransactionDriver:
         self._tasks = tasks
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._again: dict[_Key, _Work] = {}  # asked for while it runs
+        self._giving_up: set[_Key] = set()  # of what runs: what a partition refuses for ever is given up
 
     def begin(
         self,
@@ -102,8 +111,12 @@ class TransactionDriver:
 
     def _begin(self, work: _Work) -> None:
         key = work.key
+        may_give_up = isinstance(work.notice, Finish) and work.notice.may_give_up
+        if may_give_up:
+            self._giving_up.add(key)
         if key in self._running:
-            self._again[key] = work
+            if not may_give_up:  # what runs takes it up
+                self._again[key] = work
             return
 
         async def run() -> None:
@@ -111,6 +124,7 @@ class TransactionDriver:
                 await self._drive_until_taken(work)
             finally:
                 del self._running[key]
+                self._giving_up.discard(key)
                 again = self._again.pop(key, None)
                 if again is not None and work.is_wanted():
                     self._begin(again)
@@ -170,7 +184,8 @@ class TransactionDriver:
         committed = [each for each in left.done.values() if notice.is_one_phase and each.version >= 0]
         rows = AppliedRows(committed[0].version, committed[0].base_offset) if committed else None
         gone = frozenset(left.gone)
-        return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, gone, refused, rows)
+        taken_number = max((stepped.number for stepped in left.done.values()), default=-1)
+        return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, gone, refused, rows, taken_number)
 
     async def _finish(self, work: _Work, notice: Finish) -> Finished | None:
         def kind(last_sequence: int) -> StepKind:
@@ -188,7 +203,7 @@ class TransactionDriver:
             for partition, stepped in left.done.items()
             if notice.is_commit and notice.partitions[partition] != NO_SEQUENCE
         }
-        return Finished(notice.transactional_id, notice.number, results, new_producer_id)
+        return Finished(notice.transactional_id, notice.number, results, new_producer_id, frozenset(left.given_up))
 
     async def _resolve(self, work: _Work, notice: Resolve) -> Resolved | None:
         if self._cluster().level < LEVEL_OF_ONE_PHASE:  # so there is nothing behind the log
@@ -206,7 +221,8 @@ class TransactionDriver:
             if left.gone:
                 return Resolved(notice.transactional_id, notice.number, None)
             stepped = left.done[notice.partition]
-            if stepped.number < unknown.number:
+            is_ours = stepped.number - notice.number <= ONE_PHASE_MAX  # else it is of an earlier life of the id
+            if stepped.number < unknown.number or not is_ours:
                 return Resolved(notice.transactional_id, notice.number, last_number, rows)
             last_number, rows = stepped.number, AppliedRows(stepped.version, stepped.base_offset)
 
@@ -267,8 +283,18 @@ class TransactionDriver:
             )
             requests.append((leader, kind, request))
         answers = await together([self._ask(*each) for each in requests])
-        for (_, _, request), answer in zip(requests, answers, strict=True):
+        for (_, kind, request), answer in zip(requests, answers, strict=True):
             _take(left, request, answer)
+            if kind is StepKind.APPLY and work.key in self._giving_up and not isinstance(answer, Refused):
+                self._give_up(left, request, answer, work)
+
+    def _give_up(self, left: _Left, request: StepRequest, answer: StepAnswer, work: _Work) -> None:
+        """An operator has seen that this is not going to be."""
+        for (partition, _), stepped in zip(request.partitions, answer.partitions, strict=True):
+            if isinstance(stepped, Refused) and stepped.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                _log.error("%s: its rows in %s are given up by an operator: %s", work, partition, stepped.message)
+                del left.partitions[partition]
+                left.given_up.add(partition)
 
     def _by_leader(
         self, left: _Left

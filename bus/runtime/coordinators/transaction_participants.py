@@ -47,6 +47,13 @@ class TransactionParticipants:
         key = StagingKey(request.coordinator_partition, request.producer_id, request.producer_epoch)
         match kind:
             case StepKind.VOTE:
+                taken_number = partition.transactions.find_taken_number(_transaction_of(request))
+                if taken_number >= 0 and last_sequence < 0 and not request.heeds_marks:
+                    # It would commit nothing, since it takes for the whole transaction what is voted for.
+                    message = f"{name}: transaction {taken_number} is of an earlier life of the id"
+                    return Refused(ErrorCode.TRANSACTION_ABORTABLE, message)
+                if taken_number >= 0:
+                    return Stepped(number=taken_number)
                 voted = await partition.transactions.vote(key, last_sequence)
                 return voted if isinstance(voted, Refused) else Stepped(last_sequence=voted)
             case StepKind.COMMIT:
@@ -54,7 +61,7 @@ class TransactionParticipants:
                 if isinstance(decided, Refused):
                     return decided
                 rows = decided.rows or NOWHERE
-                return Stepped(decided.last_sequence, rows.version, rows.base_offset)
+                return Stepped(decided.last_sequence, rows.version, rows.base_offset, number=decided.taken_number)
             case StepKind.APPLY:
                 written = await partition.transactions.apply(key, _transaction_of(request), last_sequence)
                 if isinstance(written, Refused):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster import ClusterState
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
+from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE, LEVEL_OF_RISING_NUMBERS
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition
@@ -98,6 +99,8 @@ class TransactionCoordinator:
             )
         )
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
+        self._last_producer_id = -1  # that was taken here
+        self._request_ids = itertools.count(1)
         self._topic: TransactionTopic = CoordinatedTopic(
             TopicPlan(TRANSACTION_STATE_TOPIC, "transactions", config.transaction_state_log_num_partitions, kept={}),
             cluster,
@@ -213,7 +216,8 @@ class TransactionCoordinator:
             if isinstance(taken, Refused):
                 return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, taken.message)
             command = replace(command, new_producer_id=taken)
-        return await shard.submit(command)
+        begins_at_clock = self._cluster.state.level < LEVEL_OF_RISING_NUMBERS
+        return await shard.submit(replace(command, begins_at_clock=begins_at_clock))
 
     def list_transactions(self) -> tuple[Iterator[Transaction], Refused | None]:
         """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
@@ -257,6 +261,7 @@ class TransactionCoordinator:
             clock=self._clock,
             tasks=self._tasks,
             commit_slots=self._commit_slots,
+            request_ids=self._request_ids,
             on_notice=functools.partial(self._on_notice, number),
         )
 
@@ -290,6 +295,17 @@ class TransactionCoordinator:
         return await self._peers.step_transaction(broker, kind, request, timeout_s=self._timeout_s)
 
     async def _take_producer_id(self) -> int | Refused:
+        """One that is larger than all before: an answer that has been under way for long, of a controller that stood
+        still, may be overtaken."""
+        while True:
+            taken = await self._ask_for_producer_id()
+            if isinstance(taken, Refused):
+                return taken
+            if taken > self._last_producer_id:
+                self._last_producer_id = taken
+                return taken
+
+    async def _ask_for_producer_id(self) -> int | Refused:
         """From the controller, whichever broker that is."""
         try:
             identity = await self._cluster.producers.init(None)

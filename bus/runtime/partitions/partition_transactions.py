@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import RecordBatch, TopicPartition
 from bus.partition_log.staging import NOTHING_STAGED
+from bus.partition_log.transaction_marks import Ending, number_of
 from bus.ports import AppliedTransaction, CommitOutcome, Committed, PartitionTable, Staged, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.open_transactions import Idle, OpenTransaction, OpenTransactions
 from bus.runtime.partitions.partition_queue import ApplyResult, TransactionWritten
-from bus.runtime.partitions.partition_writer import PartitionWriter, is_applied
+from bus.runtime.partitions.partition_writer import PartitionWriter, ending_of
 from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
 
 # What became of the last transactions is remembered of so many ids, to answer repeated calls.
 _WRITTEN_MAX = 1_000
+
 
 VoteResult = int | Refused
 
@@ -42,10 +44,11 @@ class ResolvedTransactions:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A transaction in one phase. `rows`: where all up to `last_sequence` is in the log; None: only that much was
-    staged, so nothing of it is in the log, or ever will be."""
+    staged, so nothing of it is in the log, or ever will be. `taken_number`: see `find_taken_number`."""
 
     last_sequence: int
     rows: TransactionWritten | None
+    taken_number: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +86,16 @@ class PartitionTransactions:
         self._dropping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ the end of a transaction
+
+    def find_taken_number(self, applied: AppliedTransaction) -> int:
+        """The number of a mark that an earlier life of the id has left, at or above that of the transaction: it is not
+        decided, and cannot be committed here. -1 if there is none."""
+        mark = self._table.transaction_of(applied.transactional_id)
+        if mark < applied.aborted_version:
+            return -1
+        if ending_of(self._table, applied) is Ending.OVERTAKEN:  # else the question comes late
+            _log.error("%s: %s cannot be committed: %s", self._name, applied, _overtaken_by(mark))
+        return number_of(mark)
 
     async def vote(self, key: StagingKey, last_sequence: int) -> VoteResult:
         """The last sequence that is staged, all before it included; -1: nothing is. `last_sequence`: the one that the
@@ -122,7 +135,7 @@ class PartitionTransactions:
         if self._writer.stopped is not None:
             return self._writer.stopped
         staged, outcome = last_sequence, None
-        if not is_applied(self._table, applied):
+        if ending_of(self._table, applied) is Ending.OPEN:
             counted = await self._count(key, last_sequence, await self._open.stop_staging(key))
             if isinstance(counted, Refused):
                 return counted
@@ -130,13 +143,16 @@ class PartitionTransactions:
             if isinstance(outcome, Refused) and outcome.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 return outcome
         # The mark tells what has become of it, by this call or another one.
-        mark = self._table.transaction_of(applied.transactional_id)
-        if mark == applied.applied_version:
+        ending, mark = ending_of(self._table, applied), self._table.transaction_of(applied.transactional_id)
+        if ending is Ending.APPLIED:
             here = TransactionWritten(self._writer.state.version, -1)
             written = outcome if isinstance(outcome, TransactionWritten) else here
             return Decided(last_sequence, await self._take_written(key, applied, written))
-        if mark == applied.aborted_version:
+        if ending is Ending.GIVEN_UP:
             return Decided(min(staged, last_sequence - 1), None)
+        if ending is Ending.OVERTAKEN:
+            _log.error("%s: %s cannot be committed: %s", self._name, applied, _overtaken_by(mark))
+            return Decided(NOTHING_STAGED, None, number_of(mark))
         return self._refuse(f"{applied} has ended: the mark is {mark}", ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
     async def _write_or_give_up(
@@ -167,7 +183,7 @@ class PartitionTransactions:
         from then on."""
 
         def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
-            if is_applied(self._table, unknown):
+            if ending_of(self._table, unknown) is not Ending.OPEN:
                 return Committed(self._writer.state.version, self._writer.state.high_watermark)
             return functools.partial(self._table.abort_transaction, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
 
@@ -208,11 +224,11 @@ class PartitionTransactions:
         self, key: StagingKey, applied: AppliedTransaction, last_sequence: int, *, is_one_phase: bool
     ) -> ApplyResult:
         batches: Sequence[RecordBatch] = ()
-        if not is_applied(self._table, applied):
+        if ending_of(self._table, applied) is Ending.OPEN:
             try:
                 batches = await self._read_staged(key, last_sequence)
             except StorageFault as fault:
-                if not is_applied(self._table, applied):  # else the call that it repeats has ended meanwhile
+                if ending_of(self._table, applied) is Ending.OPEN:  # else the call that it repeats has ended meanwhile
                     _log.error("%s: %s cannot be applied: %s", self._name, applied, fault)
                     return self._refuse(str(fault))
         return await self._writer.apply_transaction(applied, batches, is_one_phase=is_one_phase)
@@ -220,13 +236,14 @@ class PartitionTransactions:
     async def resolve(self, unknown: AppliedTransaction) -> ResolvedTransactions | Refused:
         """The last transaction of the id whose rows are in the log, if that is `unknown` or a later one. Otherwise
         `unknown` is given up by a version without rows, and an application of it is refused from then on. Safe to
-        repeat, also late: an answer stays true. The epochs of the rows rise by one with each number."""
+        repeat, also late: an answer stays true. The epochs of the rows rise by one with each number. If the log has no
+        rows of the producer with such an epoch, the mark is of an earlier life of the id, and does not count."""
         outcome = await self._give_up(unknown)
         if isinstance(outcome, Refused):
             return outcome
         # Behind what was given up come those that are decided by records.
         last_number = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
-        if last_number < unknown.number:
+        if last_number < unknown.number or self._table.has_written(unknown) is False:
             return ResolvedTransactions(unknown.number - 1, None)
         last = AppliedTransaction(
             unknown.transactional_id,
@@ -356,3 +373,7 @@ class PartitionTransactions:
 
     def _refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
         return Refused(code, f"{self._name}: {reason}")
+
+
+def _overtaken_by(mark: int) -> str:
+    return f"the mark is {mark}, of transaction {number_of(mark)} of an earlier life of the id; the next is above it"

@@ -39,6 +39,7 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
+from bus.partition_log.transaction_marks import Ending, judge
 from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, ProducerProgress
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.commit_times import CommitTimes
@@ -451,17 +452,29 @@ class PartitionWriter:
 
     def _answer_known(self, waiting: WaitingTransaction) -> bool:
         """A transaction that the log has already, or of which there is nothing to write."""
-        ended = self._table.transaction_of(waiting.applied.transactional_id)
-        if is_given_up(waiting.applied, ended, is_one_phase=waiting.is_one_phase):
-            reason = f"{waiting.applied} was given up, or later ones came: the mark is {ended}"
-            _settle(waiting, self._leader.refuse(reason, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
-        elif is_applied(self._table, waiting.applied):
+        ending = ending_of(self._table, waiting.applied)
+        if ending is Ending.APPLIED or (ending is Ending.LATER and not waiting.is_one_phase):
             _settle(waiting, TransactionWritten(self._state.version, -1))
+        elif ending is not Ending.OPEN:
+            _settle(waiting, self._refuse_ended(waiting, ending))
         elif not waiting.batches:
             _settle(waiting, self._leader.refuse("the transaction is not in the log after all; retry later"))
         else:
             return False
         return True
+
+    def _refuse_ended(self, waiting: WaitingTransaction, ending: Ending) -> Refused:
+        applied, mark = waiting.applied, self._table.transaction_of(waiting.applied.transactional_id)
+        reason = f"{applied} was given up, or later ones came: the mark is {mark}"
+        if ending is Ending.OVERTAKEN:
+            reason = (
+                f"{applied} cannot be applied: expected a mark of the id below {applied.aborted_version}, or rows of "
+                f"producer {applied.producer_id} with epoch {applied.producer_epoch} or a later one, found the mark "
+                f"{mark} of an earlier life of the id and no such rows; to give its rows up: bus transactions fence"
+            )
+            if not waiting.is_one_phase:  # its commit is decided
+                _log.error("%s", reason, extra=self._fields())
+        return self._leader.refuse(reason, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
     def _place_transaction(self, batches: Sequence[RecordBatch]) -> list[LogBatch]:
         now_ms = self._clock.now_ms()
@@ -646,17 +659,13 @@ class PartitionWriter:
         return self._leader.fields(**more)
 
 
-def is_applied(table: PartitionTable, applied: AppliedTransaction) -> bool:
-    """The log has the mark that this transaction, or a later one of its transactional id, was applied or given up."""
-    return table.transaction_of(applied.transactional_id) >= applied.aborted_version
-
-
-def is_given_up(applied: AppliedTransaction, ended: int, *, is_one_phase: bool) -> bool:
-    """Whether a transaction must not be applied any more. `ended`: the last mark of its transactional id in the log. In
-    one phase a mark that is not its own is that of a later coordinator, which has gone on without it."""
-    if is_one_phase:
-        return ended >= applied.aborted_version and ended != applied.applied_version
-    return ended == applied.aborted_version
+def ending_of(table: PartitionTable, applied: AppliedTransaction) -> Ending:
+    """What the log says of the transaction. In one phase `LATER` is the mark of a later coordinator, which has gone on
+    without it; of a commit that a record has decided it says that it was applied before."""
+    mark = table.transaction_of(applied.transactional_id)
+    if mark < applied.aborted_version:
+        return Ending.OPEN
+    return judge(applied, mark, table.has_written(applied))
 
 
 def _names_of(transactions: Sequence[AppliedTransaction]) -> str:

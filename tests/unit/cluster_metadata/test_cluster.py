@@ -177,8 +177,8 @@ def test_earlier_state_is_untouched_by_what_follows() -> None:
         (TopicDeleted("orders", "id-0"), "expected topic id id-1 for orders, found id-0"),
         (TopicFilesDeleted("id-1"), "expected topic id id-1 among the deleted ones"),
         (FeatureLevel("other", 1), "expected the feature bus.version, found 'other'"),
-        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 4, found 0"),
-        (FeatureLevel("bus.version", 5), "from 1 to 4, found 5: written by a newer version"),
+        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 5, found 0"),
+        (FeatureLevel("bus.version", 6), "from 1 to 5, found 6: written by a newer version"),
         (STARTED, "expected bus.version 1 before a record BrokerStarted, found 0"),
         (BrokerFenced(0, 0), "expected bus.version 1 before a record BrokerFenced"),
         (BrokerUnfenced(0, 0), "expected bus.version 1 before a record BrokerUnfenced"),
@@ -200,7 +200,7 @@ def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord
 @pytest.mark.parametrize(
     ("record", "broken"),
     [
-        (LEVEL, "expected a level of bus.version from 2 to 4, found 1"),
+        (LEVEL, "expected a level of bus.version from 2 to 5, found 1"),
         (
             ClientQuotaChanged('{"user": "a"}', None),
             "expected bus.version 3 before a record ClientQuotaChanged, found 1",

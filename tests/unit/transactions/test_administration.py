@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.transactions.administration import TransactionFilter, list_transaction
-from bus.transactions.requests import DescribedTransaction, DescribeTransaction, ListedTransaction
-from bus.transactions.state import AbortCause, ProducerIdentity, TransactionState
+from bus.transactions.requests import DescribedTransaction, DescribeTransaction, InitProducerId, ListedTransaction
+from bus.transactions.state import (
+    ONE_PHASE_MAX,
+    PRODUCER_EPOCH_MAX,
+    AbortCause,
+    ProducerIdentity,
+    TransactionState,
+    first_number,
+)
 from bus.transactions.steps import DAY_MS, TransactionRules
-from tests.support.transaction_bench import DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench, bench_in
+from tests.support.transaction_bench import BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench, bench_in
 
 WEEK_MS = 7 * DAY_MS
 
@@ -140,6 +149,39 @@ def test_numbers_go_on_after_the_id_has_expired() -> None:
     bench.init()
     bench.add(ORDERS)
     assert bench.known.number > last
+
+
+def test_numbers_rise_over_every_expiry_whatever_the_clock_says() -> None:
+    """Ahead while the id was in use, right when it comes back: a partition keeps the higher mark."""
+    bench = TransactionBench(TransactionRules(transactional_id_expiration_ms=4_000))
+    last = -1
+    for now_ms in (BEGIN_MS, BEGIN_MS + DAY_MS, BEGIN_MS, 0):
+        bench.now_ms = now_ms
+        bench.init()
+        bench.commit_one()
+        assert bench.known.number > last
+        last = bench.known.number
+        bench.crash()
+        bench.wait(3_600_000)
+        bench.resolve_at_once()
+        bench.wait(3_600_000)
+        assert bench.state is None
+
+
+def test_numbers_of_an_id_that_goes_on_for_long_stay_below_those_of_the_next_producer_id() -> None:
+    """Each transaction takes an epoch, and each epoch skips a number at most."""
+    numbers_max = 2 * (PRODUCER_EPOCH_MAX + 2) + ONE_PHASE_MAX + 2
+    for producer_id in (0, 1, 10**9):
+        assert first_number(producer_id) + numbers_max < first_number(producer_id + 1)
+    assert first_number(2**44) < 2**62, "the mark of a number is twice as large, and has 63 bits"
+    assert first_number(0) > 8_000 * 365 * DAY_MS, "above what a clock can have given"
+
+
+def test_id_begins_at_the_clock_while_an_older_broker_may_coordinate_it() -> None:
+    """Which begins there, too: above that it would find the marks of this one."""
+    bench = TransactionBench()
+    bench.answer(replace(bench.with_producer_id(InitProducerId(ID, TIMEOUT_MS)), begins_at_clock=True))
+    assert bench.known.number == BEGIN_MS
 
 
 def test_clock_that_went_back_does_not_let_numbers_go_back() -> None:

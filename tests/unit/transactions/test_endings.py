@@ -8,9 +8,12 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.transactions.requests import (
     AbortTransaction,
+    Added,
     EndTransaction,
+    FenceProducer,
     Finished,
     Noted,
+    ProducerInitialized,
     TimerKind,
     TransactionEnded,
     TransactionTimer,
@@ -174,7 +177,7 @@ def test_commit_is_voted_on_then_decided_then_applied_then_answered() -> None:
     bench.add_offsets(DESK)
     number = bench.known.number
     request = bench.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4, AUDIT.name: 9}))
-    vote_id = VoteId(bench.now_ms, request)
+    vote_id = VoteId(request)
     named = {ORDERS.name: 4, AUDIT.name: 9}
     assert bench.last_vote == CollectVotes(ID, number, 7, 0, (ORDERS, AUDIT), (DESK,), named, vote_id)
     assert bench.known.state is ONGOING
@@ -635,3 +638,67 @@ def test_operator_is_told_that_an_id_is_not_known() -> None:
 
 def test_partition_is_told_apart_by_its_topic_id() -> None:
     assert TransactionPartition("orders", "a", 0) != TransactionPartition("orders", "b", 0)
+
+
+# ---------------------------------------------------------------- marks of an earlier life of the id
+
+
+def test_transaction_that_meets_a_higher_mark_is_aborted_and_the_next_one_is_above_it() -> None:
+    """Decided, it could not be told from those that the partition has."""
+    bench = bench_in(ONGOING)
+    first = bench.known.number
+    request = bench.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4}))
+    bench.vote(-1, taken_number=first + 1_000)
+    refused = bench.answers[request]
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.TRANSACTION_ABORTABLE
+    assert f"transaction {first + 1_000} of an earlier life" in refused.message
+    assert bench.known.state is PREPARE_ABORT
+    bench.finish()
+    assert isinstance(bench.add(ORDERS), Added)
+    assert bench.known.number == first + 1_001
+    bench.commit()
+    bench.vote()
+    bench.crash()
+    bench.wait(0)
+    bench.finish()
+    assert bench.known.state is COMPLETE_COMMIT
+
+
+def test_mark_below_the_transaction_is_that_of_an_earlier_one_and_does_not_matter() -> None:
+    bench = bench_in(ONGOING)
+    bench.commit()
+    bench.vote(taken_number=bench.known.number - 1)
+    assert bench.known.state is PREPARE_COMMIT
+
+
+def test_operator_gives_up_what_a_partition_refuses_for_ever() -> None:
+    bench = bench_in(ONGOING)
+    bench.add(AUDIT)
+    request = bench.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4, AUDIT.name: 4}))
+    bench.vote()
+    fence = bench.ask(bench.with_producer_id(FenceProducer(ID)))
+    assert bench.last_finish.may_give_up
+    rows = {AUDIT: AppliedRows(3, 30)}
+    bench.ask(Finished(ID, bench.known.number, rows, given_up=frozenset({ORDERS})))
+    refused = bench.answers[request]
+    assert isinstance(refused, Refused), "its producer is not told that it is committed"
+    assert refused.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "its rows are not in orders-0" in refused.message
+    assert bench.answers[fence] == ProducerInitialized(7, 2)
+    assert not bench.later, "what was given up is in the log"
+
+
+def test_operator_frees_an_id_whose_decided_commit_was_loaded_and_cannot_be_carried_out() -> None:
+    bench = bench_in(ONGOING)
+    bench.commit()
+    bench.vote()
+    bench.crash()
+    bench.wait(0)
+    refused = bench.answer(FenceProducer(ID))
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.last_finish.may_give_up
+    bench.ask(Finished(ID, bench.known.number, {}, given_up=frozenset({ORDERS})))
+    bench.resolve()
+    assert bench.answer(FenceProducer(ID)) == ProducerInitialized(7, 2)

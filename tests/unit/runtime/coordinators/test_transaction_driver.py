@@ -23,7 +23,7 @@ BROKERS = {number: BrokerEndpoint(number, "h", number) for number in (0, 1)}
 T0, T1 = (TransactionPartition("t", "id-t", number) for number in (0, 1))
 GONE = TransactionPartition("gone", "id-gone", 0)
 GROUP = TransactionGroup("g", 0)
-VOTE = VoteId(1, 2)
+VOTE = VoteId(2)
 AWAY = Refused(ErrorCode.NETWORK_EXCEPTION, "no connection")
 NOT_LEADER = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader has changed")
 
@@ -55,6 +55,7 @@ class Bench:
         self.submitted: list[TransactionCommand] = []
         self.version = 5  # that has the rows
         self.last_number = 9  # of the transactions in the partition
+        self.taken_numbers: dict[TransactionPartition, int] = {}
         self.failing = 0  # so many calls raise what nothing expects
         self.not_taken: list[Refused] = []  # what the coordinator says to the next answers
         self.driver = TransactionDriver(
@@ -81,7 +82,7 @@ class Bench:
         if kind is StepKind.RESOLVE:
             return Stepped(version=5, base_offset=10, number=self.last_number)
         if kind is StepKind.VOTE:
-            return Stepped(last_sequence=last)
+            return Stepped(last_sequence=last, number=self.taken_numbers.get(partition, -1))
         return Stepped(version=self.version, base_offset=10)
 
     async def take(self) -> int | Refused:
@@ -325,5 +326,56 @@ def test_new_producer_id_is_asked_for_until_there_is_one() -> None:
         (finished,) = bench.submitted
         assert isinstance(finished, Finished)
         assert finished.new_producer_id == 77
+
+    run(scenario)
+
+
+def test_vote_tells_of_the_highest_mark_that_a_partition_has() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.taken_numbers = {T0: 12, T1: 40}
+        bench.begin(collect(T0, T1))
+        await asyncio.sleep(1)
+        (voted,) = bench.submitted
+        assert isinstance(voted, Voted)
+        assert voted.taken_number == 40
+
+    run(scenario)
+
+
+def test_mark_far_above_the_log_is_of_an_earlier_life_of_the_id_and_not_taken_up() -> None:
+    """At most 1,000 transactions are decided behind a record; the partition of an older broker tells of any mark."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = replace(bench.cluster, level=LEVEL_OF_ONE_PHASE)
+        bench.last_number = 7 + 86_400_000
+        bench.begin(resolve())
+        await asyncio.sleep(1)
+        assert bench.submitted == [Resolved("x", 7, 7)]
+
+    run(scenario)
+
+
+def test_what_a_partition_refuses_for_ever_is_asked_for_until_an_operator_gives_it_up() -> None:
+    async def scenario(bench: Bench) -> None:
+        overtaken = Refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, "the mark is 99")
+        bench.refusing[T0] = [overtaken] * 1_000
+        bench.begin(finish())
+        await asyncio.sleep(60)
+        assert bench.submitted == []
+        bench.begin(finish(may_give_up=True))
+        await asyncio.sleep(5)
+        rows = AppliedRows(5, 10)
+        assert bench.submitted == [Finished("x", 7, {T1: rows}, None, frozenset({T0}))]
+
+    run(scenario)
+
+
+def test_operator_gives_up_nothing_that_may_still_be_done() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.refusing[T0] = [NOT_LEADER] * 5
+        bench.begin(finish(may_give_up=True))
+        await asyncio.sleep(10)
+        rows = AppliedRows(5, 10)
+        assert bench.submitted == [Finished("x", 7, {T0: rows, T1: rows}, None)]
 
     run(scenario)

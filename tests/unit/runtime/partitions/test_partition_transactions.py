@@ -1065,3 +1065,72 @@ def test_abort_drops_what_is_in_memory_alone() -> None:
         assert await bench.partition.transactions.commit(KEY, APPLIED, 1) == Decided(-1, None)
 
     run(scenario)
+
+
+# ---------------------------------------------------------------- marks of an earlier life of the id
+
+EARLIER, EARLIER_KEY = AppliedTransaction("payments", 99, 2, 6), StagingKey(4, 2, 6)
+
+
+async def leave_mark(bench: Bench) -> None:
+    """As an earlier life of the id did, whose numbers began at a clock that was ahead."""
+    await stage(bench, AddingCoordinator(), 0, key=EARLIER_KEY)
+    assert isinstance(await bench.partition.transactions.apply(EARLIER_KEY, EARLIER, 0), TransactionWritten)
+
+
+def test_decided_commit_that_meets_a_higher_mark_is_refused_aloud_and_keeps_its_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await leave_mark(bench)
+        await stage(bench, AddingCoordinator(), 0, 2)
+        for _ in range(2):
+            found = await bench.partition.transactions.apply(KEY, APPLIED, 1)
+            assert code(found) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert "expected a mark of the id below 10" in str(found)
+        assert "found the mark 199" in str(found)
+        assert [row[1] for row in rows(bench)] == [2]
+        assert KEY in bench.table.staged.batches, "nothing is deleted that was not written"
+        assert any(each.levelname == "ERROR" and "cannot be applied" in each.message for each in caplog.records)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("number", [5, 98, 99])
+def test_commit_in_one_phase_that_meets_a_higher_mark_tells_of_it(number: int) -> None:
+    """Also where two lives of the id, by chance, have the same number."""
+
+    async def scenario(bench: Bench) -> None:
+        await leave_mark(bench)
+        await stage(bench, AddingCoordinator(), 0, 2)
+        applied = replace(APPLIED, number=number)
+        assert await bench.partition.transactions.commit(KEY, applied, 1) == Decided(-1, None, 99)
+        assert bench.partition.transactions.find_taken_number(applied) == 99
+        above = replace(APPLIED, number=100)
+        assert bench.partition.transactions.find_taken_number(above) == -1
+        decided = await bench.partition.transactions.commit(KEY, above, 1)
+        assert isinstance(decided, Decided)
+        assert decided.rows is not None
+
+    run(scenario)
+
+
+def test_mark_of_an_earlier_life_is_no_transaction_of_the_id_that_is_resolved() -> None:
+    async def scenario(bench: Bench) -> None:
+        await leave_mark(bench)
+        assert await bench.partition.transactions.resolve(APPLIED) == ResolvedTransactions(4, None)
+
+    run(scenario)
+
+
+def test_commit_that_later_ones_of_its_producer_follow_is_done() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = AddingCoordinator(), bench.partition.transactions
+        for number, epoch in ((5, 3), (6, 4)):
+            key = StagingKey(4, 7, epoch)
+            await stage(bench, coordinator, 0, 2, key=key)
+            applied = replace(APPLIED, number=number, producer_epoch=epoch)
+            assert isinstance(await transactions.apply(key, applied, 1), TransactionWritten)
+        assert isinstance(await transactions.apply(KEY, APPLIED, 1), TransactionWritten)
+
+    run(scenario)

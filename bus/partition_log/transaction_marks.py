@@ -1,0 +1,38 @@
+"""What the mark of a transactional id in a partition says of one transaction: is it in the log, or may it still come?
+
+The mark is the last of `applied_version` and `aborted_version` that the log has of the id. Numbers rise, so as a rule a
+mark above that of a transaction says that it has ended. But a mark may be of an earlier life of the id, whose numbers
+began at a clock that was ahead. Guards one promise: a transaction counts as applied only if rows of its producer, with
+its epoch or a later one, have come into this log.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from bus.ports import AppliedTransaction
+
+
+class Ending(Enum):
+    OPEN = "open"  # nothing in the log says that it has ended
+    APPLIED = "applied"  # its rows are in the log
+    GIVEN_UP = "given up"  # its rows are not in the log, and never will be
+    LATER = "later"  # later transactions of its producer are in the log
+    OVERTAKEN = "overtaken"  # the mark is not of its producer: its rows are not in the log, and must not come
+
+
+def judge(applied: AppliedTransaction, mark: int, has_written: bool | None) -> Ending:
+    """`has_written`: as `TransactionIndex.has_written` says it. What is forgotten counts for the transaction: what is
+    forgotten was idle for long, and a life of the id that has just begun has a new producer id."""
+    if mark < applied.aborted_version:
+        return Ending.OPEN
+    if mark == applied.aborted_version:
+        return Ending.GIVEN_UP
+    if has_written is False:
+        return Ending.OVERTAKEN
+    return Ending.APPLIED if mark == applied.applied_version else Ending.LATER
+
+
+def number_of(mark: int) -> int:
+    """Of the transaction that the mark is of."""
+    return mark // 2
