@@ -104,10 +104,10 @@ class BrokerLife:
         self._peers = GrpcPeers(PeerTransport(world, self))
         self.core = BrokerCore(
             self.config,
-            clock=world,
+            clock=broker.clock,
             calls=BlockingCalls(
                 self.config.num_io_threads,
-                clock=world,
+                clock=broker.clock,
                 new_pool=lambda name, threads: SimulatedPool(world, self, threads),
                 processor_s=world.processor_s,
             ),
@@ -155,7 +155,7 @@ class BrokerLife:
                 holder=self.name,
                 broker_id=broker_id,
                 staged_cache_bytes=self.config.transaction_staged_cache_bytes,
-                clock=self._world,
+                clock=self._broker.clock,
             )
             self.server.listen(BrokerIdentity(storage.cluster_id, broker_id, storage.incarnation))
             self.incarnation = storage.incarnation
@@ -202,6 +202,20 @@ class BrokerLife:
         self.crash()
 
 
+class MachineClock:
+    """That of one broker's machine: the world's, but for what its wall clock is ahead."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        self._world = world
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._world.now_ms() + self.ahead_ms
+
+    def monotonic_ms(self) -> float:
+        return self._world.monotonic_ms()
+
+
 class SimulatedBroker:
     """One broker of the cluster through all its lives."""
 
@@ -210,7 +224,12 @@ class SimulatedBroker:
         self.config = config
         self.name = f"b{config.broker_id}"
         self._numbers = itertools.count(1)
+        self.clock = MachineClock(world)
         self.life: BrokerLife | None = None
+
+    def set_wall_clock(self, ahead_ms: int) -> None:
+        self._world.note(self.name, f"has a wall clock that jumps to {ahead_ms} ms ahead of the others")
+        self.clock.ahead_ms = ahead_ms
 
     def start(self) -> None:
         self.life = BrokerLife(self._world, self, next(self._numbers))

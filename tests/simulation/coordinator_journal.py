@@ -88,7 +88,11 @@ class CoordinatorJournal(Invariant):
         super().__init__(world)
         self.entries: dict[str, list[Entry]] = defaultdict(list)  # by folder, in the order of their offsets
         self.new: list[Entry] = []  # those of the version that has just come
+        # Of each record of a transactional id in `new`, the one before it in the same life of the id.
+        self.changes: list[tuple[TransactionLogged | None, TransactionLogged]] = []
         self.ids: dict[str, History] = {}
+        self.expired: dict[str, int] = {}  # the last number of an id that has expired, perhaps several times
+        self._gone: set[str] = set()  # ids that have expired, and are known for as long as `new` is judged
         self.pending: dict[tuple[str, Identity], TxnOffsetsPending] = {}  # by group
         self.proofs: dict[tuple[str, int], list[Proof]] = {}  # by folder and version
         self._of_deleted: list[Proof] = []
@@ -97,7 +101,8 @@ class CoordinatorJournal(Invariant):
         self._snapshots: dict[str, list[tuple[int, Mapping[Any, Any]]]] = defaultdict(list)  # with the next offset
 
     def on_version(self, version: Version) -> None:
-        self.new = []
+        self.new, self.changes = [], []
+        self._forget_expired(*self._gone)
         if version.number == 0:
             for key in [each for each in self.proofs if each[0] == version.folder]:
                 self._of_deleted += self.proofs.pop(key)  # the topic was made again
@@ -120,7 +125,7 @@ class CoordinatorJournal(Invariant):
             self.proofs.pop(name, None)
         if name is None or name[0] not in self.entries:
             return
-        for memory in (self.ids, self.pending, self._states, self._snapshots):
+        for memory in (self.ids, self._gone, self.expired, self.pending, self._states, self._snapshots):
             memory.clear()
         for folder, entries in self.entries.items():
             self.entries[folder] = [entry for entry in entries if (folder, entry.version) != name]
@@ -143,14 +148,25 @@ class CoordinatorJournal(Invariant):
             state[key_of(record)] = record
             match record:
                 case TransactionExpired():
-                    self.ids.pop(record.transactional_id, None)
+                    gone = self.ids.get(record.transactional_id)
+                    if gone is not None:
+                        self.expired[record.transactional_id] = max(each.number for each in gone.records)
+                        self._gone.add(record.transactional_id)
                 case TransactionLogged():
-                    self.ids.setdefault(record.transactional_id, History()).add(record)
+                    self._forget_expired(record.transactional_id)
+                    history = self.ids.setdefault(record.transactional_id, History())
+                    self.changes.append((history.records[-1] if history.records else None, record))
+                    history.add(record)
                 case TxnOffsetsPending():
                     self.pending[_pending_of(record)] = record
                 case TxnOffsetsEnded():
                     self.pending.pop(_pending_of(record), None)
         self._snapshots[folder].append((entries[-1].offset + 1, dict(state)))
+
+    def _forget_expired(self, *names: str) -> None:
+        for name in self._gone.intersection(names):
+            del self.ids[name]
+            self._gone.remove(name)
 
     # ------------------------------------------------------------ asking
 
@@ -188,6 +204,10 @@ class CoordinatorJournal(Invariant):
             proof.identity is not None and (proof.transactional_id, proof.number) == (transactional_id, number)
             for proof in self._all_proofs()
         )
+
+    def numbers_proved(self, transactional_id: str) -> set[int]:
+        """Those that some partition has a mark of."""
+        return {proof.number for proof in self._all_proofs() if proof.transactional_id == transactional_id}
 
     def is_given_up(self, transactional_id: str, number: int) -> bool:
         """A partition refuses it for ever."""

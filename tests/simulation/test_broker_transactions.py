@@ -15,8 +15,9 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.model import RecordBatch
-from bus.ports import StagingKey
-from bus.runtime.coordinators import staged_sweeper
+from bus.partition_log.transaction_marks import Ending, judge
+from bus.ports import AppliedTransaction, StagingKey
+from bus.runtime.coordinators import staged_sweeper, transactions
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
@@ -26,7 +27,8 @@ from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
-from bus.transactions import changes, decisions
+from bus.transactions import changes, decisions, epochs
+from bus.transactions.state import first_number
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
 from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
@@ -34,7 +36,7 @@ from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.interrupted_transactions import Interrupted, InterruptedAlone, InterruptedSave, slow_saves
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
-from tests.simulation.transaction_disturbances import Mover, Thief, TopicChanger, late_epochs
+from tests.simulation.transaction_disturbances import ClockSetter, Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import RowsFollowDecisions, TransactionsAreWhole, judge_transactions
 from tests.simulation.transaction_log_invariants import DecisionsAreFinal
 from tests.simulation.transaction_programs import Attempt, Outcome, Transactor, fetch_stable_offset, transactors_of
@@ -51,7 +53,7 @@ def some_seeds() -> range:
     return seeds()[: (len(seeds()) + 1) // 2]
 
 
-def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> BrokerWorld:
+def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False, **configs: Any) -> BrokerWorld:
     random = Random(seed)  # where faults are rare, more transactions come to their end
     rarer = random.choice((4, 12) if broker_count > 1 else (1, 4, 12))
     faults = NO_FAULTS if is_well else some_faults(random, rarer=rarer)
@@ -61,6 +63,7 @@ def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> Bro
         broker_count=broker_count,
         transaction_state_log_num_partitions=2,
         transaction_max_timeout_ms=20_000,
+        **configs,
     )
     judge_transactions(world)
     return world
@@ -156,6 +159,39 @@ async def crash_and_wait(world: BrokerWorld) -> None:
     journal = journal_of(world)
     pending = [(group_id, who) for group_id, who in journal.pending if journal.states_of(who)[-1:] not in OPEN]
     assert not pending, f"NothingStagedIsLeft: offsets are pending of {pending}"
+
+
+async def expire_while_clocks_jump(world: BrokerWorld) -> None:
+    """Ids expire and come back under clocks that jump: each life of an id is above the marks of those before."""
+    world.start()
+    topics = []
+    for name in ("t", "u"):
+        topic = await create_topic(world, name, 2, {})
+        world.live_topics.add(topic.topic_id)
+        topics.append(topic)
+    for number, transactional_id in enumerate(("a", "a", "b", "b")):
+        kind = Alone if number % 2 else Transactor
+        world.spawn(kind(world, f"x{number}", transactional_id, list(topics)).run())
+    for number in range(2):
+        world.spawn(ClockSetter(world, f"clocks{number}").run())
+    await disturb_if_any(world)
+    if world.faults == NO_FAULTS:
+        await asyncio.sleep(20.0)
+    await world.settle()
+    world.tell("check_end")
+
+
+def new_forgetful_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> BrokerWorld:
+    expiration_ms = Random(seed).choice((300, 1_000, 3_000))
+    return new_world(seed, broker_count, is_well=is_well, transactional_id_expiration_ms=expiration_ms)
+
+
+def new_forgetful_cluster(seed: int) -> BrokerWorld:
+    return new_forgetful_world(seed, 3)
+
+
+def new_well_forgetful_world(seed: int) -> BrokerWorld:
+    return new_forgetful_world(seed, is_well=True)
 
 
 class Alone(Transactor):
@@ -357,7 +393,39 @@ def test_transactions_are_whole_on_three_brokers(scenario: Scenario) -> None:
         simulate(seed, new_cluster, scenario)
 
 
+def test_ids_that_expire_while_clocks_jump_commit_all_that_they_are_answered() -> None:
+    for seed in some_seeds():
+        simulate(seed, new_forgetful_world, expire_while_clocks_jump)
+
+
+def test_ids_that_expire_while_the_clocks_of_three_brokers_differ_commit_all_that_they_are_answered() -> None:
+    for seed in some_seeds()[:2]:
+        simulate(seed, new_forgetful_cluster, expire_while_clocks_jump)
+
+
+def test_marks_of_lives_that_began_at_a_clock_never_cost_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a root of an older version: numbers go back, and partitions have higher ones."""
+    monkeypatch.setattr(transactions, "LEVEL_OF_RISING_NUMBERS", 99)
+    for seed in some_seeds()[1:]:
+        simulate(seed, new_forgetful_world, expire_while_clocks_jump)
+
+
 # ---------------------------------------------------------------------- broken promises are seen
+
+
+def test_numbers_that_begin_again_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "first_number", lambda producer_id: first_number(0))
+    fails_in(new_well_forgetful_world, "before it expired", expire_while_clocks_jump)
+
+
+def test_commit_that_takes_the_mark_of_another_life_for_its_own_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def believe(applied: AppliedTransaction, mark: int, has_written: bool | None) -> Ending:
+        return judge(applied, mark, True)
+
+    monkeypatch.setattr(transactions, "LEVEL_OF_RISING_NUMBERS", 99)
+    monkeypatch.setattr(partition_writer, "judge", believe)
+    monkeypatch.setattr(PartitionTransactions, "find_taken_number", lambda *_: -1)
+    fails_in(new_well_forgetful_world, "TransactionsAreWhole|expected . of them", expire_while_clocks_jump)
 
 
 def fails_in(new: Callable[[int], BrokerWorld], match: str, scenario: Scenario = transact) -> None:
@@ -435,8 +503,8 @@ def test_vote_that_believes_the_memory_of_a_new_leader_is_seen(monkeypatch: pyte
 
 
 def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_writer, "is_applied", lambda table, applied: False)
-    monkeypatch.setattr(partition_transactions, "is_applied", lambda table, applied: False)
+    monkeypatch.setattr(partition_writer, "ending_of", lambda table, applied: Ending.OPEN)
+    monkeypatch.setattr(partition_transactions, "ending_of", lambda table, applied: Ending.OPEN)
     monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop", lambda *_, **__: None)
     fails_in(new_world, "found|NoUnforeseenError|TablesAreSound")
 

@@ -21,6 +21,7 @@ from tests.simulation.broker_programs import Program, ask, create_topic
 from tests.simulation.broker_world import BrokerWorld
 from tests.simulation.coordinator_journal import Identity, journal_of
 
+_DAY_MS = 86_400_000
 _FIRST_EPOCH = 32_764  # two before the last one that is given
 
 
@@ -83,6 +84,16 @@ class Thief(Program):
         states = journal_of(self.world).states_of(identity)
         is_told = any("cannot be applied" in message for message in self.world.errors)
         return identity in self.stolen and states[-1:] == ["PrepareCommit"] and is_told
+
+
+class ClockSetter(Program):
+    """Sets the wall clocks of machines, one by one: ahead, back, right again, by moments and by a day."""
+
+    async def do_something(self) -> None:
+        random = self.world.random
+        await asyncio.sleep(random.uniform(0.2, 3.0))
+        reach_ms = random.choice((10, 2_000, 60_000, _DAY_MS))
+        self.world.any_broker().set_wall_clock(random.choice((0, random.randrange(-reach_ms, reach_ms))))
 
 
 class Mover(Program):

@@ -14,7 +14,7 @@ from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOff
 from bus.errors import BusError, ErrorCode
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.transactions.records import TransactionLogged
-from bus.transactions.state import ONE_PHASE_MAX
+from bus.transactions.state import ONE_PHASE_MAX, first_number
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.coordinator_journal import CoordinatorJournal, Entry, Identity, key_of, rows_identity
 
@@ -53,13 +53,7 @@ class JournalInvariant(Invariant):
 
     def changes(self) -> Iterator[tuple[TransactionLogged | None, TransactionLogged]]:
         """Of the version that has just come: each record of a transactional id, and the one before it."""
-        new = [entry.record for entry in self.journal.new if isinstance(entry.record, TransactionLogged)]
-        for position, record in enumerate(new):
-            history = self.journal.ids.get(record.transactional_id)
-            if history is not None:
-                later = sum(each.transactional_id == record.transactional_id for each in new[position + 1 :])
-                at = len(history.records) - 1 - later
-                yield (history.records[at - 1] if at > 0 else None), record
+        return iter(self.journal.changes)
 
 
 class DecisionsAreFinal(JournalInvariant):
@@ -86,6 +80,11 @@ class DecisionsAreFinal(JournalInvariant):
             name, state = after.transactional_id, after.state.value
             if before is None:
                 assert state == "Empty", f"{name} begins as {after}"
+                last = self.journal.expired.get(name, -1)
+                is_by_clock = after.number < first_number(0)
+                assert is_by_clock or after.number > last, (
+                    f"{name} had transaction {last} before it expired, and begins as {after}"
+                )
                 continue
             was = before.state.value
             assert was in _FOLLOWS[state], f"{name}: {state} follows {was}: {before}, {after}"
@@ -101,6 +100,8 @@ class DecisionsAreFinal(JournalInvariant):
             else:
                 is_skipped = self.journal.is_given_up(name, before.number + 1) and (begins or state == "Empty")
                 expected = {before.number + begins, before.number + begins + is_skipped}
+                if before.number < first_number(0):  # above the marks of lives that began at another clock
+                    expected |= {number + 1 for number in self.journal.numbers_proved(name)}
                 assert after.number in expected, f"{name}: {after} follows {before}"
             is_aborted, where = state == "PrepareAbort", f"{after} is aborted"
             assert not (is_aborted and self.journal.is_proved(name, after.number)), f"{where}, a partition has its rows"
@@ -284,9 +285,8 @@ class EpochsAreGivenOnce(JournalInvariant):
                 self._check_commit(proof.transactional_id, proof.identity)
 
     def _check_commit(self, name: str, rows: Identity) -> None:
-        ids = [record.producer_id for record in self.journal.ids[name].records]
         for producer_id, epoch in self._told[name]:
-            is_older = ids.index(rows[0]) < ids.index(producer_id) if rows[0] != producer_id else rows[1] < epoch
+            is_older = rows < (producer_id, epoch)  # producer ids rise
             assert not is_older, f"{rows} of {name} is committed, an instance was told {(producer_id, epoch)} before"
 
     def _check_step(self, before: TransactionLogged, after: TransactionLogged) -> None:
@@ -301,11 +301,10 @@ class EpochsAreGivenOnce(JournalInvariant):
             found = after.producer_epoch - before.producer_epoch
             assert found == raises, f"the epoch went up by {found}: {before}, {after}"
             return
-        ids = [record.producer_id for record in self.journal.ids[after.transactional_id].records]
         assert after.producer_epoch == 0, f"a new producer id begins: {before}, {after}"
         assert before.producer_epoch >= _EPOCH_MAX + is_decided, f"epochs are left: {before}, {after}"
         assert raises or is_decided, f"a new producer id in the middle: {before}, {after}"
-        assert ids.index(after.producer_id) > ids.index(before.producer_id), f"{after} has an earlier producer id"
+        assert after.producer_id > before.producer_id, f"{after} has an earlier producer id"
 
     def on_answered(self, answered: Answered) -> None:
         asked, answer = answered.request, answered.answer
