@@ -51,8 +51,8 @@ def run_statement(
     tables = TopicTables(root)
     check_names(at_version, tables.partitions)
     check_names(at_offset, tables.partitions)
-    if at_transaction is not None:
-        find_cut(tables, at_transaction)  # what is not there is refused before a session begins
+    # What is not there is refused before a session begins; and all topics are seen at the same cut.
+    cut = None if at_transaction is None else find_cut(tables, at_transaction)
     topics, views = tables.topics(), tables.cluster().views
     if statement.casefold().strip().rstrip("; ").split() == ["show", "tables"]:
         return pa.table({"name": pa.array([*topics, *sorted(view.name for view in views.values())], pa.string())})
@@ -71,9 +71,7 @@ def run_statement(
         check_reads_only(spark, statement)
 
         def read(topic: str) -> DataFrame:
-            return read_topic(
-                spark, root, topic, at_version=at_version, at_offset=at_offset, at_transaction=at_transaction
-            )
+            return read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset, at_transaction=cut)
 
         for topic in named:
             with_text(read(topic)).createOrReplaceTempView(quote_name(topic))

@@ -29,7 +29,7 @@ from bus.tables.commit_times import version_at
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot
 from bus.tables.topics import TopicTables, check_root
-from bus.tables.transaction_cuts import find_cut
+from bus.tables.transaction_cuts import TransactionCut, find_cut, is_not_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def read_topic(
     at_version: Bound | None = None,
     at_time: datetime | None = None,
     at_offset: Bound | None = None,
-    at_transaction: str | None = None,
+    at_transaction: str | TransactionCut | None = None,
     ordered: bool = False,
     live: bool = False,
 ) -> DataFrame:
@@ -70,7 +70,9 @@ def read_topic(
     version of the partitions, for as long as its files are kept (`delta.log.retention.ms`). `at_time` is the same by
     the clock, with the last version of each partition that was committed by then; without a zone it is UTC.
     `at_transaction`, a transactional id, is what the last transaction left that it has committed by now: in each
-    partition that took part the version with its rows, in any other one what was there at that time. `live`
+    partition that took part the version with its rows, in any other one about what was there at that time, and of each
+    other transaction all or nothing. The cut that `bus.tables.transaction_cuts.find_cut` has found is taken as well, so
+    that several topics are seen at the same one. `live`
     makes each action see what is committed at its time, as any Delta table does, and costs each query the planning of
     that; which partitions there are and where their logs start is then still that of this call. `at_offset` hides the
     records at and after that offset. Versions and offsets are a number for every partition, or a mapping from topic
@@ -84,7 +86,7 @@ def read_topic(
     check_one_moment(at_version=at_version, at_time=at_time, at_transaction=at_transaction, live=live or None)
     snapshots = []
     with _known_tables(root) as tables:
-        cut = None if at_transaction is None else find_cut(tables, at_transaction)
+        cut = find_cut(tables, at_transaction) if isinstance(at_transaction, str) else at_transaction
         for partition in tables.partitions(topic):
             version = bound_of(at_version, partition)
             if cut is not None:
@@ -96,12 +98,14 @@ def read_topic(
     together: dict[_Scan, list[TableSnapshot]] = {}
     for snapshot in snapshots:
         end_offset = bound_of(at_offset, snapshot.partition)
+        hidden = () if cut is None else cut.hidden_rows(snapshot.partition)
         if not live and _is_readable(snapshot):
-            scan = _Scan(snapshot.delta_schema, snapshot.begin_offset, end_offset)
+            scan = _Scan(snapshot.delta_schema, snapshot.begin_offset, end_offset, hidden)
             together.setdefault(scan, []).append(snapshot)
         else:
             reader = spark.read if live else spark.read.option("versionAsOf", snapshot.version)
-            frames.append(with_place(reader.format("delta").load(f"file:{snapshot.folder}"), snapshot, end_offset))
+            rows = _without(reader.format("delta").load(f"file:{snapshot.folder}"), hidden)
+            frames.append(with_place(rows, snapshot, end_offset))
     frames += [_read_files(spark, topic, scan, snapshots) for scan, snapshots in together.items()]
     frame = union_all(frames)
     return frame.orderBy("partition", "offset") if ordered else frame
@@ -127,6 +131,7 @@ class _Scan:
     delta_schema: str
     begin_offset: int | None
     end_offset: int | None
+    hidden: tuple[tuple[int, int], ...]  # producer id and epoch of transactions that do not count
 
 
 def _is_readable(snapshot: TableSnapshot) -> bool:
@@ -148,10 +153,17 @@ def _read_files(spark: SparkSession, topic: str, scan: _Scan, snapshots: Sequenc
     reader = spark.read.schema(schema).options(**_EVERY_FILE)
     # More files in one relation, and Spark starts a job of as many tasks to look at them.
     most = max(1, int(spark.conf.get(_LISTING_THRESHOLD) or 0))
-    frames = [reader.parquet(*files[start : start + most]) for start in range(0, len(files), most)]
+    starts = range(0, len(files), most)
+    frames = [_without(reader.parquet(*files[start : start + most]), scan.hidden) for start in starts]
     if not frames:
         return _place(spark.createDataFrame([], schema), topic, "0", scan.begin_offset, scan.end_offset)
     return union_all(_place(frame, topic, _PARTITION, scan.begin_offset, scan.end_offset) for frame in frames)
+
+
+def _without(frame: DataFrame, hidden: Iterable[tuple[int, int]]) -> DataFrame:
+    for producer_id, producer_epoch in hidden:
+        frame = frame.where(is_not_of(producer_id, producer_epoch))
+    return frame
 
 
 def with_place(frame: DataFrame, snapshot: TableSnapshot, end_offset: int | None = None) -> DataFrame:

@@ -36,7 +36,7 @@ from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import find_cut
 
 # What a view of a topic shows of each partition: the table, and below which offset.
-_Shown = tuple[list[TableSnapshot], list[int | None]]
+_Shown = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int], ...]]]
 
 
 _MISSING_TABLE = re.compile(r"Table with name (\"[^\"]*\"|\S+) does not exist")
@@ -178,13 +178,14 @@ class Connection:
             raise SqlError(_with_damage(self._explainer()(error), error) + self._hint(query, error)) from None
 
     def _explainer(self) -> Callable[[BaseException], str | None]:
-        shown = [snapshot for snapshots, _ in self._views.values() for snapshot in snapshots]
+        shown = [snapshot for snapshots, *_ in self._views.values() for snapshot in snapshots]
         return lambda error: explain_damage(error, shown)
 
     def _refresh_view(self, topic: str) -> None:
         partitions = self._tables.partitions(topic)
         snapshots = [check_plain(self._tables.snapshot(name, self._version_of(name))) for name in partitions]
-        shown = (snapshots, [bound_of(self._at_offset, name) for name in partitions])
+        hidden = [() if self._cut is None else self._cut.hidden_rows(name) for name in partitions]
+        shown = (snapshots, [bound_of(self._at_offset, name) for name in partitions], hidden)
         if self._views.get(topic) != shown:
             for other in [view for view in self._views if view.casefold() == topic.casefold()]:
                 del self._views[other]  # the engine tells no upper from lower case: the new view replaces it
@@ -277,7 +278,8 @@ def connect(
     `at_version` looks at that Delta version of the partitions, `at_offset` at the records below that offset: a number
     for every partition, or a mapping from topic name or `TopicPartition` to a number. `at_transaction`, a transactional
     id, looks at what the last transaction that it has committed by now left: in each partition that took part the
-    version with its rows, in any other one what was committed when the transaction was complete. Raises
+    version with its rows, in any other one about what was committed when the transaction was complete; each other
+    transaction is there in all of its partitions or in none, whatever the brokers' clocks say. Raises
     `RootNotUsable`, or `BusError`: UNKNOWN_TOPIC_OR_PARTITION for a name that is not there, TRANSACTIONAL_ID_NOT_FOUND,
     INVALID_TXN_STATE if the log knows of no transaction of the id that is committed.
     """

@@ -23,13 +23,21 @@ import pyarrow as pa
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.sql.statement import quote_name, quote_text
 from bus.tables.snapshots import TableSnapshot
+from bus.tables.transaction_cuts import is_not_of
 
 _FOLDER = r"""regexp_extract(filename, '/([0-9]+)/[^/]*$', 1)::INTEGER"""
 
 
-def create_view(topic: str, snapshots: Sequence[TableSnapshot], end_offsets: Sequence[int | None]) -> str:
-    """The statement that makes the view `topic`; a partition with an end offset shows what is below it."""
-    bounded = [_Part(snapshot, end) for snapshot, end in zip(snapshots, end_offsets, strict=True) if snapshot.files]
+def create_view(
+    topic: str,
+    snapshots: Sequence[TableSnapshot],
+    end_offsets: Sequence[int | None],
+    hidden: Sequence[Sequence[tuple[int, int]]],
+) -> str:
+    """The statement that makes the view `topic`; a partition with an end offset shows what is below it, and no rows of
+    the transactions that are `hidden`, by producer id and epoch."""
+    parts = [_Part(*each) for each in zip(snapshots, end_offsets, map(tuple, hidden), strict=True)]
+    bounded = [part for part in parts if part.snapshot.files]
     scans = [list(parts) for _, parts in groupby(bounded, key=_scan_of)]
     selects = [_select(parts) for parts in scans] or [_select_nothing(snapshots[0])]
     return f"CREATE OR REPLACE VIEW {quote_name(topic)} AS\n" + "\nUNION ALL\n".join(selects)
@@ -39,12 +47,14 @@ def create_view(topic: str, snapshots: Sequence[TableSnapshot], end_offsets: Seq
 class _Part:
     snapshot: TableSnapshot
     end_offset: int | None
+    hidden: tuple[tuple[int, int], ...]
 
     @property
     def where(self) -> str:
         begin_offset = self.snapshot.begin_offset
         bounds = [] if begin_offset is None else [f'"offset" >= {begin_offset}']
         bounds += [] if self.end_offset is None else [f'"offset" < {self.end_offset}']
+        bounds += [is_not_of(producer_id, epoch) for producer_id, epoch in self.hidden]
         return f" WHERE {' AND '.join(bounds)}" if bounds else ""
 
 

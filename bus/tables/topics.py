@@ -24,7 +24,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.log.listing import LOG_FOLDER
-from bus.storage_delta.log.txns import transaction_app
+from bus.storage_delta.log.txns import transaction_app, transaction_txns
 from bus.storage_delta.partition_reader import FollowingReader, TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, open_reader
 from bus.storage_delta.stores.store import ObjectStore
@@ -95,6 +95,13 @@ class TopicTables:
         reader.refresh()
         txn = reader.txns.get(transaction_app(transactional_id))
         return -1 if txn is None else txn.version
+
+    def transaction_marks(self, partition: TopicPartition) -> Mapping[str, int]:
+        """The number of the last transaction that ended in the partition, of each transactional id. Raises
+        `StorageDamaged`."""
+        reader = self._reader_of(partition)
+        reader.refresh()
+        return {transactional_id: txn.version // 2 for transactional_id, txn in transaction_txns(reader.txns)}
 
     def _reader_of(self, partition: TopicPartition) -> FollowingReader:
         topic = self._replay().topics.get(partition.topic)

@@ -1,49 +1,65 @@
 """The consistent cut that a transaction left: a version of each partition, at which all of its rows are there.
 
-Guards two promises. Of every partition that took part the version is that of the rows themselves, as the coordinator
+Guards three promises. Of every partition that took part the version is that of the rows themselves, as the coordinator
 has recorded it with the end of the transaction, or as the only partition proves it, so no part of it is missing, and of
-the same partition nothing later is there. And the cut of a transaction is the same whenever it is made: a partition
-that took no part is seen as it was when the transaction was complete, by the clock of its coordinator and of the
-partition's leader.
+the same partition nothing later is there. In all partitions together every other transaction is there as a whole, or
+not at all (consistent_cuts.py). And a partition that took no part is seen about as it was when the transaction was
+complete, by the clock of its coordinator and of the partition's leader: a guess that the second promise mends.
+
+What has to be read for that are the versions that came since: a transaction that is there in part has a part behind the
+cut, or one that is still to come. Only of those the earlier parts are looked for, in partitions that have a mark of
+their id, up to the version at which the mark is an earlier one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow.compute as pc
 
 from bus.client_texts import shown
+from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.ports import AppliedTransaction, KeyedRow
-from bus.storage_delta.log.history import find_transaction, read_history
-from bus.storage_delta.log.listing import partition_folder
+from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
+from bus.storage_delta.log.history import find_transaction, read_history, transactions_in
+from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.tables.commit_times import committed_ms, version_at
-from bus.tables.keyed_rows import read_rows
+from bus.tables.consistent_cuts import decide_cut
+from bus.tables.keyed_rows import last_values, read_rows
 from bus.tables.topics import TopicTables
 from bus.transactions.changes import find_anchor
 from bus.transactions.placement import coordinator_partition
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record
-from bus.transactions.state import TransactionState
+from bus.transactions.state import ProducerIdentity, TransactionState
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCut:
-    """`versions`: of the partitions that have rows of the transaction."""
+    """`versions`: of the partitions that have rows of the transaction. `others`: of other partitions that have had
+    transactions. `hidden`: of a partition the transactions whose rows do not count at its version, since another
+    partition has rows of theirs behind the cut."""
 
     transactional_id: str
     number: int
     versions: Mapping[TopicPartition, int]
     completed_ms: int
+    others: Mapping[TopicPartition, int] = field(default_factory=dict)
+    hidden: Mapping[TopicPartition, frozenset[ProducerIdentity]] = field(default_factory=dict)
 
     def version_of(self, tables: TopicTables, partition: TopicPartition) -> int:
         """Raises `StorageFault` if all versions that the partition has are younger."""
-        version = self.versions.get(partition)
+        version = self.versions.get(partition, self.others.get(partition))
         return version_at(tables, partition, self.completed_ms) if version is None else version
+
+    def hidden_rows(self, partition: TopicPartition) -> tuple[tuple[int, int], ...]:
+        """Producer id and epoch of the transactions that are hidden in the partition."""
+        found = self.hidden.get(partition, frozenset())
+        return tuple(sorted((each.producer_id, each.producer_epoch) for each in found))
 
 
 # A commit is answered before the log has its records, by two seconds at most (see docs/design/transactions.md).
@@ -51,10 +67,20 @@ _COMPLETION_S = 3.0
 _LOOK_AGAIN_S = 0.02
 
 
+def is_not_of(producer_id: int, producer_epoch: int) -> str:
+    """The condition that a row is not of that transaction, in SQL. Most rows have no producer."""
+    return f"(producer_id = {producer_id} AND producer_epoch = {producer_epoch}) IS NOT TRUE"
+
+
 def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
-    """That of the last transaction of the id that was committed and is complete. The record of one that is decided is
-    waited for, three seconds at most. Where it does not come, because the coordinator has died and nothing has asked
-    for the id since, the proof in the partition counts, and the time of its version.
+    """See `TransactionCut`. Raises as `find_own_cut`."""
+    return _with_others(tables, find_own_cut(tables, transactional_id))
+
+
+def find_own_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
+    """Only of the partitions that took part in the last transaction of the id that was committed and is complete. The
+    record of one that is decided is waited for, three seconds at most. Where it does not come, because the coordinator
+    has died and nothing has asked for the id since, the proof in the partition counts, and the time of its version.
 
     Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the versions of the log that are kept have no
     such transaction; `StorageFault`.
@@ -163,6 +189,100 @@ def _decode(partition: TopicPartition, transactional_id: str, value: Mapping[str
         return decode_record(KeyedRow(transactional_id.encode(), value))
     except ValueError as error:
         raise StorageFault(f"{partition}: {transactional_id}: {error}") from None
+
+
+def _with_others(tables: TopicTables, cut: TransactionCut) -> TransactionCut:
+    topics = [topic for topic in tables.topics() if not is_internal_topic(topic)]
+    partitions = [each for topic in topics for each in tables.partitions(topic)]
+    guess = {each: version for each in partitions if (version := _guess(tables, each, cut.completed_ms)) is not None}
+    own = {each: version for each, version in cut.versions.items() if each in partitions}
+    seen, log = dict(guess | own), _TransactionLog(tables, partitions)  # what it reads is no older than the guess
+    while True:
+        places, unfinished = log.find_places(seen)
+        found = decide_cut(own, guess, log.oldest, places, unfinished)
+        lowered = {each: version for each, version in found.versions.items() if version < seen.get(each, version)}
+        if not lowered:
+            others = {each: version for each, version in found.versions.items() if each not in own}
+            return replace(cut, others=others, hidden=found.hidden)
+        seen |= lowered  # what came behind that may be there in part, too
+
+
+def _guess(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int | None:
+    try:
+        return version_at(tables, partition, timestamp_ms)
+    except StorageFault:
+        return None
+
+
+class _TransactionLog:
+    """The transactions in the tables of a root, as far as they have been looked for; each version is read once. The
+    order counts: what is not open any more has all of its parts in the versions that are listed then, and what these
+    have is at or below the marks that are read then."""
+
+    def __init__(self, tables: TopicTables, partitions: Sequence[TopicPartition]) -> None:
+        self._tables = tables
+        self._open = _open_transactions(tables)
+        self._kept = {each: list_log(tables.store, partition_folder(each)).versions for each in partitions}
+        self._marks = {each: marks for each in partitions if (marks := tables.transaction_marks(each))}
+        self.oldest = {each: min(kept, default=0) for each, kept in self._kept.items()}
+        self._read: dict[tuple[TopicPartition, int], Sequence[AppliedTransaction]] = {}
+
+    def find_places(
+        self, seen: Mapping[TopicPartition, int]
+    ) -> tuple[Mapping[ProducerIdentity, Mapping[TopicPartition, int]], Collection[ProducerIdentity]]:
+        """Of all transactions that have a part behind `seen`, or one that is still to come: where their parts are. And
+        which ones have such a one."""
+        places: dict[ProducerIdentity, dict[TopicPartition, int]] = {each: {} for each in self._open}
+        first: dict[str, int] = {}  # by transactional id: the smallest number of those
+        for number, transactional_id in self._open.values():
+            first[transactional_id] = min(number, first.get(transactional_id, number))
+        for partition in self._marks:
+            begin = seen.get(partition, -1)
+            for version in self._kept[partition]:
+                for each in self._transactions(partition, version) if version > begin else ():
+                    places.setdefault(_identity(each), {})[partition] = version
+                    first[each.transactional_id] = min(each.number, first.get(each.transactional_id, each.number))
+        for partition in self._marks:
+            self._look_back(partition, seen.get(partition, -1), first, places)
+        return places, [each for each in self._open if places[each]]
+
+    def _look_back(
+        self,
+        partition: TopicPartition,
+        end: int,
+        first: Mapping[str, int],
+        places: Mapping[ProducerIdentity, dict[TopicPartition, int]],
+    ) -> None:
+        """From `end` on, until none of the ids can have such a transaction there any more."""
+        left = {name for name, number in first.items() if self._marks[partition].get(name, -1) >= number}
+        for version in sorted((each for each in self._kept[partition] if each <= end), reverse=True):
+            if not left:
+                return
+            for each in self._transactions(partition, version):
+                if _identity(each) in places:
+                    places[_identity(each)][partition] = version
+                if each.number <= first.get(each.transactional_id, -1):
+                    left.discard(each.transactional_id)
+
+    def _transactions(self, partition: TopicPartition, version: int) -> Sequence[AppliedTransaction]:
+        key = partition, version
+        if key not in self._read:
+            self._read[key] = transactions_in(self._tables.store, partition_folder(partition), version)
+        return self._read[key]
+
+
+def _identity(transaction: AppliedTransaction) -> ProducerIdentity:
+    return ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+
+
+def _open_transactions(tables: TopicTables) -> Mapping[ProducerIdentity, tuple[int, str]]:
+    """Whose commit is decided, and not yet carried out everywhere: their numbers and ids."""
+    last = last_values(tables, TRANSACTION_STATE_TOPIC, TRANSACTION_STATE_VALUE_TYPE)
+    decided = last.filter(pc.equal(last.column("state"), TransactionState.PREPARE_COMMIT.value))
+    columns = ("producer_id", "producer_epoch", "number", "transactional_id")
+    rows = zip(*(decided.column(name).to_pylist() for name in columns), strict=True)
+    # The decision has raised the epoch by one.
+    return {ProducerIdentity(producer_id, epoch - 1): (number, name) for producer_id, epoch, number, name in rows}
 
 
 def _cut_of(tables: TopicTables, record: TransactionLogged) -> TransactionCut:

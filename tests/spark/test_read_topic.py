@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 import bus.sql
+from bus import Admin, NewTopic, Producer
+from bus.config.broker import BrokerConfig
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageFault
 from bus.model import TopicPartition
 from bus.spark import read_topic
+from bus.tables.topics import TopicTables
+from bus.tables.transaction_cuts import find_cut
+from bus.transactions.state import ProducerIdentity
+from tests.support.broker_thread import running_broker
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.hand_written_transactions import HandWrittenTransactions
 
@@ -223,3 +230,25 @@ def test_a_topic_at_a_transaction_is_what_it_left(spark: SparkSession, tmp_path:
     assert rows == [(0, b"first"), (1, b"first"), (1, b"second")]
     with pytest.raises(BusError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         read_topic(spark, str(root.folder), "orders", at_transaction="nobody")
+
+
+def test_rows_of_a_transaction_that_a_cut_hides_are_not_seen(spark: SparkSession, tmp_path: Path) -> None:
+    root, topic = str(tmp_path / "root"), TopicPartition("orders", 0)
+    with running_broker(root, config=BrokerConfig(transaction_state_log_num_partitions=1)) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("orders", 1)])
+        with Producer(address) as plain:
+            plain.send("orders", b"plain", partition=0)
+        for name in ("a", "b"):
+            with Producer(address, transactional_id=name) as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send("orders", name.encode(), partition=0)
+    cut = find_cut(TopicTables(root), "b")
+    rows = read_topic(spark, root, "orders", at_transaction=cut, ordered=True).collect()
+    assert [bytes(row.value) for row in rows] == [b"plain", b"a", b"b"]
+    who = ProducerIdentity(rows[1].producer_id, rows[1].producer_epoch)
+    hidden = replace(cut, hidden={topic: frozenset({who})})
+    frame = read_topic(spark, root, "orders", at_transaction=hidden, ordered=True)
+    assert [bytes(row.value) for row in frame.collect()] == [b"plain", b"b"]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import AppliedTransaction, TransactionRows
+from bus.records.json_text import parse_json
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import REPAIR, Commit, MalformedCommit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
@@ -26,7 +28,7 @@ from bus.storage_delta.log.listing import (
 )
 from bus.storage_delta.log.reading import describe_by_statistics, find_commit, read_commit
 from bus.storage_delta.log.table_state import adopt
-from bus.storage_delta.log.txns import transaction_app, transaction_txns
+from bus.storage_delta.log.txns import TRANSACTION_APPS, transaction_app, transaction_txns
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 # So many versions are read for the rows of one transaction. Who asks has lost an answer a moment ago.
@@ -103,6 +105,28 @@ def find_transaction(
             is_shared = len(dict(transaction_txns(commit.txns))) > 1
             return TransactionRows(version, -1 if is_shared else files[0].base_offset)
     return None
+
+
+def transactions_in(store: ObjectStore, folder: str, version: int) -> Sequence[AppliedTransaction]:
+    """Those whose rows came with the version, as its `commitInfo` and its proofs name them. What is malformed there
+    names nothing; a version whose file is gone has none."""
+    try:
+        first, *lines = store.get(f"{folder}/{LOG_FOLDER}/{version_name(version)}").splitlines()
+    except (KeyNotFound, ValueError):
+        return ()
+    if b'"transactions":{' not in first:
+        return ()
+    try:
+        named = parse_json(first.decode())["commitInfo"]["transactions"]
+        actions = [parse_json(line.decode()) for line in lines if line.startswith(b'{"txn":')]
+        txns = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions}
+        return [
+            AppliedTransaction(unquote(app_id.removeprefix(TRANSACTION_APPS)), txns[app_id] // 2, int(who), int(epoch))
+            for app_id, (who, epoch) in named.items()
+            if app_id.startswith(TRANSACTION_APPS) and app_id in txns
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ()
 
 
 def _files_before(store: ObjectStore, folder: str, listing: LogListing) -> dict[str, LiveFile]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +18,18 @@ import bus.sql
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
-from bus.errors import StorageFault
+from bus.errors import Refused, StorageFault
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.model import TopicPartition
 from bus.runtime.coordinators import shard
-from bus.sql import SqlError
+from bus.runtime.partitions import partition_transactions
+from bus.sql import SqlError, connection
 from bus.tables import transaction_cuts
+from bus.tables.keyed_rows import read_rows
 from bus.tables.topics import TopicTables
-from bus.tables.transaction_cuts import find_cut
+from bus.tables.transaction_cuts import TransactionCut, find_cut
+from bus.transactions.state import ProducerIdentity
 from tests.support.broker_thread import running_broker
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.hand_written_transactions import HandWrittenTransactions
@@ -112,6 +119,102 @@ def test_commits_that_only_their_partition_proves_have_a_cut(
     transact(others, b"later", ("t", 0), ("u", 0))
     left = [("t", 0, "first"), ("t", 0, "second"), ("t", 0, "third")]
     assert values(tmp_path / "root", at_transaction="payments") == left
+
+
+# ------------------------------------------------------------ other transactions, in all of their partitions or none
+
+
+class JumpingClock:
+    """A wall clock that says something else each time it is asked, as the clocks of many leaders do."""
+
+    def __init__(self, seed: int, reach_ms: int) -> None:
+        self._chance, self._reach_ms = random.Random(seed), reach_ms
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._chance.randrange(-self._reach_ms, self._reach_ms + 1)
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1_000
+
+
+def amounts_at(tables: TopicTables, cut: TransactionCut) -> list[int]:
+    found: list[int] = []
+    for partition in (*tables.partitions("t"), *tables.partitions("u")):
+        columns = ["value", "producer_id", "producer_epoch"]
+        rows = read_rows(tables, partition, columns, cut.version_of(tables, partition)).to_pylist()
+        hidden = cut.hidden_rows(partition)
+        found += [int(row["value"]) for row in rows if (row["producer_id"], row["producer_epoch"]) not in hidden]
+    return found
+
+
+@pytest.mark.parametrize("reach_ms", [0, 1_000_000])
+def test_bank_whose_transfers_touch_different_partitions_keeps_its_money_at_every_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach_ms: int
+) -> None:
+    monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.0)  # the cut of an earlier one will do
+    chance, ids = random.Random(reach_ms), ("a", "b", "c")
+    accounts = [("t", 0), ("t", 1), ("u", 0)]
+    with running_broker(tmp_path / "root", config=CONFIG, clock=JumpingClock(7, reach_ms)) as running:
+        with Admin(f"127.0.0.1:{running.port}") as admin:
+            admin.create_topics([NewTopic("t", 2), NewTopic("u", 1)])
+        producers = [new_producer(running, each) for each in ids]
+        tables = TopicTables(str(tmp_path / "root"))
+        for _ in range(4):
+            for producer in chance.sample(producers, len(producers)):
+                touched = chance.sample(accounts, chance.randrange(1, 4))
+                amounts = [chance.randrange(-9, 10) for _ in touched[1:]]
+                for (topic, partition), amount in zip(touched, [-sum(amounts), *amounts], strict=True):
+                    assert producer.send([b"%d" % amount], partition, topic).error_code == pb.ERROR_CODE_NONE
+                assert producer.commit().error_code == pb.ERROR_CODE_NONE
+            for each in ids:
+                amounts = amounts_at(tables, find_cut(tables, each))
+                assert sum(amounts) == 0, f"at the cut of {each}: {amounts}"
+
+
+def test_rows_of_a_transaction_that_is_there_in_part_are_not_seen(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the partitions of the transaction that the cut is of it may come before, in others it comes behind the cut."""
+    payments, others = new_producer(broker), new_producer(broker, "others")
+    who = ProducerIdentity(others.producer_id, others.epoch)
+    transact(others, b"in part", ("t", 0), ("u", 0))
+    transact(payments, b"whole", ("t", 0), ("t", 1))
+    cut = find_cut(TopicTables(str(tmp_path / "root")), "payments")
+    hidden = replace(cut, hidden={TopicPartition("t", 0): frozenset({who})})
+    monkeypatch.setattr(connection, "find_cut", lambda *_: hidden)
+    left = [("t", 0, "whole"), ("t", 1, "whole"), ("u", 0, "in part")]
+    assert values(tmp_path / "root", at_transaction="payments") == left
+
+
+def test_transaction_that_is_still_being_applied_is_no_part_of_a_cut(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payments, others = new_producer(broker), new_producer(broker, "others")
+    transact(others, b"before", ("t", 0), ("u", 0))
+    write = partition_transactions.PartitionTransactions.apply
+
+    async def hold(self: Any, *about: Any) -> Any:
+        if self._name == TopicPartition("u", 0):
+            return Refused(ErrorCode.LEADER_NOT_AVAILABLE, "not now")
+        return await write(self, *about)
+
+    monkeypatch.setattr(partition_transactions.PartitionTransactions, "apply", hold)
+    for topic in ("t", "u"):
+        others.send([b"flying"], 0, topic)
+    ending = threading.Thread(target=others.commit)
+    ending.start()
+    root = tmp_path / "root"
+    while len(values(root)) < 3:
+        time.sleep(0.01)
+    transact(payments, b"own", ("t", 0))
+    left = [("t", 0, "before"), ("t", 0, "own"), ("u", 0, "before")]
+    try:
+        assert values(root, at_transaction="payments") == left
+    finally:
+        monkeypatch.setattr(partition_transactions.PartitionTransactions, "apply", write)
+        ending.join()
+    assert len(values(root)) == 5
+    assert len(values(root, at_transaction="payments")) in (3, 5), "it is there in both, or in none"
 
 
 # ------------------------------------------------------------ what the log says
