@@ -15,8 +15,8 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.model import RecordBatch
-from bus.partition_log.transaction_marks import Ending, judge
-from bus.ports import AppliedTransaction, StagingKey
+from bus.partition_log.transaction_marks import Ending
+from bus.ports import StagingKey
 from bus.runtime.coordinators import staged_sweeper, transactions
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
@@ -416,16 +416,6 @@ def test_marks_of_lives_that_began_at_a_clock_never_cost_a_row(monkeypatch: pyte
 def test_numbers_that_begin_again_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "first_number", lambda producer_id: first_number(0))
     fails_in(new_well_forgetful_world, "before it expired", expire_while_clocks_jump)
-
-
-def test_commit_that_takes_the_mark_of_another_life_for_its_own_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def believe(applied: AppliedTransaction, mark: int, has_written: bool | None) -> Ending:
-        return judge(applied, mark, True)
-
-    monkeypatch.setattr(transactions, "LEVEL_OF_RISING_NUMBERS", 99)
-    monkeypatch.setattr(partition_writer, "judge", believe)
-    monkeypatch.setattr(PartitionTransactions, "find_taken_number", lambda *_: -1)
-    fails_in(new_well_forgetful_world, "TransactionsAreWhole|expected . of them", expire_while_clocks_jump)
 
 
 def fails_in(new: Callable[[int], BrokerWorld], match: str, scenario: Scenario = transact) -> None:
