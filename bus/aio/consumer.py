@@ -344,6 +344,8 @@ class Consumer:
         return self._end(timeout, is_done=not _is_exception_on_its_way())
 
     async def _end(self, timeout: float | None, *, is_done: bool) -> None:
+        if not self._thread.home.is_here():
+            return
         if self._closing is None:
             self._blocking.wakeup()
             deadline = None if timeout is None else time.monotonic() + timeout

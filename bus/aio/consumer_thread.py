@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bus.client.connection.processes import Home
 from bus.errors import BusError, ErrorCode
 
 ResultT = TypeVar("ResultT")
@@ -67,9 +68,11 @@ class ConsumerThread:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_ending = False
+        self.home = Home("consumer")
 
     def call(self, function: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
         """Run it when its turn comes. Cancelling the future does not stop what runs already."""
+        self.home.check()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop

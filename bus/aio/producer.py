@@ -23,6 +23,7 @@ import pyarrow as pa
 from bus.aio.waiting_lines import WaitingLines
 from bus.client.arguments import check_timeout, check_topic
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_config
+from bus.client.connection.processes import Home
 from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
@@ -76,6 +77,7 @@ class Producer:
 
     def _begin(self, blocking: Any, max_block_s: float, clock: Callable[[], float], line_max: int) -> None:
         self._blocking = blocking
+        self._home = Home("producer")
         self._max_block_s = max_block_s
         self._clock = clock
         self._line_max = line_max
@@ -132,6 +134,7 @@ class Producer:
 
     def _here(self) -> tuple[asyncio.AbstractEventLoop, Outcomes]:
         """The running loop, the first one that this producer was used in. Raises `RuntimeError` for another."""
+        self._home.check()
         loop = asyncio.get_running_loop()
         if self._outcomes is None:
             self._loop, self._outcomes = loop, Outcomes(loop)
@@ -257,6 +260,8 @@ class Producer:
     async def close(self, timeout: float | None = None) -> None:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT. Safe to
         repeat; goes on if who awaits it is cancelled."""
+        if not self._home.is_here():
+            return
         loop, outcomes = self._here()
         timeout = check_timeout(timeout)
         if self._closing is None:

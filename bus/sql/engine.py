@@ -9,6 +9,7 @@ signals come to, the call is made by another thread, and the engine is told when
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -38,12 +39,18 @@ _SETTINGS = (
 )
 
 
+def _remove(folder: str, process: int) -> None:
+    """A child of a fork has a copy of the engine; the folder is its parent's."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def open_engine(root: Path) -> duckdb.DuckDBPyConnection:
     """An engine that may read what is below the topics of `root`. What does not fit into memory goes to a folder of its
     own beside other temporary files, not to the working directory, which may be a root."""
     engine = duckdb.connect()
     spilled = tempfile.mkdtemp(prefix="bus-sql-")
-    weakref.finalize(engine, shutil.rmtree, spilled, ignore_errors=True)
+    weakref.finalize(engine, _remove, spilled, os.getpid())
     topics = f"{root}/topics/"
     # A path is checked as it is written in a statement, and again as it was found.
     folders = ", ".join(quote_text(folder) for folder in (topics, escape_globs(topics)))

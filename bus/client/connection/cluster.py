@@ -34,6 +34,7 @@ from bus.client.connection.first_answer import first_answer
 from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.logins import Logins
 from bus.client.connection.portions import portions
+from bus.client.connection.processes import Home, check_may_connect, keep_in_children
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER
@@ -104,6 +105,9 @@ class Cluster:
     def __init__(self, bootstrap: Sequence[str], config: ConnectionConfig) -> None:
         self._bootstrap = tuple(bootstrap)
         self._config = config
+        check_may_connect()
+        self.home = Home("client")
+        keep_in_children(self)
         self._lock = OwnLock()
         security = security_of(config)
         self._connections = Connections(config, security)
@@ -337,6 +341,7 @@ class Cluster:
         twice at a time: of the next one too when this one has not answered for a second. An answer for which `check`
         raises `BusError` is none.
         """
+        self.home.check()
         check_outside()
         addresses = [address] if address is not None else self.candidates()
 
@@ -394,6 +399,7 @@ class Cluster:
             return self._call_once(address, method, request, timeout_ms)
 
     def _call_once(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
+        self.home.check()
         check_outside()
         headers = self._logins.headers(address, timeout_ms)
 
@@ -417,6 +423,7 @@ class Cluster:
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
+        self.home.check()
         if not self._logins.is_ready(address):
             return self._start_behind_login(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
         headers = self._logins.headers(address, timeout_ms)
@@ -499,6 +506,7 @@ class Cluster:
     def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Connection, Any]:
         """A bidirectional call, and the connection that it is on. The requests are serialized already. Waits for a
         login if it `needs_login`; then it raises `BusError` if that fails."""
+        self.home.check()
         headers = self._logins.headers(address, self._config.request_timeout_ms)
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         return self._connections.start(
@@ -540,6 +548,7 @@ class Cluster:
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
         """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
         or letting go of it, ends the call."""
+        self.home.check()
         headers = self._logins.headers(address, self._config.request_timeout_ms)
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         connection, stream = self._connections.start(
@@ -554,6 +563,7 @@ class Cluster:
         return self._answers(connection, stream, method)
 
     def _answers(self, connection: Connection, stream: Any, method: str) -> Generator[Any, None, None]:
+        keep_in_children(stream)
         self.watch.note_sent(connection.address)
         try:
             for answer in stream:
@@ -562,8 +572,9 @@ class Cluster:
         except grpc.RpcError as failure:
             raise self.failure(connection, failure, method) from None
         finally:
-            self.watch.note_settled(connection.address)
-            stream.cancel()
+            if self.home.is_here():  # in a child of a fork the stream is the parent's
+                self.watch.note_settled(connection.address)
+                stream.cancel()
 
     # ------------------------------------------------------------ silent brokers
 
@@ -587,6 +598,8 @@ class Cluster:
 
     def close(self) -> None:
         """Ends every call that is under way or waits to be repeated. Safe to repeat."""
+        if not self.home.is_here():
+            return
         check_outside()
         self._closed.set()
         self.watch.close()

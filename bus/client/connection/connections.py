@@ -18,6 +18,7 @@ import grpc
 
 from bus.addresses import parse_address
 from bus.client.config.security import Security
+from bus.client.connection.processes import note_connected, note_disconnected
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
 from bus.errors import BusError, ErrorCode
@@ -69,6 +70,7 @@ class Connection:
     """To one address. `call(method)` is a unary call of the service."""
 
     __slots__ = (
+        "__weakref__",
         "_calls",
         "address",
         "calls_under_way",
@@ -92,6 +94,11 @@ class Connection:
         self.is_heard = False  # the broker has answered something
         self.silent_since_ms: float | None = None  # when the first request went out that nothing has come after
         self._calls: dict[str, Any] = {}
+        note_connected(self)
+
+    def close(self) -> None:
+        self.channel.close()
+        note_disconnected(self)
 
     def note_sent(self) -> None:
         if self.silent_since_ms is None:
@@ -282,13 +289,13 @@ class Connections:
             self._connections.clear()
             self._retired.clear()
         for connection in connections:
-            connection.channel.close()
+            connection.close()
 
 
 def _close_elsewhere(connection: Connection) -> None:
     """A channel's own thread, on which callbacks run, must not close it: closing waits for that thread."""
     try:
-        threading.Thread(target=connection.channel.close, name="bus-disconnect", daemon=True).start()
+        threading.Thread(target=connection.close, name="bus-disconnect", daemon=True).start()
     except RuntimeError:  # the interpreter shuts down, and the connection with it
         return
 

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.processes import keep_in_children
 from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnLock, logger_of
 
@@ -45,6 +46,7 @@ class RequestStream:
         self._on_end = on_end
         self._cut_reason: str | None = None
         self._method = method
+        keep_in_children(self)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._cluster = cluster
         self._unanswered_lock = OwnLock()

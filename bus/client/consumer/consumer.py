@@ -403,6 +403,7 @@ class Consumer(OneThread):
         return self
 
     def __next__(self) -> ConsumerRecord:
+        self._home.check()
         record = self._next_intercepted() if self._interceptors else self._reader.next_record()
         if record is None:
             raise StopIteration
@@ -522,7 +523,8 @@ class Consumer(OneThread):
         what the last poll gave, or the record of the last step of an iteration, is not committed, and comes again.
         """
         check_timeout(timeout)
-        self._end(timeout, is_done=sys.exc_info()[1] is None)
+        if self._home.is_here():  # in a child of a fork it is the parent's to close
+            self._end(timeout, is_done=sys.exc_info()[1] is None)
 
     @exclusive
     def _end(self, timeout: float | None, *, is_done: bool) -> None:
@@ -560,6 +562,8 @@ class Consumer(OneThread):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._home.is_here():
+            return
         if error is None:
             self._end(CLOSE_TIMEOUT_S, is_done=True)
             return

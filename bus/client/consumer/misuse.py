@@ -18,6 +18,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.processes import Home
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
 from bus.errors import BusError, ErrorCode
@@ -35,6 +36,7 @@ class OneThread:
 
     def __init__(self) -> None:
         self._inside: dict[str, int] = {}  # the thread that is inside, if one is
+        self._home = Home(type(self).__name__.lower())
 
 
 def exclusive(method: Callable[Concatenate[SelfT, P], ResultT]) -> Callable[Concatenate[SelfT, P], ResultT]:
@@ -42,6 +44,7 @@ def exclusive(method: Callable[Concatenate[SelfT, P], ResultT]) -> Callable[Conc
 
     @wraps(method)
     def guarded(self: SelfT, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        self._home.check()
         here = threading.get_ident()
         if self._inside.get(_THREAD) == here:
             return method(self, *args, **kwargs)
@@ -82,8 +85,10 @@ def end_when_forgotten(
 
 
 def _end_in_background(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:
-    """Memory may be collected anywhere, also in a step of a client: nothing is waited for here, and nobody called."""
-    later(_tell_and_end, group, fetcher, cluster)
+    """Memory may be collected anywhere, also in a step of a client: nothing is waited for here, and nobody called. In a
+    child of a fork it is a copy that is garbage, and the member is its parent's."""
+    if cluster.home.is_here():
+        later(_tell_and_end, group, fetcher, cluster)
 
 
 def _tell_and_end(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:

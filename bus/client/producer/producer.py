@@ -7,7 +7,6 @@ sent; everything later comes through the future. Never looks at single records o
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping
 from time import time_ns
@@ -20,6 +19,7 @@ from bus.client.arguments import check_integer, check_timeout, check_topic, offs
 from bus.client.config.parsing import MISSING, ProducerConfig, client_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.connections import UnusableConnection
+from bus.client.connection.processes import Home
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.interceptors import InterceptorChain, ProducerRecord, close_all
 from bus.client.producer import exit_hooks
@@ -89,7 +89,7 @@ class Producer:
             and self._config.value_serializer is None
             and not self._config.interceptors
         )
-        self._pid = os.getpid()
+        self._home = Home("producer")
         self._is_closed = False
         exit_hooks.watch(self, self._threads)
 
@@ -177,7 +177,7 @@ class Producer:
         may_wait: bool,
     ) -> RecordFuture | None:
         deadline_ms = monotonic_ms() + self._config.max_block_ms if may_wait else None
-        self._check_process()
+        self._home.check()
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         if not self._interceptors:
             return self._put(record, deadline_ms)
@@ -236,7 +236,7 @@ class Producer:
         REQUEST_TIMED_OUT says how many records were.
         """
         deadline_ms = monotonic_ms() + self._config.max_block_ms
-        self._check_process()
+        self._home.check()
         check_topic(topic)
         batch = one_batch(table)
         partition = check_partition(partition)
@@ -351,7 +351,7 @@ class Producer:
         return manager
 
     def _needed_transactions(self, call: str) -> TransactionCalls:
-        self._check_process()
+        self._home.check()
         if self._transactions is None:
             raise BusError(
                 ErrorCode.INVALID_REQUEST, f"{call}(): expected a producer with a transactional_id, found none"
@@ -373,7 +373,7 @@ class Producer:
         Raises `TimeoutError` after `timeout` seconds, and `BusError` INVALID_REQUEST in a callback, where answers wait
         behind it.
         """
-        self._check_process()
+        self._home.check()
         timeout = check_timeout(timeout)
         check_outside()
         if self._engine.is_in_callback:
@@ -396,7 +396,7 @@ class Producer:
         check_outside()
         self._is_closed = True
         exit_hooks.forget(self)
-        if os.getpid() != self._pid:
+        if not self._home.is_here():
             return  # everything belongs to the process that made it
         is_in_callback = self._engine.is_in_callback
         try:
@@ -423,7 +423,7 @@ class Producer:
     def partitions_for(self, topic: str) -> list[int]:
         """The partition numbers of `topic`, also between transactions. Waits up to max.block.ms for a broker and for
         the topic. Raises `BusError`."""
-        self._check_process()
+        self._home.check()
         info = self._cluster.cached_topic(check_topic(topic))
         if info is None:
             self._engine.check_open()
@@ -438,7 +438,7 @@ class Producer:
         Everything that this instance sends is in the log or has failed when it is counted: flush first. Raises
         `BusError`: INVALID_REQUEST for a producer without a name, PRODUCER_FENCED if a younger instance has begun.
         """
-        self._check_process()
+        self._home.check()
         deadline_ms = monotonic_ms() + self._config.max_block_ms
         if self._config.name is None:
             raise BusError(ErrorCode.INVALID_REQUEST, 'expected a producer with a name (name="..."), found none')
@@ -459,13 +459,6 @@ class Producer:
     def disown(self) -> None:
         """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
         self._is_plain = False
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise BusError(
-                ErrorCode.INVALID_REQUEST,
-                f"this producer belongs to process {self._pid}, found {os.getpid()}: make a new one after a fork",
-            )
 
     def _topic(self, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
         """From the cache, however old: the sender keeps it fresh. `partition`, if given, exists."""

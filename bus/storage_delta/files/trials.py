@@ -226,6 +226,7 @@ class _Child:
     """The process, and what it is asked, one thing at a time."""
 
     def __init__(self) -> None:
+        self._owner = os.getpid()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         try:
             self._process = subprocess.Popen(
@@ -278,6 +279,8 @@ class _Child:
         return _Ended(signal.Signals(-code).name if -code in crashes else None)
 
     def close(self) -> None:
+        if os.getpid() != self._owner:
+            return  # in a child of a fork the process is the parent's
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -132,9 +132,9 @@ producer.close()
 """
 
 
-@pytest.mark.parametrize("method", ["close()", "__exit__(None, None, None)", "_pid"])
+@pytest.mark.parametrize("method", ["close()", "__exit__(None, None, None)", "_home"])
 def test_child_of_a_fork_may_not_use_the_producer_and_harms_nothing(broker: FakeBroker, method: str) -> None:
-    """`_pid`: it does nothing, and forgets the producer."""
+    """`_home`: it does nothing, and forgets the producer."""
     broker.cluster.create("t")
     done = run("-c", FORK.replace("METHOD", method).replace(".add_done_callback(print)", ""), broker.address)
     assert (done.returncode, done.stdout) == (0, "0 False\n1\n"), done.stderr
