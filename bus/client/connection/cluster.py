@@ -8,9 +8,11 @@ away. Safe to use from several threads; no lock is held during a call.
 
 from __future__ import annotations
 
+import difflib
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -47,6 +49,8 @@ logger = logger_of(__name__)
 RETRIES_MAX = 2**31 - 1
 # An attempt gets this at least, however late it comes: a healthy broker answers within it.
 _ATTEMPT_MS_MIN = 500
+_NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value
+_NAMES_MS_MAX = 1_000  # who waits for a new topic waits so long for a better name of it
 
 ResultT = TypeVar("ResultT")
 
@@ -120,6 +124,7 @@ class Cluster:
         self._last_good: str | None = None
         self._controller_id = -1
         self._metadata_end = ("", 0)  # cluster id and metadata offset of the newest answer
+        self._reported: set[str] = set()  # topics that were created because this client named them
         self._closed = Flag()
         self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
@@ -281,16 +286,39 @@ class Cluster:
         return response
 
     def _ask_metadata(self, names: Iterable[str], *, deadline_ms: float | None, may_create: bool) -> Any:
-        """One response; with names for several requests, the last one with the topics of all."""
+        """One response; with names for several requests, the last one with the topics of all. What is not there is
+        found out before it is created, so that a misspelt name does not become a topic without a word."""
         topics: list[Any] = []
+        created: list[str] = []
         for portion in portions(names):
-            request = pb.MetadataRequest(topics=portion, allow_auto_topic_creation=may_create)
-            response = self.call(
-                "Metadata", request, deadline_ms=deadline_ms, is_reading=True, check=self._check_not_older
-            )
+            response = self._ask_portion(portion, deadline_ms=deadline_ms)
+            missing = [topic.name for topic in response.topics if topic.error_code == _NO_TOPIC] if may_create else []
+            if missing:
+                topics.extend(topic for topic in response.topics if topic.error_code != _NO_TOPIC)
+                response = self._ask_portion(missing, deadline_ms=deadline_ms, may_create=True)
+                created += [topic.name for topic in response.topics if not topic.error_code]
             response.topics.MergeFrom(topics)
-            topics = response.topics
+            topics = list(response.topics)
+        if created:
+            self._report_created(created)
         return response
+
+    def _ask_portion(self, names: Sequence[str], *, deadline_ms: float | None, may_create: bool = False) -> Any:
+        request = pb.MetadataRequest(topics=names, allow_auto_topic_creation=may_create)
+        return self.call("Metadata", request, deadline_ms=deadline_ms, is_reading=True, check=self._check_not_older)
+
+    def _report_created(self, names: Sequence[str]) -> None:
+        known: list[str] = []
+        with suppress(BusError):  # the names are a help, no more
+            answer = self._ask_portion([], deadline_ms=monotonic_ms() + _NAMES_MS_MAX)
+            known = [topic.name for topic in answer.topics if topic.name not in names]
+        for name in names:
+            if name in self._reported:  # another thread has asked for it at the same time
+                continue
+            self._reported.add(name)
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            logger.warning("topic %r did not exist and was created, as auto.create.topics.enable allows%s", name, hint)
 
     def _check_not_older(self, response: Any) -> None:
         """Raises `OldMetadata`. So no client outlives that a root is put back to an earlier state."""
