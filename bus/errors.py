@@ -148,6 +148,11 @@ def show_names(names: Iterable[str]) -> str:
     return ", ".join(shown[:_SHOWN_NAMES_MAX]) + (" ..." if len(shown) > _SHOWN_NAMES_MAX else "")
 
 
+def show_range(low: int, high: int) -> str:
+    """For a message: `expected a partition from 0 to 3`, or `expected a partition that is 0` where there is one."""
+    return f"from {low} to {high}" if low < high else f"that is {low}" if low == high else "that there is, none yet"
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """An expected refusal, as a value. `message`: lower case, what was expected and what was found."""

@@ -70,6 +70,10 @@ def _parse_operation(_: click.Context, __: click.Parameter, texts: Any) -> Any:
     return tuple(map(_operation, texts)) if isinstance(texts, tuple) else _operation(texts)
 
 
+def _complete_operations(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [one.value for one in AclOperation if one.value.casefold().startswith(incomplete.casefold())]
+
+
 def _operation(text: str) -> AclOperation:
     known = {one.value.casefold(): one for one in AclOperation}
     found = known.get(text.replace("-", "").replace("_", "").casefold())
@@ -115,6 +119,7 @@ def _rule_options(command: CommandT) -> CommandT:
             multiple=True,
             metavar="NAME",
             callback=_parse_operation,
+            shell_complete=_complete_operations,
             help="Read, Write, Create, Delete, Alter, Describe, ClusterAction, DescribeConfigs, AlterConfigs, "
             "IdempotentWrite or All; repeatable.  [default: All]",
         ),
@@ -241,7 +246,7 @@ def list_acls(
     """
 )
 @click.argument("principal")
-@click.argument("operation", callback=_parse_operation)
+@click.argument("operation", callback=_parse_operation, shell_complete=_complete_operations)
 @click.argument("resource_type", metavar="RESOURCE", type=click.Choice(list(_RESOURCE_TYPES)))
 @click.argument("name", required=False)
 @click.option("--host", default=ANY_HOST, metavar="IP", help="From where; without it from one that no ACL names.")

@@ -8,7 +8,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
+from bus.cli.options import address_option, complete_broker_configs, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, echo, resolve_form, write_listing
 from bus.cli.topics import write_config
 
@@ -42,7 +42,7 @@ _BROKER_COLUMNS = (
     bus config --format csv
     """,
 )
-@click.argument("keys", metavar="[KEY...]", nargs=-1)
+@click.argument("keys", metavar="[KEY...]", nargs=-1, shell_complete=complete_broker_configs)
 @click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="The settings of a topic.")
 @click.option("--changed", is_flag=True, help="Only those that are not as they are by default.")
 @listing_format_option()

@@ -7,6 +7,8 @@ a traceback, and `--debug` shows one for everything. Exit status 1 for failures,
 
 from __future__ import annotations
 
+import difflib
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -163,6 +165,8 @@ def _close_stdout() -> None:
         sys.stdout.close()
 
 
+_WORD = re.compile(r"[A-Za-z]+")
+
 # By the name that was typed: what is meant here, the first of them that the command has.
 _MEANT = {
     "--bootstrap-server": ("--address",),
@@ -180,13 +184,23 @@ _MEANT = {
     "--messages": ("--records", "--max"),
     "--producer-property": ("--property",),
     "--producer.config": ("--property",),
+    "--add-config": ("--config",),
+    "--set": ("--config",),
+    "--delete-configs": ("--delete-config",),
+    "--consumer-group": ("--group",),
+    "--group-id": ("--group",),
+    "--format-json": ("--format",),
+    "--output": ("--format",),
+    "--allow": ("--allow-principal",),
+    "--deny": ("--deny-principal",),
+    "--principal": ("--allow-principal",),
 }
 _REASONS = {
     "--zookeeper": "there is no ZooKeeper: the cluster's metadata is a log in the root",
     "--command-config": "this command does not ask a broker",
     "--transactional-id": "an id is written without an option",
-    "--topic": "a topic is written without an option",
 }
+_ALIKE = 0.75  # `--operation` and `--property` are not
 
 
 def explain_option(error: click.NoSuchOption) -> str:
@@ -205,5 +219,10 @@ def explain_option(error: click.NoSuchOption) -> str:
             return f"{said}; here it is {f'{meant} {value}'.strip()}"
     if name in _REASONS:
         return f"{said}: {_REASONS[name]}"
-    near = " or ".join(option for option in error.possibilities or () if option != "--debug")
+    for param in ctx.command.get_params(ctx):
+        word = _WORD.search(param.make_metavar(ctx)) if isinstance(param, click.Argument) else None
+        if word is not None and word[0].casefold() == command.casefold():
+            return f"{said}; {word[0]} is written without an option: {ctx.command_path} {word[0]}"
+    shown = [option for option in known if option.startswith("--") and option != "--debug"]
+    near = " or ".join(difflib.get_close_matches(name, shown, n=2, cutoff=_ALIKE))
     return f"{said}; did you mean {near}?" if near else f"{said}."

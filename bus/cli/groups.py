@@ -8,17 +8,62 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from bus.cli.failures import Failure, debug_option, describe_failure, report_failure, translated_failures
+from bus.cli.failures import Failure, debug_option, describe_failure, is_debug, report_failure, translated_failures
+from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
 from bus.client.connection.first_contact import broker_needed
+from bus.errors import RootNotUsable
 
+_HINTS_MAX = 3
+_ALIKE = 0.7  # `lag` and `log` are not
+# Other words for commands, Kafka's tools among them; the first that the group has is meant.
+_MEANT = {
+    "add": ("create", "add"),
+    "cat": ("consume",),
+    "configs": ("config",),
+    "connect": ("serve",),
+    "console-consumer": ("consume",),
+    "console-producer": ("produce",),
+    "consumer-groups": ("groups",),
+    "consumer-perf-test": ("perf consume",),
+    "delete-records": ("topics delete-records",),
+    "drop": ("delete",),
+    "dump-log": ("log dump",),
+    "get": ("describe",),
+    "get-offsets": ("offsets",),
+    "info": ("describe",),
+    "lag": ("groups describe", "describe"),
+    "ls": ("list",),
+    "new": ("create",),
+    "producer-perf-test": ("perf produce",),
+    "query": ("sql",),
+    "read": ("consume",),
+    "reassign-partitions": ("cluster reassign",),
+    "remove": ("delete", "remove"),
+    "reset": ("reset-offsets", "reset"),
+    "rm": ("delete", "remove"),
+    "send": ("produce",),
+    "server": ("serve",),
+    "show": ("describe", "list"),
+    "start": ("serve", "up"),
+    "stop": ("cluster down", "down"),
+    "tail": ("consume",),
+    "update": ("alter", "set"),
+    "write": ("produce",),
+}
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+# Of the commands alone; the others are those of all clients.
+OWN_VARIABLES = ("BUS_ROOT", "BUS_FORMAT")
 
 
 class BusCommand(click.Command):
@@ -30,12 +75,29 @@ class BusCommand(click.Command):
         self.examples = examples
         debug_option()(self)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RootNotUsable as error:
+            if is_debug(ctx) or ctx.get_parameter_source("root") is not ParameterSource.DEFAULT:
+                raise
+            raise Failure(f"{error}; name the root by --root or BUS_ROOT{_root_of_broker()}") from error
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):
                 indent = " " * formatter.current_indent
                 for line in self.examples.strip().splitlines():
                     formatter.write(f"{indent}{line.strip()}\n")
+
+
+def _root_of_broker() -> str:
+    """Where a broker answers at once, and its root is a folder that is here, that one; for a message."""
+    from bus.cli.options import ADDRESS_DEFAULT, find_root
+
+    address = os.environ.get(ADDRESS_VARIABLE) or ADDRESS_DEFAULT
+    root = find_root(address)
+    return f"; the broker at {address} serves {root}" if root else ""
 
 
 class BusGroup(click.Group):
@@ -51,10 +113,27 @@ class BusGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.6)
-            hint = f" Did you mean {' or '.join(near)}?" if near else f" Known: {', '.join(self.list_commands(ctx))}."
-            ctx.fail(f"no such command {name!r}.{hint}")
+            ctx.fail(f"no such command {name!r}.{self._hint(ctx, name)}")
         return super().resolve_command(ctx, args)
+
+    def _hint(self, ctx: click.Context, name: str) -> str:
+        """What was probably meant: the same by another word, else one written alike, else one of another group."""
+        known = self.list_commands(ctx)
+        path = ctx.command_path
+        meant = [f"{path} {words}" for words in _MEANT.get(name, ()) if words.partition(" ")[0] in known]
+        if not meant:
+            near = difflib.get_close_matches(name, known, n=2, cutoff=_ALIKE)
+            meant = [f"{path} {other}" for other in near] or self._elsewhere(ctx, name)[:_HINTS_MAX]
+        return f" Did you mean {' or '.join(meant)}?" if meant else f" Known: {', '.join(known)}."
+
+    def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
+        """Commands of that name in the groups of this one."""
+        groups = ((group, self.get_command(ctx, group)) for group in self.list_commands(ctx))
+        return [
+            f"{ctx.command_path} {group} {name}"
+            for group, command in groups
+            if isinstance(command, click.Group) and command.get_command(ctx, name) is not None
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -92,6 +171,8 @@ class BusGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.parent is not None:
             return super().invoke(ctx)
+        for warning in warnings_of_variables(os.environ, OWN_VARIABLES):
+            click.echo(f"warning: {warning}", err=True)
         with translated_failures(ctx), broker_needed():
             return super().invoke(ctx)
 

@@ -36,6 +36,7 @@ _COMMANDS = {
     "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),
     "completion": ("bus.cli.main:completion", "Print the completion script of a shell."),
 }
+_SHELLS = ("bash", "zsh", "fish")
 _COMPLETION_VARIABLE = "_BUS_COMPLETE"
 
 
@@ -74,14 +75,15 @@ def cli() -> None:
     bus completion fish > ~/.config/fish/completions/bus.fish
     """,
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="bash|zsh|fish", shell_complete=lambda *_: list(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell. Topic names come from the broker, if one answers."""
     from click.shell_completion import get_completion_class
 
-    script = get_completion_class(shell)
-    assert script is not None, f"click completes {shell}"
+    script = get_completion_class(shell) if shell in _SHELLS else None
+    if script is None:
+        raise click.UsageError(f"expected a shell that can be completed, {', '.join(_SHELLS)}; found {shell!r}")
     click.echo(script(ctx.find_root().command, {}, "bus", _COMPLETION_VARIABLE).source())
 
 

@@ -18,7 +18,7 @@ from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
 from bus.config.properties_files import logical_lines
-from bus.errors import BusError
+from bus.errors import BusError, show_range
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -192,6 +192,7 @@ def listing_format_option() -> _Decorator[Any]:
         "--format",
         "form",
         type=click.Choice(LISTING_FORMATS),
+        envvar="BUS_FORMAT",
         show_default=False,
         help="How to print.  [default: table on a terminal, json into a pipe]",
     )
@@ -226,6 +227,38 @@ def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Group ids from the broker."""
     return _complete(ctx, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+
+
+def complete_topic_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Keys of a topic: with `=` where a value follows."""
+    from bus.config.topic import TOPIC_CONFIGS
+
+    end = "=" if "VALUE" in param.make_metavar(ctx) else ""
+    return [f"{name}{end}" for name in sorted(TOPIC_CONFIGS) if name.startswith(incomplete)]
+
+
+def complete_broker_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Keys of a broker, as `complete_topic_configs`; of a topic where the command has --topic."""
+    if ctx.params.get("topic"):
+        return complete_topic_configs(ctx, param, incomplete)
+    from bus.config.broker import BROKER_CONFIGS
+
+    end = "=" if "VALUE" in param.make_metavar(ctx) else ""
+    return [f"{name}{end}" for name in sorted(BROKER_CONFIGS) if name.startswith(incomplete)]
+
+
+def find_root(address: str) -> str | None:
+    """The root of the broker that answers there within a moment, if it is a folder of this machine."""
+    from bus.client.admin.admin import Admin
+
+    try:
+        with Admin(
+            address, request_timeout_ms=_COMPLETION_TIMEOUT_MS, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS, retries=0
+        ) as admin:
+            root = admin.describe_cluster().root_url.removeprefix("file://")
+    except (BusError, OSError):
+        return None
+    return root if Path(root).is_dir() else None
 
 
 def complete_transactional_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -294,6 +327,6 @@ def choose_partitions(topic: str, wanted: Sequence[int], known: Iterable[int]) -
         if number not in there:
             last = there[-1] if there else -1
             raise click.BadParameter(
-                f"expected a partition of {topic} from 0 to {last}, found {number}", param_hint="--partition"
+                f"expected a partition of {topic} {show_range(0, last)}, found {number}", param_hint="--partition"
             )
     return sorted(set(wanted)) or there

@@ -14,7 +14,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.options import complete_topics
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def partitions_in(scope: Scope, admin: Admin) -> list[TopicPartition]:
             if number not in there:
                 raise BusError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"expected a partition of {topic} from 0 to {there[-1]}, found {number}",
+                    f"expected a partition of {topic} {show_range(0, there[-1])}, found {number}",
                 )
         found += [TopicPartition(topic, number) for number in wanted or there]
     return sorted(found)
@@ -123,5 +123,7 @@ def partitions_of(store: ObjectStore, target: Target) -> dict[TopicPartition, st
         return found
     chosen = TopicPartition(target.topic, target.partition)
     if chosen not in found:
-        raise Failure(f"expected a partition of {target.topic} from 0 to {len(found) - 1}, found {target.partition}")
+        raise Failure(
+            f"expected a partition of {target.topic} {show_range(0, len(found) - 1)}, found {target.partition}"
+        )
     return {chosen: found[chosen]}

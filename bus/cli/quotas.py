@@ -13,6 +13,12 @@ from bus.cli.output import Column, echo, write_listing
 from bus.client.values import DEFAULT_NAME, QuotaEntity
 
 _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_rate")
+
+
+def _complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [f"{name}=" for name in _NAMES if name.startswith(incomplete)]
+
+
 _ENTITY = (Column("user", is_key=True), Column("client_id", is_key=True), Column("quota", is_key=True))
 _LIST_COLUMNS = (*_ENTITY, Column("value", is_number=True))
 _USAGE_COLUMNS = (
@@ -75,7 +81,7 @@ def list_quotas(
     bus quotas set request_rate=100 --default-user
     """,
 )
-@click.argument("quotas", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.argument("quotas", metavar="NAME=VALUE...", nargs=-1, required=True, shell_complete=_complete_names)
 @_entity_options
 @address_option()
 def set_quotas(

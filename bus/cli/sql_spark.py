@@ -98,6 +98,11 @@ def _plain(error: PySparkException, known: Mapping[str, Sequence[str]]) -> str:
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         parameters = error.getMessageParameters() or {}
         return message + suggestions(parameters.get("relationName", "").strip("`"), known)
+    if error.getCondition() == "INVALID_EXTRACT_BASE_FIELD_TYPE":
+        column = (error.getMessageParameters() or {}).get("base", "").replace("`", "").strip('"').rpartition(".")[2]
+        if column in ("key", "value"):
+            way = f"write get_json_object({column}, '$.NAME')"
+            return f"{message}\n{column} is text, and JSON where the topic has JSON: {way}"
     return message
 
 

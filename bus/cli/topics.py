@@ -15,6 +15,7 @@ from bus.cli.delete_records import delete_records
 from bus.cli.groups import BusGroup
 from bus.cli.options import (
     address_option,
+    complete_topic_configs,
     confirm,
     listing_format_option,
     open_admin,
@@ -74,7 +75,15 @@ topics.add_command(delete_records)
 )
 @topic_argument(is_repeatable=True)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
-@click.option("--config", "-c", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config; repeatable.")
+@click.option(
+    "--config",
+    "-c",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete_topic_configs,
+    help="A topic config; repeatable.",
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),
@@ -364,8 +373,23 @@ def write_config(entry: ConfigDescription) -> None:
 )
 @topic_argument()
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="The new total; a topic can only grow.")
-@click.option("--config", "-c", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config; repeatable.")
-@click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Back to its default; repeatable.")
+@click.option(
+    "--config",
+    "-c",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete_topic_configs,
+    help="Set a config; repeatable.",
+)
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    shell_complete=complete_topic_configs,
+    help="Back to its default; repeatable.",
+)
 @click.option("--validate-only", is_flag=True, help="Only say whether it could be done.")
 @address_option()
 def alter(

@@ -33,7 +33,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.partition_placement import count_moved, move_leaders, refuse_level
-from bus.errors import ErrorCode, Refused, count_of, show_names
+from bus.errors import ErrorCode, Refused, count_of, show_names, show_range
 from bus.model import BrokerEndpoint, Step
 
 _LISTENERS_MAX = 64
@@ -256,7 +256,7 @@ def decide_upgrade_features(state: ClusterState, level: int) -> Step[ClusterReco
     if level == state.level:
         return Step(level)
     if not state.level < level <= LEVEL_MAX:
-        message = f"expected a level of {BUS_VERSION} from {state.level} to {LEVEL_MAX}, found {level}"
+        message = f"expected a level of {BUS_VERSION} {show_range(state.level, LEVEL_MAX)}, found {level}"
         return Step(Refused(ErrorCode.INVALID_UPDATE_VERSION, message))
     unable = [
         broker.broker_id

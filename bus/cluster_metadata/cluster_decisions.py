@@ -31,7 +31,7 @@ from bus.cluster_metadata.partition_placement import (
     place_topic_as_told,
 )
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
-from bus.errors import ErrorCode, Refused, count_of
+from bus.errors import ErrorCode, Refused, count_of, show_range
 from bus.model import (
     AUDIT_TOPIC,
     CLUSTER_METADATA_TOPIC,
@@ -359,7 +359,7 @@ def _check_placing(state: ClusterState, command: CreateTopic) -> Refused | None:
     if not command.replica_assignment:
         if factor in _DEFAULT_REPLICAS or 1 <= factor <= count:
             return None
-        expected = f"expected a replication factor from 1 to {count}, the brokers of the cluster"
+        expected = f"expected a replication factor {show_range(1, count)}, the brokers of the cluster"
         return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {command.name}: {expected}, found {factor}")
     if command.partitions not in DEFAULT_PARTITIONS or factor not in _DEFAULT_REPLICAS:
         found = f"{command.partitions} partitions and a replication factor of {factor} beside it"
@@ -374,7 +374,7 @@ def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:
     wanted = int(configs.get(MIN_INSYNC_REPLICAS, 1))
     if wanted <= count:
         return None
-    expected = f"expected {MIN_INSYNC_REPLICAS} from 1 to {count}, the replicas of a partition"
+    expected = f"expected {MIN_INSYNC_REPLICAS} {show_range(1, count)}, the replicas of a partition"
     return Refused(ErrorCode.INVALID_CONFIG, f"topic {topic.name}: {expected}, found {wanted}")
 
 

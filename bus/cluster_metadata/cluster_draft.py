@@ -64,6 +64,7 @@ from bus.cluster_metadata.cluster_state import (
 )
 from bus.cluster_metadata.names import collision_key
 from bus.cluster_metadata.producer_ids import ProducerIdsDraft
+from bus.errors import show_range
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint
 
@@ -229,7 +230,7 @@ class ClusterDraft:
             case FeatureLevel(feature, level):
                 assert feature == BUS_VERSION, f"expected the feature {BUS_VERSION}, found {feature!r}"
                 assert self._level < level <= LEVEL_MAX, (
-                    f"expected a level of {feature} from {self._level + 1} to {LEVEL_MAX}, found {level}: "
+                    f"expected a level of {feature} {show_range(self._level + 1, LEVEL_MAX)}, found {level}: "
                     "written by a newer version?"
                 )
                 self._level = level

@@ -51,7 +51,7 @@ class HostPort:
         return True
 
     def __str__(self) -> str:
-        return "empty or HOST:PORT" if self.is_optional else "HOST:PORT"
+        return ("empty or " if self.is_optional else "") + "HOST:PORT, a port from 0 to 65535"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bus.errors import show_range
 from bus.model import TopicPartition
 from bus.spark import jobs
 from bus.spark.jobs import JobFailed, sql
@@ -130,7 +131,7 @@ def _position(
     known = {partition.partition for partition in partitions}
     unknown = [number for number in given if number is not None and number not in known]
     if unknown:
-        raise jobs.JobFailed(f"expected a partition from 0 to {len(known) - 1}, found {unknown[0]}")
+        raise jobs.JobFailed(f"expected a partition {show_range(0, len(known) - 1)}, found {unknown[0]}")
     everywhere = given.get(None, EARLIEST_OFFSET if edge is Edge.EARLIEST else LATEST_OFFSET)
     return AtOffsets({partition: given.get(partition.partition, everywhere) for partition in partitions})
 

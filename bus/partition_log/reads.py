@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from bus.partition_log.state import PartitionState, check_leader_epoch
 
@@ -70,7 +70,7 @@ def refuse_offset(state: PartitionState, offset: int) -> Refused:
     """It is outside the log."""
     return Refused(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"expected an offset from {state.log_start} to {state.high_watermark}, found {offset}",
+        f"expected an offset {show_range(state.log_start, state.high_watermark)}, found {offset}",
     )
 
 

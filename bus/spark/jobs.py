@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bus.client.admin.admin import Admin
 from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, chosen_profile
 from bus.config.keys import ConfigError
-from bus.errors import BusError, ErrorCode, StorageFault
+from bus.errors import BusError, ErrorCode, StorageFault, show_range
 from bus.model import TopicPartition
 from bus.records.epoch import epoch_ms
 from bus.spark.jars import JarsMissing
@@ -92,7 +92,7 @@ def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPar
             if not number.isdecimal() or int(number) >= len(partitions):
                 raise BusError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"expected a partition of {topic} from 0 to {len(partitions) - 1}, found {number!r}",
+                    f"expected a partition of {topic} {show_range(0, len(partitions) - 1)}, found {number!r}",
                 )
             partitions = [partitions[int(number)]]
         found.update(dict.fromkeys(partitions))

@@ -23,7 +23,7 @@ from bus.errors import StorageFault, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.model import TopicPartition
-from bus.sql.engine import open_engine, run_interruptible
+from bus.sql.engine import interrupts, open_engine, run_interruptible
 from bus.sql.read_only import NotReadOnly, check_reads_only
 from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.values import python_values
@@ -40,6 +40,7 @@ _Shown = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int]
 
 
 _MISSING_TABLE = re.compile(r"Table with name (\"[^\"]*\"|\S+) does not exist")
+_FIELD_OF_TEXT = re.compile(r"Cannot extract field '(.*?)' from expression \"(?:\w+\.)?(key|value)\"")
 _NAMES_MAX = 30  # in a message
 
 
@@ -125,8 +126,9 @@ class Connection:
         self._at_offset = at_offset
         self._views: dict[str, _Shown] = {}  # by topic
         self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
-        self._engine = open_engine(self._tables.root)
-        self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
+        with interrupts():
+            self._engine = open_engine(self._tables.root)
+            self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
 
     @property
     def topics(self) -> list[str]:
@@ -148,6 +150,10 @@ class Connection:
         `offset` is the column, unless a number, a parameter or a parenthesis follows it. `SHOW TABLES` lists the
         topics and the views of JSON values. A name that is no plain word, like "my-topic", is written in double quotes.
         """
+        with interrupts():
+            return self._sql(query, parameters)
+
+    def _sql(self, query: str, parameters: Sequence[Any] | None) -> Result:
         try:
             topics = self.topics
             query = quote_offset(query)
@@ -243,6 +249,13 @@ class Connection:
         missing = _MISSING_TABLE.search(str(error))
         if isinstance(error, duckdb.CatalogException) and missing is not None:
             return suggestions(missing[1].strip('"'), self.tables())
+        field = _FIELD_OF_TEXT.search(str(error))
+        if isinstance(error, duckdb.BinderException) and field is not None:
+            name = field[1].replace("'", "''")
+            return (
+                f"\n{field[2]} is text, and JSON where the topic has JSON: write {field[2]}->>'{name}', or make typed "
+                "columns with bus views create"
+            )
         if isinstance(error, duckdb.ParserException):
             odd = [
                 name

@@ -14,8 +14,9 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,6 +62,21 @@ def open_engine(root: Path) -> duckdb.DuckDBPyConnection:
     ]
     engine.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))
     return engine
+
+
+_INTERRUPTED = "Query interrupted"
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Within it Ctrl-C is a `KeyboardInterrupt` also where a short call of the engine runs in the main thread: the
+    engine takes the signal for itself, and raises a RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from None
 
 
 T = TypeVar("T")

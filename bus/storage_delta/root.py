@@ -142,7 +142,8 @@ def open_storage_on(
             lock.release()
         if not isinstance(fault, StorageFault) or isinstance(fault, RootNotUsable | RootInUse | StorageDamaged):
             raise
-        raise RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}") from fault
+        found = "none, and none can be made there" if isinstance(fault, KeyNotFound) else fault
+        raise RootNotUsable(f"{store.url}: expected a folder that can be written, found {found}") from fault
     return DeltaStorage(
         store,
         marker.cluster_id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 from bus.model import TopicPartition
 
 Bound = int | Mapping[str | TopicPartition, int]
@@ -34,7 +34,7 @@ def check_names(bound: Bound | None, partitions_of: Callable[[str], Sequence[Top
         if isinstance(name, TopicPartition) and name not in known:
             raise BusError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"expected a partition of {topic} from 0 to {len(known) - 1}, found {name.partition}",
+                f"expected a partition of {topic} {show_range(0, len(known) - 1)}, found {name.partition}",
             )
 
 

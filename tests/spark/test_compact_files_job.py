@@ -228,7 +228,7 @@ def test_a_dry_run_shows_the_runs_and_asks_no_broker(
     ("arguments", "message"),
     [
         (["nowhere"], "expected a topic of .*, found 'nowhere'"),
-        (["orders/7"], "expected a partition of orders from 0 to 0, found '7'"),
+        (["orders/7"], "expected a partition of orders that is 0, found '7'"),
         (["--bootstrap", "127.0.0.1:1", "orders"], "127.0.0.1:1"),
     ],
 )

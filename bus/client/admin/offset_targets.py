@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
 from bus.client.values import CommittedOffset, ListedOffset
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.tables.point_in_time import Bound, bound_of
 
@@ -112,7 +112,7 @@ def _within(partition: TopicPartition, wanted: PlannedOffset, begin: int, end: i
     taken = min(max(wanted.offset, begin), end)
     if taken == wanted.offset:
         return wanted
-    return PlannedOffset(taken, f"{partition}: expected an offset from {begin} to {end}, found {wanted.offset}")
+    return PlannedOffset(taken, f"{partition}: expected an offset {show_range(begin, end)}, found {wanted.offset}")
 
 
 def _wanted(

@@ -8,16 +8,17 @@ a file of trusted authorities, a certificate, a login or a protocol hides the ot
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bus.client.config.assertions import ASSERTION_SETTINGS, ASSERTION_SOURCES, TEMPLATE_SETTINGS
-from bus.client.config.profiles import Profile, default_path, load_profile, warn_of_readers
+from bus.client.config.profiles import FILE_VARIABLE, Profile, default_path, load_profile, warn_of_readers
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
     KEY_SETTINGS,
@@ -31,6 +32,9 @@ from bus.sasl import OAUTHBEARER
 
 PROFILE_VARIABLE = "BUS_PROFILE"
 ADDRESS_VARIABLE = "BUS_ADDRESS"
+JARS_VARIABLE = "BUS_SPARK_JARS"
+_OTHER_WORDS_FOR_ADDRESS = ("BUS_BOOTSTRAP_SERVERS", "BUS_BOOTSTRAP_SERVER", "BUS_BROKERS", "BUS_BROKER", "BUS_SERVER")
+_VARIABLES_ALIKE = 0.82
 PROFILE_SETTINGS = ("profile", "config_file")
 
 _TRUSTED = frozenset(TRUSTED_SETTINGS)
@@ -133,6 +137,24 @@ def with_defaults(given: Mapping[str, Any]) -> FoundSettings:
         if values[name] and isinstance(values[name], str):
             warn_of_readers(Path(values[name]).expanduser())
     return FoundSettings(values, origins)
+
+
+def warnings_of_variables(environment: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
+    """Variables that look like one of the bus and are none, each with the one that was probably meant. `others`: what
+    else is known. All else that begins with BUS_ is let be: in Kubernetes a service of that name has such variables."""
+    known = {PROFILE_VARIABLE, ADDRESS_VARIABLE, FILE_VARIABLE, JARS_VARIABLE, *others}
+    known |= {f"BUS_{name.upper()}" for name in SECURITY_SETTINGS}
+    found = []
+    for name in sorted(environment):
+        if not name.startswith("BUS_") or name in known or name.startswith("BUS_SERVICE_"):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_VARIABLES_ALIKE)
+        meant = ADDRESS_VARIABLE if name in _OTHER_WORDS_FOR_ADDRESS else near[0] if near else None
+        if meant is not None or name.startswith(("BUS_SASL_", "BUS_SSL_", "BUS_SECURITY_")):
+            found.append(
+                f"{name} has no effect, there is no such variable" + (f"; did you mean {meant}?" if meant else "")
+            )
+    return found
 
 
 def chosen_profile(given: Mapping[str, Any]) -> Profile | None:

@@ -40,7 +40,7 @@ from bus.client.connection.processes import Home, check_may_connect, keep_in_chi
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import Flag, OwnLock, check_outside, logger_of
 
@@ -229,7 +229,7 @@ class Cluster:
         if not 0 <= partition < len(info.partitions):
             raise BusError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"expected a partition of {info.name!r} from 0 to {len(info.partitions) - 1}, found {partition}",
+                f"expected a partition of {info.name!r} {show_range(0, len(info.partitions) - 1)}, found {partition}",
             )
         return info
 

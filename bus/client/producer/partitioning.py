@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.client.interceptors import asks_for
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 
 
 class StickyPartitioner:
@@ -146,7 +146,7 @@ class UserPartitioner:
             partition = -1
         if not 0 <= partition < partition_count:
             raise ValueError(
-                f"expected the partitioner to give a partition of {topic!r} from 0 to {partition_count - 1}, "
+                f"expected the partitioner to give a partition of {topic!r} {show_range(0, partition_count - 1)}, "
                 f"found {chosen!r}"
             )
         return partition

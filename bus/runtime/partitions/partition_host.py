@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Topic
 from bus.cluster_metadata.configs import resolve_topic_config
 from bus.cluster_metadata.hosting import Lead, plan_hosting
 from bus.config.broker import BrokerConfig
-from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault, show_way_out
+from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault, show_range, show_way_out
 from bus.model import TopicPartition
 from bus.ports import Clock, CommitOutcome, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
@@ -325,7 +325,7 @@ class PartitionHost:
             return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is led by broker {leadership.leader_id}")
         return Refused(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"expected a partition of {name.topic} from 0 to {len(topic.partitions) - 1}, found {name.partition}",
+            f"expected a partition of {name.topic} {show_range(0, len(topic.partitions) - 1)}, found {name.partition}",
         )
 
     def find_replica(self, name: TopicPartition, topic_id: str = "") -> Partition | FollowedPartition | Refused:

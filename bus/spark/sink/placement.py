@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.client.producer.partitioning import hashes_of_keys, partitions_by_hash
+from bus.errors import show_range
 from bus.model import TopicPartition
 from bus.spark.sink.columns import RowRefused, Rows
 
@@ -108,4 +109,4 @@ def _is_valid(column: pa.Array) -> Any:
 def _check_partitions(topic: str, named: Any, count: int) -> None:
     wrong = named[(named < 0) | (named >= count)]
     if len(wrong):
-        raise RowRefused(f"expected a partition of {topic!r} from 0 to {count - 1}, found {int(wrong[0])}")
+        raise RowRefused(f"expected a partition of {topic!r} {show_range(0, int(count) - 1)}, found {int(wrong[0])}")

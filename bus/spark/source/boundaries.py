@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, show_range
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds, LogAccess, TopicFacts
 from bus.spark.source.options import Assigned, OptionError, Subscribed, SubscribedPattern, Subscription
@@ -64,7 +64,7 @@ def select(subscription: Subscription, topics: Mapping[str, TopicFacts]) -> Sele
                 facts = _facts(topics, partition.topic)
                 if partition.partition >= facts.partition_count:
                     raise _unknown(
-                        f"expected a partition of {partition.topic} from 0 to {facts.partition_count - 1}, "
+                        f"expected a partition of {partition.topic} {show_range(0, facts.partition_count - 1)}, "
                         f"found {partition.partition}"
                     )
             names = sorted({partition.topic for partition in partitions})

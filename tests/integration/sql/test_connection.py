@@ -312,3 +312,21 @@ def test_a_path_that_is_no_bus_root_is_refused(tmp_path: Path, make: object, mes
 def test_a_root_in_an_object_store_is_refused_by_name() -> None:
     with pytest.raises(RootNotUsable, match="s3://bucket/bus"):
         bus.sql.connect("s3://bucket/bus")
+
+
+def test_interrupt_within_a_short_call_of_the_engine_is_a_keyboard_interrupt(
+    root: HandWrittenRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise RuntimeError("Query interrupted")  # as the engine does when the signal comes while it is called
+
+    with bus.sql.connect(str(root.folder)) as connection:
+        monkeypatch.setattr("bus.sql.connection.check_reads_only", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.sql("SELECT 1")
+
+
+@pytest.mark.parametrize("field", ["value.carrier", "f.value.carrier.x", "key.carrier"])
+def test_field_of_text_is_answered_with_the_operator_for_json(root: HandWrittenRoot, field: str) -> None:
+    with pytest.raises(SqlError, match=r"(key|value) is text.*write (key|value)->>'carrier'"):
+        rows(root, f"SELECT {field} FROM flights f")

@@ -53,8 +53,8 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["topcs"], "no such command 'topcs'. Did you mean topics?"),
-        (["topics", "lsit"], "no such command 'lsit'. Did you mean list?"),
+        (["topcs"], "no such command 'topcs'. Did you mean bus topics?"),
+        (["topics", "lsit"], "no such command 'lsit'. Did you mean bus topics list?"),
         (["zzz"], "Known: serve, topics"),
         (["consume"], "missing argument 'TOPIC...'"),
         (["consume", "t", "--from", "soon"], "expected beginning, end, an offset"),
@@ -136,7 +136,7 @@ def test_command_that_is_typed_wrong_exits_with_2_and_one_line_that_says_why(arg
         (["sql", "select 1", "--root", "/no/such/root"], "/no/such/root"),
         (["log", "verify", "--all", "--root", "/no/such/root"], "/no/such/root"),
         (["serve", "--config", "/no/such/file"], "/no/such/file"),
-        (["serve", "--listen", "x"], "listen: expected string (HOST:PORT), found 'x'"),
+        (["serve", "--listen", "x"], "listen: expected string (HOST:PORT, a port from 0 to 65535), found 'x'"),
         (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
 )

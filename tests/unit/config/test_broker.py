@@ -185,7 +185,7 @@ def test_much_memory_raises_no_bound() -> None:
         ("zzz = 4", "unknown configuration key 'zzz'"),
         ('num.partitions = "4"', "num.partitions: expected int ([1,...,10000]), found '4'"),
         ("num.partitions = 0", "num.partitions: expected int ([1,...,10000]), found 0"),
-        ('listen = "nowhere"', "listen: expected string (HOST:PORT), found 'nowhere'"),
+        ('listen = "nowhere"', "listen: expected string (HOST:PORT, a port from 0 to 65535), found 'nowhere'"),
         ('root = ""', "root: expected string (a non-empty string), found ''"),
         ('broker.id = 1\n"broker.id" = 2', "expected broker.id once, found it twice"),
     ],
