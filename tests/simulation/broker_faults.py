@@ -21,6 +21,7 @@ from bus.errors import StorageFault, StorageFull
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.storage_delta.stores.memory import MemoryLock, MemoryStore
 from bus.storage_delta.stores.store import Data, KeyExists, Listing, OutcomeUnknown, Stamp, Written
+from tests.simulation.metadata_journal import version_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker_world import BrokerLife, BrokerWorld
@@ -70,6 +71,7 @@ class Disk:
         self._world = world
         self.files = MemoryStore(world.now_ms)
         self._unconfirmed: dict[str, bytes] = {}  # there, but not known to survive a crash
+        self._dropped: set[str] = set()  # versions
 
     def create(self, key: str, data: Data, *, after: Written | None, is_confirmed: bool) -> Stamp:
         stamp = self.files.create(key, data, after=after)
@@ -79,7 +81,10 @@ class Disk:
         return stamp
 
     def create_later(self, key: str, data: bytes) -> None:
-        """As a network file system does that tries a lost call again."""
+        """As a network file system does that tries a lost call again. Versions are dropped here after a second, sooner
+        than any of them gives up: one that was there and was dropped meanwhile does not come back."""
+        if key in self._dropped:
+            return
         self._world.acting = None
         try:
             self.create(key, data, after=None, is_confirmed=True)
@@ -107,6 +112,8 @@ class Disk:
             return
         self.files.delete(key)
         self._unconfirmed.pop(key, None)
+        if version_of(key) is not None:
+            self._dropped.add(key)
         self._world.tell("on_deleted", key)
 
     def delete_folder(self, folder: str) -> None:
