@@ -71,6 +71,7 @@ from bus.users.bearer_tokens import TokenRules
 _log = logging.getLogger(__name__)
 
 _ROOT_CHECK_INTERVAL_S = 1.0
+_LOST_GRACE_S = 1.0  # for the answers that calls under way get, once the root is lost
 _KEYS_CHECK_INTERVAL_S = 30.0
 _LAST_LINES_TIMEOUT_S = 0.2
 
@@ -204,6 +205,10 @@ class BrokerCore:
     async def abandon(self) -> None:
         """In place of `begin_stop` and `stop`, where it does not come to serve."""
         self.begin_stop()
+        await self.give_up()
+
+    async def give_up(self) -> None:
+        """In place of `stop`, where there is nothing left that could be written."""
         await self._tasks.cancel()
         if self._cluster is not None:
             await self._cluster.end_changes()
@@ -255,6 +260,7 @@ class Broker:
         stopping = Stopping()
         self.keys = _open_keys(config)
         self._watching: asyncio.Task[None] | None = None
+        self._lost: RootLost | None = None
         self._server = BusServer(
             config, stopping, self.keys, connections_max=connections_max(len(config.serving_listeners))
         )
@@ -365,22 +371,41 @@ class Broker:
         then, so all that is left to do is to stop."""
         core = self._core
         while True:
-            await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
             try:
                 await core.calls.control(core.storage.check_held)
             except RootLost as lost:
+                if self._lost is None:
+                    self._lost = lost
+                    _log.critical("%s; the broker stops at once", lost)
                 return lost
             except StorageFault as fault:
                 _log.warning("whether the root is still held cannot be told: %s", fault)
+            await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
 
     async def stop(self) -> None:
+        """In order. Once the root is lost, before or meanwhile, at once: the other brokers of it end as well, so nobody
+        takes over, and nothing can be written; calls are answered with the fault."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        await self._core.leave()
+        lost = asyncio.ensure_future(self.wait_root_lost())
+        leaving = asyncio.ensure_future(self._core.leave())
+        await asyncio.wait([lost, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if self._lost is None:
+            await leaving
+        leaving.cancel()
         self._core.begin_stop()
-        await self._server.stop()
-        await self._core.stop()
+        stopping = asyncio.ensure_future(self._server.stop())
+        await asyncio.wait([lost, stopping], return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()
+        if self._lost is None:
+            await stopping
+            await self._core.stop()
+        else:
+            await asyncio.wait([stopping], timeout=_LOST_GRACE_S)
+            await self._server.abandon()
+            await stopping
+            await self._core.give_up()
         await self._transport.close()
         _log.info("stopped")
 
@@ -489,7 +514,6 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
         for waiting in (unfenced, signalled, lost):
             waiting.cancel()
         if lost.done():
-            _log.critical("%s; the broker stops", lost.result())
             raise lost.result()
     finally:
         await broker.stop()

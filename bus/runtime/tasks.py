@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from bus.errors import NotController
+from bus.errors import NotController, StorageFault
 
 _log = logging.getLogger(__name__)
 
@@ -80,5 +80,9 @@ def answered(result: T) -> asyncio.Future[T]:
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
+    """A fault of the store is one of the outside: where in the code it came out tells nothing."""
     if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, NotController):
-        _log.error("task %s failed", task.get_name(), exc_info=error)
+        if isinstance(error, StorageFault):
+            _log.error("task %s failed: %s", task.get_name(), error)
+        else:
+            _log.error("task %s failed", task.get_name(), exc_info=error)

@@ -54,6 +54,31 @@ def test_a_broker_whose_root_was_made_again_stops_and_leaves_the_new_one_alone(t
 
 
 @pytest.mark.timeout(240)
+def test_brokers_whose_root_is_renamed_end_at_once_and_say_why(tmp_path: Path) -> None:
+    """They do not try to hand over to each other, for as long as a stop may take."""
+    patient = "--set=controlled.shutdown.timeout.ms=600000"
+    with (
+        BrokerProcess(tmp_path / "root", "--broker-id", "0", patient, name="broker-0") as first,
+        BrokerProcess(tmp_path / "root", "--broker-id", "1", patient, name="broker-1") as second,
+        Admin(first.address) as admin,
+    ):
+        admin.create_topics([NewTopic("t", partitions=4)])
+        with Producer(first.address) as producer:
+            producer.send("t", b"1").result(60)
+        with Producer(first.address, delivery_timeout_ms=1_000, request_timeout_ms=500, linger_ms=0) as hasty:
+            first.root.rename(tmp_path / "renamed")
+            for _ in range(20):
+                hasty.send("t", b"2")  # is under way when the brokers end
+            assert (first.wait(), second.wait()) == (1, 1)
+        for broker in (first, second):
+            log = broker.log_path.read_text()
+            assert "the folder was removed or renamed while it was in use" in log
+            assert "Traceback" not in log
+    with BrokerProcess(tmp_path / "renamed"):
+        pass
+
+
+@pytest.mark.timeout(240)
 def test_taken_port_foreign_folder_and_bad_setting_are_one_line_each(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")

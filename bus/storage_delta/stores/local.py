@@ -421,7 +421,9 @@ class FileLock:
         with _translated(self._path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = _file_of(os.stat(self._path))
         if found != self._file and self._fd is not None:
-            other, fate = ("no file", "removed") if found is None else ("another file", "removed and made again")
+            other, fate = (
+                ("no file", "removed or renamed") if found is None else ("another file", "removed and made again")
+            )
             raise RootLost(
                 f"{self._path}: expected the lock that this process took, found {other}; the folder was {fate} while "
                 f"it was in use, so nothing more is written to it"
