@@ -642,3 +642,22 @@ def test_table_of_a_topic_is_kept_where_another_ones_name_is_the_same_folder() -
         storage.create_partition(TopicPartition("orders", 0), topic_id="id-2")
     storage.create_partition(TopicPartition("Orders", 1), topic_id="id-1")
     assert not open_storage_on(MemoryStore()).is_case_blind
+
+
+@pytest.mark.parametrize(
+    ("call", "nth", "found"), [("write", 1, b""), ("fsync", 1, b""), ("link", 1, b""), ("fsync", 2, b"2 of broker 7")]
+)
+def test_lease_is_not_renewed_where_no_version_could_be_made(tmp_path: Path, call: str, nth: int, found: bytes) -> None:
+    """It was written in place before, without a sync, and went on on a disk that took no commit."""
+    file_system = FailingFileSystem()
+    storage = open_storage_on(LocalStore(str(tmp_path / "root"), file_system), broker_id=7, holder="broker 7")
+    with contextlib.closing(storage):
+        storage.renew_lease(b"1 of broker 7")
+        assert storage.read_lease(7) == b"1 of broker 7"
+        file_system.fail(call, nth)
+        with pytest.raises(StorageFault):
+            storage.renew_lease(b"2 of broker 7")
+        assert storage.read_lease(7) == found
+        storage.renew_lease(b"3 of broker 7")
+        assert storage.read_lease(7) == b"3 of broker 7"
+    assert storage.read_lease(8) == b""
