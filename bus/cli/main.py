@@ -7,8 +7,10 @@ import sys
 
 import click
 
+from bus.cli.failures import write_error
 from bus.cli.groups import BusCommand, LazyGroup
 from bus.cli.standard_streams import prepare_streams
+from bus.config.keys import is_text
 
 _COMMANDS = {
     "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
@@ -97,9 +99,21 @@ class _NoPandas:
             raise ModuleNotFoundError("the bus command runs without pandas", name=name)
 
 
+def _require_utf_8() -> None:
+    """Names and values are UTF-8 in every locale. Python sees to it in a POSIX locale, unless it is told not to: then
+    it starts once more. Ends the command if an argument is no text."""
+    if sys.getfilesystemencoding() == "ascii":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    for argument in sys.argv[1:]:
+        if not is_text(argument):
+            write_error(f"expected arguments in UTF-8, found {argument!r}")
+            sys.exit(click.UsageError.exit_code)
+
+
 def main() -> None:
     # What gRPC's core has to say of a connection that fails comes as an error, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _require_utf_8()
     prepare_streams()
     sys.meta_path.insert(0, _NoPandas)
     cli(prog_name="bus")

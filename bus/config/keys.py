@@ -132,6 +132,8 @@ class ConfigKey:
 
     def parse(self, text: str) -> ConfigValue:
         """The value that `text` stands for. Raises `ConfigError`, a `ValueError`, with what was expected and found."""
+        if self.type is ConfigType.STRING and self._accepts(text):
+            return text  # a path may begin or end with a space
         value: ConfigValue | None = _PARSERS[self.type](text.strip())
         if value is None or not self._accepts(value):
             raise self._refusal(text)
@@ -153,6 +155,8 @@ class ConfigKey:
     def _accepts(self, value: ConfigValue) -> bool:
         if isinstance(value, float) and not math.isfinite(value):
             return False
+        if not all(map(is_text, value if isinstance(value, tuple) else (str(value),))):
+            return False
         bits_max = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX}.get(self.type)
         if bits_max is not None and not -bits_max - 1 <= value <= bits_max:  # type: ignore[operator]
             return False  # the type says it is an int; Python's have no bound of their own
@@ -160,8 +164,20 @@ class ConfigKey:
 
     def _refusal(self, found: object) -> ConfigError:
         limits = f" ({self.valid_values})" if self.valid_values else ""
+        if isinstance(found, str) and not is_text(found):
+            limits += " that has a form in UTF-8"
         shown = "another value" if self.is_secret or self.shown_as is not None else repr(found)
         return ConfigError(f"{self.name}: expected {self.type.value}{limits}, found {shown}")
+
+
+def is_text(value: str) -> bool:
+    """False for lone halves of surrogate pairs, which have no bytes: such as stand for what a terminal has brought in
+    another encoding."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def config_field(

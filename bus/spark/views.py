@@ -88,7 +88,7 @@ def _told_apart(spark: SparkSession, topics: list[str]) -> list[str]:
     other."""
     left_out = _taken_for_one(spark, topics)
     for same in left_out:
-        spark.catalog.dropTempView(f"`{same[0]}`")
+        spark.catalog.dropTempView(same[0])
         names = " and ".join(same)
         warnings.warn(
             f"topics {names} differ in case only, which Spark does not tell apart: none is registered; name one with "

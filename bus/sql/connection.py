@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from bus.config.keys import is_text
 from bus.errors import StorageFault, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
@@ -155,6 +156,8 @@ class Connection:
 
     def _sql(self, query: str, parameters: Sequence[Any] | None) -> Result:
         try:
+            if not is_text(query):
+                raise SqlError(f"expected a statement that has a form in UTF-8, found {query!r}")
             topics = self.topics
             query = quote_offset(query)
             # A cursor of its own, so that the rows of an earlier statement can still be read.

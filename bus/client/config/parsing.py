@@ -37,6 +37,7 @@ from bus.client.config.values import (
     integer,
     setting,
 )
+from bus.config.keys import is_text
 from bus.errors import BusError, ErrorCode
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
@@ -111,12 +112,20 @@ def _check_each(kind: type[ConfigT], settings: FoundSettings) -> dict[str, Any]:
         if name not in checks:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
+            _check_texts(value)
             checked[name] = checks[name](value)
         except ValueError as expected:
             found = "another value" if name in HIDDEN_SETTINGS else repr(value)
             where = f"{name}{settings.show_origin(name)}"
             raise BusError(ErrorCode.INVALID_CONFIG, f"{where}: expected {expected}, found {found}") from None
     return checked
+
+
+def _check_texts(value: Any) -> None:
+    """Raises `ValueError`: a lone surrogate could not be sent."""
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, str) and not is_text(item):
+            raise ValueError("text that has a form in UTF-8")
 
 
 def _check_together(kind: type[ConfigT], checked: Mapping[str, Any]) -> ConfigT:
@@ -175,6 +184,8 @@ def parse_addresses(address: Any) -> tuple[str, ...]:
     for part in addresses or [""]:
         if not isinstance(part, str):
             raise _no_address(part)
+        if not is_text(part):
+            raise BusError(ErrorCode.INVALID_CONFIG, f"expected an address that has a form in UTF-8, found {part!r}")
         if any(sign in part for sign in "/\\@?# \t\r\n"):
             raise BusError(
                 ErrorCode.INVALID_CONFIG, f"expected an address as host:port, without scheme and path, found {part!r}"

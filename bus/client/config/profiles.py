@@ -80,7 +80,7 @@ def warn_of_readers(path: Path) -> None:
     """Once per file and process, if others than its owner may read it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
+    except (OSError, ValueError):  # what is no path is found out by whoever reads it
         return
     if os.name == "posix" and mode & _OTHERS_MAY_READ and (path, "read") not in _warned:
         _warned.add((path, "read"))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from bus.client.arguments import check_text, check_topic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
@@ -78,6 +79,7 @@ def subscription_of(
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise _wrong(f"names of topics, found {name!r}")
+        check_topic(name)
     return Subscription(names, None, on_assigned, on_revoked, on_lost) if names else None
 
 
@@ -87,11 +89,12 @@ def compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         found = re.compile(pattern)
         if not isinstance(found.pattern, str):
             raise TypeError("a pattern of bytes matches no name")
-        return found
     except (re.error, TypeError) as error:
         raise BusError(
             ErrorCode.INVALID_REGULAR_EXPRESSION, f"expected a regular expression, found {pattern!r}: {error}"
         ) from None
+    check_text("pattern", found.pattern)
+    return found
 
 
 def _wrong(message: str) -> BusError:

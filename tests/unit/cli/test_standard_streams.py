@@ -43,3 +43,15 @@ def test_no_arguments_print_the_help() -> None:
         found = shell(f"{BUS} {group}")
         assert (found.returncode, found.stderr) == (0, "")
         assert found.stdout == shell(f"{BUS} {group} --help").stdout
+
+
+@pytest.mark.parametrize("off", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_argument_that_is_no_ascii_is_the_same_in_a_posix_locale(off: dict[str, str]) -> None:
+    found = shell(f"{BUS} completion grün", LC_ALL="POSIX", PYTHONIOENCODING="utf-8", **off)
+    assert "'grün'" in found.stderr
+
+
+def test_argument_that_is_no_text_is_refused_by_name() -> None:
+    found = shell(f"{BUS} topics list --address \"$(printf 'h\\377')\"")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "error: expected arguments in UTF-8, found 'h\\udcff'" in found.stderr
