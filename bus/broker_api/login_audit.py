@@ -19,6 +19,7 @@ def login_event(report: LoginReport, now_ms: int) -> AuditEvent:
         mechanism=report.mechanism,
         resource_type="User",
         resource=report.name,
+        count=report.count,
         request_id=report.caller.request_id,
         error=report.reason or "",
     )

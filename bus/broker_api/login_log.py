@@ -1,9 +1,10 @@
 """The broker's log of logins: failures at INFO, successes at DEBUG.
 
-A failed login costs its caller `connection.failed.authentication.delay.ms`, which bounds the lines of one client. But
-many clients may be configured for a mechanism that their listener lacks, and retry: of those, ten names of each host
-and mechanism are logged at once, and the rest of a minute in one line with their count, as denials are
-(auditing/denials.py).
+A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have thousands under way,
+and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, address
+and mechanism ten names are told at once, and the rest of a minute in one line with how many there were of each name, as
+denials are (auditing/denials.py). Guards one promise: every address is told, and a thousand names of it in a minute;
+what is beyond is counted.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 from bus.broker_api.requests import Caller
 from bus.errors import show_names
 from bus.sasl import MECHANISMS
+
+NAMES_COUNTED_MAX = 1_000  # of a listener, an address and a mechanism, in an interval
+OTHER_NAMES = "<other names>"
 
 _log = logging.getLogger("bus.broker_api.logins")
 
@@ -33,42 +38,59 @@ class LoginReport:
     count: int = 1
 
 
+@dataclass(slots=True)
+class _Counted:
+    """Failures of a listener, an address and a mechanism beyond those that were told at once."""
+
+    last: LoginReport
+    names: dict[str, int]  # how many there were of each
+
+
 class LoginLog:
-    def __init__(self) -> None:
-        self._refused: DenialCounts[LoginReport] = DenialCounts(_merge)  # of one interval, which a timer ends
+    """`tell`: what is called with each success, and with failures as they are logged; they may have a count."""
+
+    def __init__(self, tell: Callable[[LoginReport], None]) -> None:
+        self._tell = tell
+        self._failed: DenialCounts[_Counted] = DenialCounts(_merge)  # of one interval, which a timer ends
 
     def write(self, report: LoginReport) -> None:
         if report.reason is None:
             _log.debug("%r has logged in by %s from %s", report.name, report.mechanism, report.caller.host)
-        else:
-            _log.info("%s", _describe(report))
-
-    def write_refused_mechanism(self, report: LoginReport) -> None:
-        if self._refused.is_empty:
+            self._tell(report)
+            return
+        if self._failed.is_empty:
             loop, no_request = asyncio.get_running_loop(), contextvars.Context()
             loop.call_later(DENIAL_INTERVAL_MS / 1000, self._write_counts, context=no_request)
         kind = report.caller.listener, report.caller.host, show_names([report.mechanism])
-        if self._refused.add(kind, report.name, report):
-            self.write(report)
+        if self._failed.add(kind, report.name, _Counted(report, {show_names([report.name]): 1})):
+            _log.info("%s", _describe(report))
+            self._tell(report)
 
     def _write_counts(self) -> None:
-        counted, lost = self._refused.take()
+        counted, lost = self._failed.take()
         seconds = DENIAL_INTERVAL_MS // 1000
-        for last in counted:
+        for one in counted:
             _log.info(
-                "%s; the last of %d by this mechanism within %d s that are not shown",
-                _describe(last),
-                last.count,
+                "%s; the last of %d by this mechanism from there within %d s that are not shown: of %s",
+                _describe(one.last),
+                sum(one.names.values()),
                 seconds,
+                ", ".join(f"{name!r} ({count})" for name, count in one.names.items()),
             )
+            for name, count in one.names.items():
+                self._tell(replace(one.last, name=name, count=count))
         if lost:
             _log.info(
                 "%d failed logins within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX
             )
 
 
-def _merge(known: LoginReport, report: LoginReport) -> LoginReport:
-    return replace(report, count=known.count + report.count)
+def _merge(known: _Counted, new: _Counted) -> _Counted:
+    for name, count in new.names.items():
+        shown = name if name in known.names or len(known.names) < NAMES_COUNTED_MAX else OTHER_NAMES
+        known.names[shown] = known.names.get(shown, 0) + count
+    known.last = new.last
+    return known
 
 
 def _describe(failed: LoginReport) -> str:

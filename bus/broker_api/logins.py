@@ -49,7 +49,8 @@ from bus.users.users import Users
 
 LOGIN_SECONDS_MAX = 10.0
 LOGINS_AT_ONCE_MAX = 4_096
-LOGINS_AT_ONCE_OF_A_HOST_MAX = 2_048
+LOGINS_AT_ONCE_OF_A_HOST_MAX = 256
+LOGINS_AT_ONCE_OF_ANY_HOST = 8  # also where all together are too many
 _BASIC_BYTES_MAX = 16_384
 _TOKEN_BYTES = 32
 _NONCE_BYTES = 24
@@ -76,7 +77,8 @@ class LoginSettings:
 
 
 class LoginApi:
-    """`reports`: what is called with each login and each failure, beside the log. `tokens`: of each listener with
+    """`reports`: what is called with each login and each failure; `told`: with those that the log tells of, which
+    repeated failures are a count of. `tokens`: of each listener with
     OAUTHBEARER, by its name."""
 
     def __init__(
@@ -91,7 +93,8 @@ class LoginApi:
         self._turns = FairTurns(1)
         self._checking: dict[bytes, asyncio.Task[Login | None]] = {}
         self._at_once: collections.Counter[str] = collections.Counter()
-        self._log = LoginLog()
+        self.told: list[Callable[[LoginReport], None]] = []
+        self._log = LoginLog(self._tell_bounded)
         self.reports: list[Callable[[LoginReport], None]] = []
         users.on_change(self._note_users)
 
@@ -285,8 +288,7 @@ class LoginApi:
         started_s = _now_s()
         names = ", ".join(enabled)
         report = LoginReport(mechanism, name, caller, f"listener {caller.listener} has {names}, and not this mechanism")
-        self._log.write_refused_mechanism(report)
-        self._tell(report)
+        self.report(report)
         await self.delay_failure(started_s)
         message = f"expected a mechanism of {names}, found {show_names([mechanism])!r}"
         return Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message)
@@ -299,16 +301,19 @@ class LoginApi:
     def report(self, report: LoginReport) -> None:
         """Of each login and of each failure."""
         self._log.write(report)
-        self._tell(report)
-
-    def _tell(self, report: LoginReport) -> None:
         for tell in self.reports:
+            tell(report)
+
+    def _tell_bounded(self, report: LoginReport) -> None:
+        for tell in self.told:
             tell(report)
 
     @contextmanager
     def one_of(self, host: str) -> Iterator[None]:
         """Counts a login that is under way. Raises `Unavailable` if there are too many."""
-        if self._at_once.total() >= LOGINS_AT_ONCE_MAX or self._at_once[host] >= LOGINS_AT_ONCE_OF_A_HOST_MAX:
+        count = self._at_once[host]
+        is_full = self._at_once.total() >= LOGINS_AT_ONCE_MAX and count >= LOGINS_AT_ONCE_OF_ANY_HOST
+        if is_full or count >= LOGINS_AT_ONCE_OF_A_HOST_MAX:
             raise Unavailable("too many logins are under way at this broker; retry later")
         self._at_once[host] += 1
         try:

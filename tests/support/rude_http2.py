@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _CONTINUATION = 0, 1, 3, 4, 6, 9
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 _END_STREAM, _END_HEADERS = 1, 4
 _FRAME_BYTES_MAX = 16_384
 
@@ -25,8 +25,18 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
-def hello() -> bytes:
-    return PREFACE + frame(_SETTINGS, 0, 0, b"")
+def hello(*, window_bytes: int | None = None) -> bytes:
+    """`window_bytes`: how much of an answer the peer may send at first."""
+    return PREFACE + frame(_SETTINGS, 0, 0, b"" if window_bytes is None else struct.pack(">HI", 4, window_bytes))
+
+
+def message_frame(stream: int, message: bytes) -> bytes:
+    """With gRPC's five bytes before it."""
+    return frame(_DATA, 0, stream, b"\0" + struct.pack(">I", len(message)) + message)
+
+
+def window_frame(stream: int, count: int) -> bytes:
+    return frame(_WINDOW_UPDATE, 0, stream, struct.pack(">I", count))
 
 
 def header_frames(stream: int, block: bytes, *, is_whole: bool = True) -> bytes:
@@ -59,15 +69,16 @@ def field(name: bytes, value: bytes, *, is_indexed: bool = False) -> bytes:
 
 
 NEWEST = _integer(62, 7, 0x80)  # one byte, for a field of up to 4 KB
-CALL = b"".join(
-    (
-        b"\x83\x86",  # POST, http
-        field(b":path", b"/bus.v1.Bus/Metadata", is_indexed=True),
-        field(b":authority", b"a", is_indexed=True),
-        field(b"content-type", b"application/grpc", is_indexed=True),
-        field(b"te", b"trailers", is_indexed=True),
-    )
-)
+
+
+def call_of(path: str) -> bytes:
+    """The header block of a call, whose four texts enter the dynamic table."""
+    texts = {":path": path, ":authority": "a", "content-type": "application/grpc", "te": "trailers"}
+    fields = (field(name.encode(), value.encode(), is_indexed=True) for name, value in texts.items())
+    return b"\x83\x86" + b"".join(fields)  # POST, http
+
+
+CALL = call_of("/bus.v1.Bus/Metadata")
 CALL_AGAIN = b"\x83\x86\xc1\xc0\xbf\xbe"  # behind a CALL, on the same connection
 
 

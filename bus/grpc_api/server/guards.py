@@ -31,6 +31,8 @@ from bus.sasl import SESSION_EXPIRED
 
 _log = logging.getLogger(__name__)
 
+_STATUS_SECONDS_MAX = 10.0
+
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
@@ -272,7 +274,19 @@ def _log_request(request: object, context: grpc.aio.ServicerContext) -> None:
 
 
 async def abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
-    """The status that tells the client of it."""
+    """The status that tells the client of it. A client that does not read what comes before it is not waited for, and
+    gets it when it does."""
+    try:
+        async with time_limit(_STATUS_SECONDS_MAX):
+            await _abort_for(error, context)
+    except asyncio.TimeoutError:
+        _log.debug("the client does not read its status: %s", error)
+    except grpc.aio.InternalError as held_up:
+        _log.debug("the client gets no status, as it does not read its first answer: %s", held_up)
+    raise asyncio.CancelledError from error
+
+
+async def _abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
     match error:
         case grpc.aio.AbortError():
             raise error

@@ -45,6 +45,8 @@ class LoginHandler:
     ) -> None:
         caller = caller_of(context, self._listener)
         with self._api.one_of(caller.host):
+            # By itself: a status that follows an answer which is held up could not be sent with it.
+            await context.send_initial_metadata(())
             await self._streams.run(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
 
     async def _authenticate(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import logging
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from bus.broker import Broker
 from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
 from bus.broker_api.login_log import LoginReport
+from bus.broker_api.requests import Unavailable
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -28,6 +32,7 @@ from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_passwor
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
 from bus.users.users import SetScram
+from tests.support import rude_http2
 from tests.support.broker_thread import loop_of, running_broker
 from tests.support.member_processes import wait_until
 from tests.support.peer_logins import check_that_brokers_log_in
@@ -201,6 +206,27 @@ def test_a_login_that_never_goes_on_is_ended(
     _wait_for_none_under_way(broker)
 
 
+def test_a_login_that_times_out_while_its_answer_is_held_up_ends_with_a_status(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that takes no answer until the login is over, which gRPC's own cannot be told to be."""
+    monkeypatch.setattr("bus.grpc_api.server.logins.LOGIN_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("bus.grpc_api.server.guards._STATUS_SECONDS_MAX", 0.1)
+    caplog.set_level(logging.DEBUG, "bus.grpc_api.server.guards")
+    message = pb.SaslAuthenticateRequest(mechanism=SHA_256, auth_bytes=b"n,,n=alice,r=abc").SerializeToString()
+    with socket.create_connection(("127.0.0.1", broker.ports["SASL_PLAINTEXT"]), timeout=30) as connection:
+        call = rude_http2.header_frames(1, rude_http2.call_of("/bus.v1.Bus/SaslAuthenticate"))
+        connection.sendall(rude_http2.hello(window_bytes=0) + call + rude_http2.message_frame(1, message))
+        wait_until(lambda: any("does not read its status" in line for line in caplog.messages), "it is given up")
+        _wait_for_none_under_way(broker)
+        connection.sendall(rude_http2.window_frame(1, 60_000))
+        received = b""
+        while b"grpc-status\x02" not in received:
+            received += connection.recv(65_536)
+        assert b"grpc-status\x0216" in received  # UNAUTHENTICATED
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
 def test_logins_under_way_are_bounded(channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "LOGINS_AT_ONCE_OF_A_HOST_MAX", 3)
     held = [Dialogue(channel) for _ in range(3)]
@@ -211,6 +237,22 @@ def test_logins_under_way_are_bounded(channel: grpc.Channel, monkeypatch: pytest
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     for dialogue in held:
         dialogue.end()
+
+
+def test_hosts_that_have_many_logins_under_way_keep_no_other_from_logging_in(
+    broker: Broker,
+) -> None:
+    api = broker.logins
+    with contextlib.ExitStack() as held:
+        for host in range(logins.LOGINS_AT_ONCE_MAX // logins.LOGINS_AT_ONCE_OF_A_HOST_MAX):
+            for _ in range(logins.LOGINS_AT_ONCE_OF_A_HOST_MAX):
+                held.enter_context(api.one_of(f"/10.0.0.{host}"))
+            with pytest.raises(Unavailable):
+                held.enter_context(api.one_of(f"/10.0.0.{host}"))
+        for _ in range(logins.LOGINS_AT_ONCE_OF_ANY_HOST):
+            held.enter_context(api.one_of("/10.0.1.1"))
+        with pytest.raises(Unavailable):
+            held.enter_context(api.one_of("/10.0.1.1"))
 
 
 def test_sessions_are_bounded_and_the_oldest_of_a_name_makes_room(
