@@ -140,3 +140,27 @@ def test_programs_of_the_consumers_guide_run(address: str) -> None:
         done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert done.stdout == "20 records\n"
+
+
+def test_outside_key_is_worked_on_once_within_its_time_over_a_crash(tmp_path: Path) -> None:
+    module, path = example("deduplicate_by_key"), str(tmp_path / "seen.db")
+    worked: list[tuple[bytes | None, int]] = []
+    crashes = iter([True])
+
+    def work(database: sqlite3.Connection, record: ConsumerRecord) -> None:
+        if record.key == b"b" and next(crashes, False):
+            raise Crash
+        worked.append((record.key, record.timestamp_ms))
+
+    sent = [(b"a", 1_000), (b"a", 1_500), (b"b", 1_600), (b"a", 1_999), (b"a", 2_000), (b"b", 2_000)]
+    with running_broker(tmp_path / "root", config=CONFIG) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin, Producer(address) as producer:
+            admin.create_topics([NewTopic("payments", partitions=1, configs={"retention.ms": -1})])
+            for key, timestamp_ms in sent:
+                producer.send("payments", b"1", key=key, timestamp_ms=timestamp_ms)
+        with pytest.raises(Crash):
+            module.process(address, "payments", path, work, window_ms=1_000)
+        assert module.process(address, "payments", path, work, window_ms=1_000) == 2
+        assert module.process(address, "payments", path, work, window_ms=1_000) == 0
+    assert worked == [(b"a", 1_000), (b"b", 1_600), (b"a", 2_000)]
