@@ -452,14 +452,17 @@ class _Repair:
     def _set_aside_unreachable(
         self, history: History, log: HistoryReader, listing: LogListing, *, is_torn: bool
     ) -> None:
-        """Versions that readers cannot get past: there is a gap behind them. The log begins at the first checkpoint
-        behind the last gap. `is_torn`: a version may be there and not be readable."""
+        """Versions that readers cannot get past, since there is a gap behind them, or to, since nothing is before them.
+        The log begins with version 0, or at the first checkpoint behind the last gap. `is_torn`: a version may be there
+        and not be readable."""
         below = [version for version in listing.versions if version <= history.base]
         if is_torn:
             below = [version for version in below if log.is_readable(version)]
-        if not below or below == list(range(below[0], history.base + 1)):
+        if not below:
             return
-        gap = max(set(range(below[0], history.base + 1)) - set(below))
+        gap = max(set(range(below[0], history.base + 1)) - set(below), default=below[0] - 1)
+        if gap < 0:
+            return
         begin = min(version for version in listing.checkpoints if gap <= version <= history.base)
         self._take_out_versions_below(begin, listing)
         if begin == gap:

@@ -198,3 +198,13 @@ def test_a_torn_older_version_costs_the_versions_before_the_next_checkpoint_alon
     log.open()
     assert log.values() == [b"%d" % offset for offset in range(8 * COUNT)]
     assert mend(log).steps == []
+
+
+def test_versions_that_nothing_leads_to_go_with_the_first_one(log: LogRoot) -> None:
+    (log.log / f"{0:020d}.json").unlink()
+    report = mend(log)
+    assert [(step.action, step.subject) for step in report.steps] == [("quarantine", f"_delta_log/{1:020d}.json")]
+    for version in range(2, 9):
+        assert deltalake.DeltaTable(str(log.folder), version=version).version() == version
+    assert log.verify().breaches == []
+    assert mend(log).steps == []
