@@ -40,6 +40,7 @@ bench-peers: setup  ## what the benchmarks compare with: Kafka's jars, confluent
 
 proto: setup  ## regenerate the stubs
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+	$(BIN)/python tools/freeze_contract.py
 
 clean:  ## remove what setup and the demo made
 	rm -rf $(VENV) .jars bus-demo-data

@@ -143,6 +143,7 @@ CALL_RULES: Mapping[str, CallRule] = {
     "UnregisterBroker": _ALTERS_CLUSTER,
     "UpdateFeatures": _ALTERS_CLUSTER,
     "ServerReflectionInfo": _DESCRIBES_CLUSTER,  # gRPC's own: what the calls are
+    "ApiVersions": CallRule(),  # which is the same for all
     "SaslAuthenticate": CallRule(),  # by which a caller comes to have a name
     "IdentifyBroker": _BETWEEN_BROKERS,
     "RegisterBroker": _BETWEEN_BROKERS,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster_records import BUS_VERSION
+from bus.cluster_metadata.cluster_records import BUS_VERSION, LEVEL_MAX, LEVEL_MIN
 from bus.cluster_metadata.cluster_state import Broker
 from bus.cluster_metadata.replica_states import replica_state
 from bus.errors import ErrorCode, Refused, show_names
@@ -24,6 +24,16 @@ class DescribedBroker:
     broker: Broker
     leader_count: int
     replica_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevels:
+    """level_min <= level <= level_max: what this broker can work at, and what the cluster works at."""
+
+    name: str
+    level: int
+    level_min: int
+    level_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,10 @@ class ClusterAdminApi:
     def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
         self._cluster = cluster
         self._shares = shares
+
+    def features(self) -> Sequence[FeatureLevels]:
+        """What the brokers of the cluster have agreed on, as far as this one has followed it."""
+        return (FeatureLevels(BUS_VERSION, self._cluster.state.level, LEVEL_MIN, LEVEL_MAX),)
 
     async def describe(self, *, is_fenced_included: bool) -> ClusterOverview:
         state = self._cluster.state

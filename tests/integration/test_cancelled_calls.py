@@ -48,7 +48,7 @@ AUTHORIZED = BrokerConfig(authorizer_class_name="acl", super_users=ANONYMOUS)
 # They change nothing that a restart would have to find again.
 READING = frozenset(
     (
-        *("DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
+        *("ApiVersions", "DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
         *("DescribeUserScramCredentials", "Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
         *("DescribeClientQuotas", "DescribeQuotaUsage"),
         *("DescribeAcls", "DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments"),

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import grpc
 import pytest
 
+from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT
 from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnLock
 
@@ -152,11 +153,16 @@ class FakeCluster:
         )
         self.backoff = SimpleNamespace(ms=lambda attempt: 100.0)
 
-    def needs_login(self, address: str) -> bool:
+    def known(self, address: str) -> Any:
         """With a login streams are opened by the threads that read them."""
-        return self._has_login
+        return None if self._has_login else self.introduce(address)
 
-    def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Any, FakeCall]:
+    def introduce(self, address: str) -> Any:
+        return (), UNKNOWN_CONTRACT
+
+    def open_stream(
+        self, address: str, method: str, requests: Iterable[bytes], known: Any, refuse: Any
+    ) -> tuple[Any, FakeCall]:
         is_first = not self.calls
         call = FakeCall(self.readers, requests, None if is_first and not self.is_first_answered else self.answer)
         self.calls.append(call)

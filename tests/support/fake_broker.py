@@ -20,6 +20,7 @@ import grpc
 import pyarrow as pa
 
 from bus.errors import ErrorCode
+from bus.grpc_api.contract import CALLS, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import decode_arrow, encode_arrow
@@ -513,6 +514,10 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
                 topics=[self._describe(name) for name in names],
                 root="memory:///fake",
             )
+
+    def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
+        """It is no call of the tests, so it is not noted."""
+        return pb.ApiVersionsResponse(contract_version=CONTRACT_VERSION, calls=CALLS)
 
     def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> pb.DescribeClusterResponse:
         self._note("DescribeCluster", context)

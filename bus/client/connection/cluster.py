@@ -21,6 +21,7 @@ import grpc
 from bus.addresses import format_address
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.security import security_of
+from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT, BrokerContract, decode_contract, new_question
 from bus.client.connection.broker_watch import BrokerWatch
 from bus.client.connection.connections import (
     SERVICE,
@@ -34,7 +35,7 @@ from bus.client.connection.connections import (
 )
 from bus.client.connection.first_answer import first_answer
 from bus.client.connection.first_contact import is_broker_needed
-from bus.client.connection.logins import Logins
+from bus.client.connection.logins import Headers, Logins
 from bus.client.connection.portions import portions
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
@@ -53,6 +54,7 @@ _NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value
 _NAMES_MS_MAX = 1_000  # who waits for a new topic waits so long for a better name of it
 
 ResultT = TypeVar("ResultT")
+Acquaintance = tuple[Headers, BrokerContract]  # what a call shows, and what the broker knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Cluster:
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
         self._logins = Logins(security.login, client_headers, self._connections)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced)
+        self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -418,6 +421,8 @@ class Cluster:
     def _may_ask_next(self, failure: BusError, *, is_repeatable: bool) -> bool:
         if isinstance(failure, (NotConnected, OldMetadata)):
             return True
+        if failure.code is ErrorCode.UNSUPPORTED_VERSION:  # nothing was done; another broker may be a newer one
+            return True
         return is_repeatable and failure.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 
     def _call_one(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
@@ -429,8 +434,13 @@ class Cluster:
     def _call_once(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
         self.home.check()
         check_outside()
-        headers = self._logins.headers(address, timeout_ms)
+        deadline_ms = monotonic_ms() + timeout_ms
+        headers, contract = self.introduce(address, timeout_ms)
+        contract.check(method, request, address)
+        left_ms = max(deadline_ms - monotonic_ms(), min(timeout_ms, _ATTEMPT_MS_MIN))
+        return self._ask(address, method, request, headers, left_ms)
 
+    def _ask(self, address: str, method: str, request: Any, headers: Headers, timeout_ms: float) -> Any:
         def ask(connection: Connection) -> Any:
             try:
                 return connection.call(method)(request, timeout=timeout_ms / 1000, metadata=headers)
@@ -446,15 +456,43 @@ class Cluster:
         self._note_answer(address)
         return response
 
+    def known(self, address: str) -> Acquaintance | None:
+        """What `introduce` returns, without waiting; None if it has to ask."""
+        contract = self._contracts.get(address)
+        if contract is None or not self._logins.is_ready(address):
+            return None
+        return self._logins.headers(address, 0), contract
+
+    def introduce(self, address: str, timeout_ms: float | None = None) -> Acquaintance:
+        """What a call there shows, and what the broker knows. Asks the broker where that is not known yet, within the
+        time-out, or request.timeout.ms; raises `BusError` as a call does."""
+        timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        headers = self._logins.headers(address, timeout_ms)
+        contract = self._contracts.get(address)
+        if contract is None:
+            contract = self._contracts[address] = self._ask_contract(address, headers, timeout_ms)
+        return headers, contract
+
+    def _ask_contract(self, address: str, headers: Headers, timeout_ms: float) -> BrokerContract:
+        try:
+            answer = self._ask(address, "ApiVersions", new_question(), headers, timeout_ms)
+        except BusError as failure:
+            if failure.code is ErrorCode.UNSUPPORTED_VERSION:
+                return UNKNOWN_CONTRACT
+            raise
+        return decode_contract(answer, address)
+
     def start_call(
         self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
         self.home.check()
-        if not self._logins.is_ready(address):
-            return self._start_behind_login(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
-        headers = self._logins.headers(address, timeout_ms)
+        known = self.known(address)
+        if known is None:
+            return self._start_in_thread(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+        headers, contract = known
+        contract.check(method, request, address)
         self.watch.note_sent(address)
         try:
             connection, future = self._connections.start(
@@ -472,7 +510,7 @@ class Cluster:
                 self._note_failure(address)
                 answer = self.failure(connection, failure, method, headers)
                 if isinstance(answer, SessionExpired):
-                    self._start_behind_login(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+                    self._start_in_thread(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
                     return
             except grpc.FutureCancelledError:
                 self._note_failure(address)
@@ -484,10 +522,11 @@ class Cluster:
         future.add_done_callback(settle)
         return future.cancel  # type: ignore[no-any-return]
 
-    def _start_behind_login(
+    def _start_in_thread(
         self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
     ) -> Callable[[], object]:
-        """On a thread of its own, since a login waits for the broker. Nothing cancels it; it ends with its time-out."""
+        """On a thread of its own, since a first contact waits for the broker. Nothing cancels it; it ends with its
+        time-out."""
 
         def ask() -> None:
             try:
@@ -499,7 +538,7 @@ class Cluster:
                 answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} failed: {failure!r}")
             on_done(answer)
 
-        thread = threading.Thread(target=ask, name=f"bus-login-{address}", daemon=True)
+        thread = threading.Thread(target=ask, name=f"bus-contact-{address}", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # too many threads, or the interpreter shuts down
@@ -508,6 +547,7 @@ class Cluster:
 
     def _note_failure(self, address: str) -> None:
         self.watch.note_settled(address)
+        self._contracts.pop(address, None)
         if self._last_good == address:
             self._last_good = None
 
@@ -527,16 +567,25 @@ class Cluster:
         likely = [address for address in candidates if not self.watch.is_avoided(address)] or candidates
         return likely[number % len(likely)]
 
-    def needs_login(self, address: str) -> bool:
-        """Whether a call there waits for a login first."""
-        return not self._logins.is_ready(address)
-
-    def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Connection, Any]:
-        """A bidirectional call, and the connection that it is on. The requests are serialized already. Waits for a
-        login if it `needs_login`; then it raises `BusError` if that fails."""
+    def open_stream(
+        self,
+        address: str,
+        method: str,
+        requests: Iterable[bytes],
+        known: Acquaintance,
+        refuse: Callable[[BusError], None],
+    ) -> tuple[Connection, Any]:
+        """A bidirectional call, and the connection that it is on. The requests are serialized already; one with a
+        field that the broker lacks ends them, and `refuse` gets the error, in a thread of gRPC's. Raises `BusError` for
+        a call that the broker lacks."""
         self.home.check()
-        headers = self._logins.headers(address, self._config.request_timeout_ms)
-        response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
+        headers, contract = known
+        contract.check_call(method, address)
+        request_class, response_class = (
+            getattr(pb, one.name)
+            for one in (SERVICE.methods_by_name[method].input_type, SERVICE.methods_by_name[method].output_type)
+        )
+        requests = contract.checked(requests, request_class, address, refuse)
         return self._connections.start(
             address,
             lambda found: found.channel.stream_stream(
@@ -571,13 +620,15 @@ class Cluster:
         error = self._connections.failure(connection, failure, what)
         if isinstance(error, SessionExpired):
             self._logins.forget(connection.address, shown)
+        self._contracts.pop(connection.address, None)
         return error
 
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
         """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
         or letting go of it, ends the call."""
         self.home.check()
-        headers = self._logins.headers(address, self._config.request_timeout_ms)
+        headers, contract = self.introduce(address)
+        contract.check(method, request, address)
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         connection, stream = self._connections.start(
             address,

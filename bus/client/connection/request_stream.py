@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from bus.client.connection.cluster import Cluster
+from bus.client.connection.cluster import Acquaintance, Cluster
 from bus.client.connection.processes import keep_in_children
 from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnLock, logger_of
@@ -45,6 +45,7 @@ class RequestStream:
         self._on_answer = on_answer
         self._on_end = on_end
         self._cut_reason: str | None = None
+        self._refusal: BusError | None = None  # of a request that the broker would not understand
         self._method = method
         keep_in_children(self)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -55,8 +56,9 @@ class RequestStream:
         self._opening = OwnLock()
         self._connection: Any = None
         self._call: Any = None
-        if not cluster.needs_login(address):  # else its reader opens it, as a login takes a while
-            self._open(requests)
+        known = cluster.known(address)
+        if known is not None:  # else its reader opens it, as a first contact takes a while
+            self._open(requests, known)
         self._unopened = requests
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
         try:
@@ -65,13 +67,19 @@ class RequestStream:
             self.cut("its answers are not read")
             raise
 
-    def _open(self, requests: Iterator[bytes]) -> None:
-        connection, call = self._cluster.open_stream(self.address, self._method, requests)
+    def _open(self, requests: Iterator[bytes], known: Acquaintance) -> None:
+        connection, call = self._cluster.open_stream(self.address, self._method, requests, known, self._refuse)
         with self._opening:
             self._connection, self._call = connection, call
-            if self._cut_reason is not None:
+            if self._cut_reason is not None or self._refusal is not None:
                 call.cancel()
         self._cluster.join(connection, self)
+
+    def _refuse(self, error: BusError) -> None:
+        with self._opening:
+            self._refusal = error
+            if self._call is not None:
+                self._call.cancel()
 
     def send(self, request: bytes) -> None:
         with self._unanswered_lock:
@@ -112,7 +120,7 @@ class RequestStream:
         error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the broker at {self.address} ended the stream")
         try:
             if self._call is None:
-                self._open(self._unopened)
+                self._open(self._unopened, self._cluster.introduce(self.address))
         except BusError as failure:
             self._end(failure)
             return
@@ -134,7 +142,7 @@ class RequestStream:
             logger.exception("reading the answers of %s failed", self.address)
             self._call.cancel()
             error = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer of {self.address} made no sense: {failure!r}")
-        self._end(error)
+        self._end(self._refusal or error)
 
     def _end(self, error: BusError) -> None:
         if self._connection is not None:

@@ -4,7 +4,8 @@ What a call needs is decided by broker_api/call_permissions.py; here is where th
 its handler sees it: one that is refused as a whole is answered here, and of one whose items are refused the handler
 gets the rest, so an answer has the refusals in the places of their items. What may not be seen is taken out of answers.
 
-Produce, Fetch, GroupSession and the reflection check each of their requests by themselves (`CHECK_THEMSELVES`).
+Produce, Fetch, GroupSession and the reflection check each of their requests by themselves (`CHECK_THEMSELVES`); what
+everybody may ask is named there, too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ CHECK_THEMSELVES = frozenset(
         "GroupSession",
         "ServerReflectionInfo",
         "SaslAuthenticate",
+        "ApiVersions",
     }
 )
 

@@ -6,6 +6,7 @@ import functools
 
 from bus.broker_api.cluster_admin import ClusterAdminApi, DescribedBroker
 from bus.errors import Refused
+from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
 from bus.grpc_api.server.conversions import partitions_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
@@ -17,6 +18,20 @@ class ClusterAdminHandler:
         self._api = api
         self._shares = shares
         self._encode = functools.partial(_broker, listener=listener)
+
+    async def api_versions(self, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+        response = pb.ApiVersionsResponse(
+            contract_version=CONTRACT_VERSION,
+            broker_software_version=software_version(),
+            calls=CALLS,
+            features=[
+                pb.Feature(name=one.name, level=one.level, min_level=one.level_min, max_level=one.level_max)
+                for one in self._api.features()
+            ],
+        )
+        if request.contract_digest and request.contract_digest != CONTRACT_DIGEST:
+            response.contract = pb.DESCRIPTOR.serialized_pb
+        return response
 
     async def describe(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         found = await self._api.describe(is_fenced_included=request.include_fenced_brokers)

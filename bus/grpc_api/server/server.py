@@ -341,6 +341,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("ListViews", self._metadata.list_views, request, context)
 
+    async def ApiVersions(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary("ApiVersions", self._cluster_admin.api_versions, request, context)
+
     async def DescribeCluster(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary("DescribeCluster", self._cluster_admin.describe, request, context)
 

@@ -338,6 +338,46 @@ class RecordList(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[Record]
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
+class ApiVersionsRequest(_message.Message):
+    __slots__ = ("client_software_name", "client_software_version", "contract_digest")
+    CLIENT_SOFTWARE_NAME_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    client_software_name: str
+    client_software_version: str
+    contract_digest: bytes
+    def __init__(self, client_software_name: _Optional[str] = ..., client_software_version: _Optional[str] = ..., contract_digest: _Optional[bytes] = ...) -> None: ...
+
+class ApiVersionsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "contract_version", "broker_software_version", "calls", "features", "contract")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    contract_version: int
+    broker_software_version: str
+    calls: _containers.RepeatedScalarFieldContainer[str]
+    features: _containers.RepeatedCompositeFieldContainer[Feature]
+    contract: bytes
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., contract_version: _Optional[int] = ..., broker_software_version: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., contract: _Optional[bytes] = ...) -> None: ...
+
+class Feature(_message.Message):
+    __slots__ = ("name", "level", "min_level", "max_level")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MIN_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    level: int
+    min_level: int
+    max_level: int
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., min_level: _Optional[int] = ..., max_level: _Optional[int] = ...) -> None: ...
+
 class ProduceRequest(_message.Message):
     __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions", "transactional_id", "names_last_sequences")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]

@@ -34,6 +34,11 @@ class BusStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.ApiVersions = channel.unary_unary(
+                '/bus.v1.Bus/ApiVersions',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsResponse.FromString,
+                _registered_method=True)
         self.Produce = channel.stream_stream(
                 '/bus.v1.Bus/Produce',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceRequest.SerializeToString,
@@ -303,6 +308,15 @@ class BusStub:
 
 class BusServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def ApiVersions(self, request, context):
+        """What this broker knows: the version of its contract, its calls, its features. A client asks each broker once, before
+        it makes another call, so that what a broker lacks fails by name and is not left out in silence. As Kafka's call of
+        this name, but that one answer is about the whole contract.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Produce(self, request_iterator, context):
         """Appends records. Requests of one stream are taken in order and answered in order: the k-th response belongs to
@@ -656,6 +670,11 @@ class BusServicer:
 
 def add_BusServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ApiVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApiVersions,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsResponse.SerializeToString,
+            ),
             'Produce': grpc.stream_stream_rpc_method_handler(
                     servicer.Produce,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceRequest.FromString,
@@ -931,6 +950,33 @@ def add_BusServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Bus:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def ApiVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ApiVersions',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ApiVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Produce(request_iterator,

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
-from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_MIN
+from bus.grpc_api.contract import CONTRACT_DIGEST, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.storage_delta.stores.memory import MemoryStore
@@ -148,5 +149,20 @@ def test_level_that_cannot_be_is_not_finalized(feature: str, level: int, said: s
         assert said in answer.error_message
         again = pb.UpdateFeaturesRequest(feature="bus.version", level=LEVEL_MAX, validate_only=True)
         assert not (await broker.call("UpdateFeatures", again)).error_code
+
+    on_cluster(do)
+
+
+def test_a_broker_tells_what_it_knows_and_its_contract_to_who_has_another_one() -> None:
+    async def do(broker: QuietBroker) -> None:
+        same = await broker.call("ApiVersions", pb.ApiVersionsRequest(contract_digest=CONTRACT_DIGEST))
+        assert (same.contract_version, same.contract) == (CONTRACT_VERSION, b"")
+        assert set(same.calls) == {method.name for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
+        assert list(same.features) == [
+            pb.Feature(name="bus.version", level=LEVEL_MAX, min_level=LEVEL_MIN, max_level=LEVEL_MAX)
+        ]
+        assert not (await broker.call("ApiVersions", pb.ApiVersionsRequest())).contract
+        other = await broker.call("ApiVersions", pb.ApiVersionsRequest(contract_digest=b"another one"))
+        assert other.contract == pb.DESCRIPTOR.serialized_pb
 
     on_cluster(do)

@@ -1,0 +1,134 @@
+"""Clients and brokers of different releases: what a broker lacks fails by name, and everything else works."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
+from bus.grpc_api.contract import CALLS, CONTRACT_VERSION
+from bus.grpc_api.v1 import bus_pb2 as pb
+from tests.support.broker_thread import running_broker
+from tests.support.fake_broker import FakeBroker
+
+CONTRACTS = Path(__file__).parents[2] / "golden" / "contracts"
+
+
+class OldBroker(FakeBroker):
+    """One whose contract is this one without some calls and fields."""
+
+    def __init__(self, *, calls: tuple[str, ...] = (), fields: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self._calls = [one for one in CALLS if one not in calls]
+        self._contract = _without(fields)
+
+    def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
+        self._note("ApiVersions", context)
+        return pb.ApiVersionsResponse(
+            contract_version=CONTRACT_VERSION - 1,
+            broker_software_version="0.0.9",
+            calls=self._calls,
+            contract=self._contract,
+        )
+
+
+def _without(fields: tuple[str, ...]) -> bytes:
+    file = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
+    for name in fields:
+        message, _, field = name.partition(".")
+        [found] = [one for one in file.message_type if one.name == message]
+        [position] = [number for number, one in enumerate(found.field) if one.name == field]
+        del found.field[position]
+    return file.SerializeToString()
+
+
+def test_a_field_that_the_broker_lacks_is_refused_by_name_and_nothing_is_sent() -> None:
+    with OldBroker(fields=("NewTopic.configs",)) as broker, Admin(broker.address) as admin:
+        with pytest.raises(
+            BusError, match=r"the field NewTopic.configs.* its contract is 0 \(delta-bus 0.0.9\)"
+        ) as caught:
+            admin.create_topics([NewTopic("a", configs={"retention.ms": 1})])
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "CreateTopics" not in broker.calls
+        admin.create_topics([NewTopic("a")])
+        assert admin.list_topics() == ["a"]
+
+
+def test_a_call_that_the_broker_lacks_is_refused_by_name_and_nothing_is_sent() -> None:
+    with OldBroker(calls=("ElectLeaders",)) as broker, Admin(broker.address) as admin:
+        with pytest.raises(BusError, match="the call ElectLeaders") as caught:
+            admin.elect_leaders()
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "ElectLeaders" not in broker.calls
+
+
+def test_a_field_of_a_stream_that_the_broker_lacks_fails_its_records_by_name() -> None:
+    with OldBroker(fields=("ProduceRequest.timeout_ms",)) as broker:
+        broker.cluster.create("t")
+        with Producer(broker.address, enable_idempotence=False, delivery_timeout_ms=130_000) as producer:
+            error = producer.send("t", b"value").exception(timeout=60)
+        assert isinstance(error, BusError)
+        assert error.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "the field ProduceRequest.timeout_ms" in error.message
+        assert broker.produce_requests == []
+
+
+def test_a_broker_is_asked_once_for_each_client() -> None:
+    with OldBroker() as broker, Admin(broker.address) as admin:
+        for _ in range(3):
+            admin.list_topics()
+        assert broker.calls.count("ApiVersions") == 1
+
+
+class SilentBroker(FakeBroker):
+    """One of before the question."""
+
+    def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        raise AssertionError("abort raises")
+
+
+def test_a_broker_that_does_not_know_the_question_is_used_as_it_is() -> None:
+    with SilentBroker() as broker, Admin(broker.address) as admin:
+        admin.create_topics([NewTopic("a")])
+        assert admin.list_topics() == ["a"]
+
+
+@pytest.mark.parametrize("version", range(1, CONTRACT_VERSION + 1))
+def test_a_client_of_an_earlier_contract_works_with_this_broker(version: int, tmp_path: Path) -> None:
+    """By messages that are made from the contract as it was."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile((CONTRACTS / f"{version}.binpb").read_bytes())
+    message = functools.partial(_new_message, pool)
+    with running_broker(tmp_path / "root") as broker, grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
+        call = functools.partial(_call, channel, pool)
+        topic = message("NewTopic", name="t", partitions=1)
+        [created] = call("CreateTopics", message("CreateTopicsRequest", topics=[topic])).topics
+        assert not created.error_code
+        record = message("Record", value=b"hello")
+        batch = message("PartitionProduceData", topic="t", records=message("RecordList", records=[record]))
+        [produced] = call("ProduceOnce", message("ProduceRequest", partitions=[batch])).partitions
+        assert not produced.error_code
+        with Consumer(f"127.0.0.1:{broker.port}", auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert [one.value for one in consumer.poll(20_000)] == [b"hello"]
+
+
+def _new_message(pool: Any, name: str, /, **fields: Any) -> Any:
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bus.v1.{name}"))(**fields)
+
+
+def _call(channel: grpc.Channel, pool: Any, method: str, request: Any) -> Any:
+    descriptor = pool.FindServiceByName("bus.v1.Bus").methods_by_name[method]
+    read: Callable[[bytes], Any] = message_factory.GetMessageClass(descriptor.output_type).FromString
+    stub = channel.unary_unary(
+        f"/bus.v1.Bus/{method}", request_serializer=lambda one: one.SerializeToString(), response_deserializer=read
+    )
+    return stub(request, timeout=20)
