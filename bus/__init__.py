@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
-    from bus.processing import Acknowledgement, Output, RecordFailed, RunSummary
+    from bus.processing import Acknowledgement, Output, RecordFailed, RunningConsumer, RunSummary
     from bus.processing.consumer import Consumer
     from bus.processing.listeners import listener, run_listeners
 
@@ -67,6 +67,7 @@ __all__ = [
     "RecordFailed",
     "RecordMetadata",
     "RunSummary",
+    "RunningConsumer",
     "ScramCredentialInfo",
     "TimestampType",
     "TopicPartition",
@@ -107,6 +108,7 @@ _HOMES = {
     "RecordFailed": "bus.processing",
     "RecordMetadata": "bus.client.values",
     "RunSummary": "bus.processing",
+    "RunningConsumer": "bus.processing",
     "ScramCredentialInfo": "bus.client.values",
     "TimestampType": "bus.model",
     "TopicPartition": "bus.model",

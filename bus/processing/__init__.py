@@ -2,6 +2,7 @@
 
 from bus.processing.output import Output
 from bus.processing.run import ProcessingRun
+from bus.processing.running_consumer import RunningConsumer
 from bus.processing.settings import ProcessingSettings, parse_settings
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.workers import Acknowledgement
@@ -13,5 +14,6 @@ __all__ = [
     "ProcessingSettings",
     "RecordFailed",
     "RunSummary",
+    "RunningConsumer",
     "parse_settings",
 ]

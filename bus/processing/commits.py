@@ -14,7 +14,9 @@ from bus.processing.settings import ProcessingSettings
 
 class OffsetTracker:
     def __init__(self) -> None:
-        self._open: deque[int] = deque()  # ascending; the first one is not done
+        # Ascending, each a record or a batch: first and last offset, how many records. The first one is not done.
+        self._open: deque[tuple[int, int, int]] = deque()
+        self._span = 0
         self._done: set[int] = set()  # above the first open one
         self._next: int | None = None  # offset after the last record such that all up to it are done
         self._committed: int | None = None
@@ -23,32 +25,35 @@ class OffsetTracker:
     @property
     def last(self) -> int:
         """The offset of the record that came last; -1 before the first one."""
-        return self._open[-1] if self._open else (self._next or 0) - 1
+        return self._open[-1][1] if self._open else (self._next or 0) - 1
 
-    def deliver(self, offset: int) -> None:
-        """A record came. Offsets only grow."""
+    def deliver(self, offset: int, last: int | None = None, count: int = 1) -> None:
+        """A record came, or a batch of `count` up to `last`, which is done as one. Offsets only grow."""
         assert offset > self.last, f"offset {offset} came after {self.last}"
-        self._open.append(offset)
+        self._open.append((offset, offset if last is None else last, count))
+        self._span += count
 
     def finish(self, offset: int) -> bool:
-        """Its record is done; False if it was so before."""
-        if not self._open or offset < self._open[0] or offset in self._done:
+        """The record, or the batch that begins there, is done; False if it was so before."""
+        if not self._open or offset < self._open[0][0] or offset in self._done:
             return False
         self._done.add(offset)
-        while self._open and self._open[0] in self._done:
-            self._next = self._open.popleft() + 1
-            self._done.remove(self._next - 1)
+        while self._open and self._open[0][0] in self._done:
+            first, last, count = self._open.popleft()
+            self._next = last + 1
+            self._span -= count
+            self._done.remove(first)
         return True
 
     @property
     def outstanding(self) -> int:
-        """How many records came and are not done."""
+        """How many records, or batches, came and are not done."""
         return len(self._open) - len(self._done)
 
     @property
     def span(self) -> int:
         """How many records are remembered: those that are not done, and done ones behind them."""
-        return len(self._open)
+        return self._span
 
     @property
     def to_commit(self) -> int | None:
@@ -64,7 +69,7 @@ class OffsetTracker:
     def position(self) -> int | None:
         """Where to go on, should what is not done be read again; None before the first record."""
         if self._next is None:
-            return self._open[0] if self._open else None
+            return self._open[0][0] if self._open else None
         return self._next if self._bound is None else min(self._next, self._bound)
 
     def note_committed(self, offset: int) -> None:
@@ -84,8 +89,8 @@ class CommitPacing:
         self._last_commit_ms = now_ms
         self._is_batch_over = False
 
-    def note_finished(self) -> None:
-        self._finished_count += 1
+    def note_finished(self, count: int = 1) -> None:
+        self._finished_count += count
 
     def note_batch_over(self) -> None:
         self._is_batch_over = True

@@ -8,6 +8,7 @@ from typing import Any
 
 from bus.client.arguments import wrong_type
 from bus.client.config.security import security_settings
+from bus.client.config.values import conflict
 from bus.client.consumer.consumer import Consumer as ReadingConsumer
 from bus.client.consumer.misuse import exclusive
 from bus.processing.dead_letters import DeadLetters
@@ -49,12 +50,15 @@ class Consumer(ReadingConsumer):
                 raise wrong_type(f"{name} as a threading.Event, or None", event)
         member = self._needed_group("run")
         settings = parse_settings(options)
+        is_deserialized = self._config.key_deserializer is not None or self._config.value_deserializer is not None
+        if settings.batch == "arrow" and is_deserialized:
+            raise conflict("batch='arrow': expected no deserializers beside it, a table has the bytes; found one")
         dead_letters = DeadLetters(
             self._addresses,
             settings,
             security_settings(self._config),
             group_id=member.group_id,
-            is_deserialized=self._config.key_deserializer is not None or self._config.value_deserializer is not None,
+            is_deserialized=is_deserialized,
         )
         transactions = None
         sink: DeadLetterSink = dead_letters.send

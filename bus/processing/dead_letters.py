@@ -11,6 +11,7 @@ its key belongs if there is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bus.client.admin.admin import Admin
@@ -67,13 +68,14 @@ class DeadLetters:
         """Returns when the broker has it. Raises what keeps it from being sent; what may pass, a broker that restarts
         above all, only when it has not passed for two minutes."""
         topic = self._settings.dead_letter_topic_of(work.record.topic)
-        self._repeat(work, topic, lambda: self._send_once(topic, work, error))
+        for one in _one_by_one(work):
+            self._repeat(one, topic, lambda one=one: self._send_once(topic, one, error))  # type: ignore[misc]  # bound now
 
     def compose(self, work: Work, error: BaseException) -> Outcome:
         """As `send`, but that the letter is not sent: it is to be committed with the offset of its record."""
         topic = self._settings.dead_letter_topic_of(work.record.topic)
-        forms = self._repeat(work, topic, lambda: list(self._forms(topic, work, error)))
-        records: list[Sequence[ProducerRecord]] = [[form] for form in forms]
+        forms = self._repeat(work, topic, lambda: [list(self._forms(topic, one, error)) for one in _one_by_one(work)])
+        records: list[Sequence[ProducerRecord]] = [list(form) for form in zip(*forms, strict=True)]
         if self._settings.dead_letter_too_large == "skip":
             records.append(())
         return Outcome(work, tuple(records), is_letter=True)
@@ -199,6 +201,11 @@ def _create_topic(admin: Admin, topic: str, source: str) -> None:
     except BusError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+
+
+def _one_by_one(work: Work) -> Iterator[Work]:
+    """Each record of a batch has a letter of its own."""
+    return (replace(work, record=record, batch=None) for record in work.records)
 
 
 def _place(work: Work) -> tuple[TopicPartition, int]:

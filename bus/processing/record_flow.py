@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
+from bus.processing.batches import Batch
 from bus.processing.commits import CommitPacing, OffsetTracker
 from bus.processing.error_decisions import (
     FailureDecision,
@@ -40,8 +41,8 @@ class RecordFlow:
         self._trackers: dict[TopicPartition, OffsetTracker] = {}
         self._pacing = CommitPacing(settings, now_ms)
         self._running: dict[int, Work] = {}  # what workers have, by its id()
-        self._unfinished_in: dict[int, int] = {}  # batch -> how many of its records are waiting or with a worker
-        self._batch = 0
+        self._unfinished_in: dict[int, int] = {}  # poll -> how much of its work is waiting or with a worker
+        self._poll = 0
         self._paused: set[TopicPartition] = set()
         self._to_pause: set[TopicPartition] = set()
         self._to_resume: set[TopicPartition] = set()
@@ -54,23 +55,39 @@ class RecordFlow:
 
     def add(self, records: Sequence[ConsumerRecord], failure: Exception | None = None) -> None:
         """The records of one poll. With `failure` they could not be deserialized."""
-        if self._is_stopped or not records:
-            return
-        self._batch += 1
-        self._unfinished_in[self._batch] = len(records)
-        for record in records:
-            partition = TopicPartition(record.topic, record.partition)
-            tracker = self._trackers.get(partition)
-            if tracker is not None and record.offset <= tracker.last:
-                self._begin_again(partition)
-                tracker = None
-            if tracker is None:
-                tracker = self._trackers[partition] = OffsetTracker()
+        if self._begin_poll(len(records)):
+            for record in records:
+                self._add(record, None, failure)
+
+    def add_batches(self, batches: Sequence[Batch]) -> None:
+        """The records of one poll, those that one call of a handler gets in one batch."""
+        if self._begin_poll(len(batches)):
+            for batch in batches:
+                self._add(batch.first, batch, None)
+
+    def _begin_poll(self, count: int) -> bool:
+        if self._is_stopped or not count:
+            return False
+        self._poll += 1
+        self._unfinished_in[self._poll] = count
+        return True
+
+    def _add(self, record: ConsumerRecord, batch: Batch | None, failure: Exception | None) -> None:
+        partition = TopicPartition(record.topic, record.partition)
+        tracker = self._trackers.get(partition)
+        if tracker is not None and record.offset <= tracker.last:
+            self._begin_again(partition)
+            tracker = None
+        if tracker is None:
+            tracker = self._trackers[partition] = OffsetTracker()
+        if batch is None:
             tracker.deliver(record.offset)
-            lane = self._lane_of(partition, record)
-            self._lanes.add(lane, Work(record, partition, lane, self._batch, tracker, failure=failure))
-            if tracker.span >= self._settings.queued_records_max and partition not in self._paused:
-                self._to_pause.add(partition)
+        else:
+            tracker.deliver(record.offset, batch.last_offset, batch.count)
+        lane = self._lane_of(partition, record)
+        self._lanes.add(lane, Work(record, partition, lane, self._poll, tracker, failure=failure, batch=batch))
+        if tracker.span >= self._settings.queued_records_max and partition not in self._paused:
+            self._to_pause.add(partition)
 
     def _begin_again(self, partition: TopicPartition) -> None:
         """Its offsets went back: its topic was deleted and created again, or the position was set. What was not done
@@ -113,13 +130,13 @@ class RecordFlow:
         for the commit of the record's offset."""
         self._leave(work)
         if self._is_ours(work):
-            self.counts.handled += 1
+            self.counts.handled += work.count
             if outcome is not None:
                 self._outcomes.put(outcome)
             if not self._settings.is_manual:
                 self._finish(work)
         else:
-            self.counts.abandoned += 1
+            self.counts.abandoned += work.count
 
     def decide(self, work: Work, error: BaseException) -> FailureDecision:
         """The handler raised; `fail` carries it out. Asks `on_error`, which is a user's: no lock is held. Nothing is
@@ -132,7 +149,7 @@ class RecordFlow:
         """As decided. After DEAD_LETTER the work is still under way: `pass_over` or `stop` it."""
         if not self._is_ours(work):
             self._leave(work)
-            self.counts.abandoned += 1
+            self.counts.abandoned += work.count
             return Pass.SKIP
         match decision:
             case TryAgain() if work.partition in self._leaving:
@@ -156,9 +173,9 @@ class RecordFlow:
         if letter is not None and self._is_ours(work):
             self._outcomes.put(letter)
         if is_dead_letter:
-            self.counts.dead_lettered += 1
+            self.counts.dead_lettered += work.count
         else:
-            self.counts.skipped += 1
+            self.counts.skipped += work.count
         if self._is_ours(work):
             self._finish(work)
 
@@ -192,13 +209,14 @@ class RecordFlow:
 
     def refuse(self, outcome: Outcome, decision: FailureDecision) -> FailureDecision:
         """As decided. After DEAD_LETTER a letter has to take its place, or the record to `stop_for_output`."""
+        work_count = outcome.work.count
         match decision:
             case Stop(raised):
                 self.stop_for_output(outcome, raised)
             case Pass.SKIP:
                 self._outcomes.drop(outcome)
-                self.counts.handled -= 1
-                self.counts.skipped += 1
+                self.counts.handled -= work_count
+                self.counts.skipped += work_count
             case Pass.DEAD_LETTER:
                 pass
             case TryAgain():
@@ -207,8 +225,8 @@ class RecordFlow:
 
     def replace_by_letter(self, letter: Outcome) -> None:
         self._outcomes.put(letter)
-        self.counts.handled -= 1
-        self.counts.dead_lettered += 1
+        self.counts.handled -= letter.work.count
+        self.counts.dead_lettered += letter.work.count
 
     def stop_for_output(self, outcome: Outcome, error: BaseException) -> None:
         """Its record is not done after all: nothing more is handed out, and no commit passes it."""
@@ -223,23 +241,23 @@ class RecordFlow:
         """A worker is free again."""
         del self._running[id(work)]
         self._lanes.finish(work.lane)
-        if work.batch in self._unfinished_in:
-            self._unfinished_in[work.batch] -= 1
-            self._end_batch_if_over(work.batch)
+        if work.poll in self._unfinished_in:
+            self._unfinished_in[work.poll] -= 1
+            self._end_poll_if_over(work.poll)
 
     def _finish(self, work: Work) -> bool:
         is_new = work.tracker.finish(work.record.offset)
         if is_new:
-            self._pacing.note_finished()
+            self._pacing.note_finished(work.count)
             if work.tracker.to_commit is not None:
                 self._committable.add(work.partition)
             if work.partition in self._paused and work.tracker.span <= self._settings.queued_records_max // 2:
                 self._to_resume.add(work.partition)
         return is_new
 
-    def _end_batch_if_over(self, batch: int) -> None:
-        if self._unfinished_in[batch] == 0:
-            del self._unfinished_in[batch]
+    def _end_poll_if_over(self, poll: int) -> None:
+        if self._unfinished_in[poll] == 0:
+            del self._unfinished_in[poll]
             self._pacing.note_batch_over()
 
     def _is_ours(self, work: Work) -> bool:
@@ -253,13 +271,13 @@ class RecordFlow:
         gone = frozenset(partitions)
         self._leaving |= gone
         self._lanes.drop(lambda work: self._keep(work, gone))
-        for batch in list(self._unfinished_in):
-            self._end_batch_if_over(batch)
+        for poll in list(self._unfinished_in):
+            self._end_poll_if_over(poll)
 
     def _keep(self, work: Work, gone: frozenset[TopicPartition]) -> bool:
         is_kept = work.partition not in gone
-        if not is_kept and work.batch in self._unfinished_in:
-            self._unfinished_in[work.batch] -= 1
+        if not is_kept and work.poll in self._unfinished_in:
+            self._unfinished_in[work.poll] -= 1
         return is_kept
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
@@ -275,9 +293,10 @@ class RecordFlow:
     def running_count(self, partitions: Iterable[TopicPartition] | None = None) -> int:
         """How many records of these partitions, or of all, workers have."""
         if partitions is None:
-            return len(self._running)
+            return sum(work.count for work in self._running.values())
         wanted = frozenset(partitions)
-        return sum(work.partition in wanted and self._is_ours(work) for work in self._running.values())
+        ours = (work for work in self._running.values() if work.partition in wanted and self._is_ours(work))
+        return sum(work.count for work in ours)
 
     def stop(self) -> None:
         """Nothing more is handed out."""
@@ -288,6 +307,11 @@ class RecordFlow:
         return self._is_stopped
 
     # ------------------------------------------------------------ pauses
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those that are paused because too much of them is queued."""
+        return frozenset(self._paused)
 
     def changed_pauses(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Which partitions to pause and which to resume, since this was asked last."""

@@ -20,14 +20,18 @@ from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
+from bus.processing.batches import batches_of, batches_of_table
 from bus.processing.dead_letters import TOO_LARGE
 from bus.processing.error_decisions import Pass
 from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
+from bus.processing.running_consumer import CalledConsumer, HandlerCalls, RunningConsumer
 from bus.processing.settings import ProcessingSettings
 from bus.processing.transactions import OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import RecordFailed, RunSummary
@@ -62,22 +66,20 @@ class GroupMember(Protocol):
         ...
 
 
-class ProcessedConsumer(Protocol):
+class ProcessedConsumer(CalledConsumer, Protocol):
     """As `bus.Consumer`; for one thread, but for `wakeup`."""
 
     def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
         """Raises `RecordDeserializationError`; the position stays at its record."""
         ...
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
+    def poll_arrow(self, timeout_ms: int = 500) -> pa.Table: ...
 
-    def assignment(self) -> set[TopicPartition]: ...
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
     def wakeup(self) -> None: ...
 
@@ -118,12 +120,16 @@ class ProcessingRun:
         self._committed: dict[TopicPartition, int] = {}
         self._flow = RecordFlow(settings, self._started_ms)
         self._board = WorkBoard(self._flow, consumer.wakeup, clock)
-        call = calling(handler, self._board, settings, transactions)
+        self._paused_by_handlers: set[TopicPartition] = set()
+        self._calls = HandlerCalls(consumer.wakeup)
+        called = RunningConsumer(self._calls, consumer, self)
+        call = calling(handler, self._board, settings, transactions, called)
         workers = AsyncWorkers if is_coroutine_handler(handler) else ThreadWorkers
         self._workers: Workers = workers(self._board, call, dead_letters, count=settings.workers)
 
     def run(self) -> RunSummary:
         """Raises `RecordFailed`, and `BusError` where the consumer cannot go on; after the same orderly end."""
+        self._calls.begin()
         self._member.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
         settings = self._settings
         logger.info(
@@ -164,18 +170,32 @@ class ProcessingRun:
 
     def _do_round(self) -> None:
         self._board.start_round()
+        self._calls.serve()
         self._commit_what_is_due()
         self._apply_pauses()
         try:
-            records = self._consumer.poll(timeout_ms=self._poll_ms())
+            has_come = self._poll()
         except RecordDeserializationError as error:
             self._add_undeserializable(error)
             return
-        if records:
-            with self._board.locked() as flow:
-                flow.add(records)
+        if has_come:
             self._board.announce()
             self._apply_pauses()
+
+    def _poll(self) -> bool:
+        """Whether there are records."""
+        if self._settings.batch == "arrow":
+            batches = batches_of_table(self._consumer.poll_arrow(timeout_ms=self._poll_ms()))
+        else:
+            records = self._consumer.poll(timeout_ms=self._poll_ms())
+            if self._settings.batch is None:
+                with self._board.locked() as flow:
+                    flow.add(records)
+                return bool(records)
+            batches = batches_of(records)
+        with self._board.locked() as flow:
+            flow.add_batches(batches)
+        return bool(batches)
 
     def _poll_ms(self) -> int:
         now = self._clock()
@@ -199,8 +219,26 @@ class ProcessingRun:
         if full:
             logger.debug("paused, %d records or more are queued: %s", self._settings.queued_records_max, _names(full))
             self._consumer.pause(full)
+        freed = [partition for partition in freed if partition not in self._paused_by_handlers]
         if freed:
             self._consumer.resume(freed)
+
+    # ------------------------------------------------------------ pauses of handlers; called on the thread that polls
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = list(partitions)
+        self._consumer.pause(wanted)
+        self._paused_by_handlers.update(wanted)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = list(partitions)
+        with self._board.locked() as flow:
+            full = flow.paused
+        self._consumer.resume([partition for partition in wanted if partition not in full])
+        self._paused_by_handlers.difference_update(wanted)
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self._paused_by_handlers)
 
     # ------------------------------------------------------------ commits
 
@@ -302,18 +340,24 @@ class ProcessingRun:
             self._commit(offsets)
         except BusError as error:
             logger.warning("revoked partitions are given up without a last commit: %s", error)
-        with self._board.locked() as flow:
-            flow.forget(revoked)
+        self._forget(revoked)
         logger.info("drained and given up, %s still with workers: %s", count_of(left, "record"), _names(revoked))
 
     def _on_lost(self, lost: list[TopicPartition]) -> None:
         with self._board.locked() as flow:
             flow.let_go(lost)
-            flow.forget(lost)
+        self._forget(lost)
         logger.warning("lost, nothing is committed any more: %s", _names(lost))
 
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        self._paused_by_handlers.difference_update(partitions)
+        with self._board.locked() as flow:
+            flow.forget(partitions)
+
     def _drain(self, partitions: Iterable[TopicPartition] | None) -> int:
-        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, self._is_ending_at_once)
+        left = self._board.wait_until_left(
+            partitions, self._settings.drain_timeout_ms, self._is_ending_at_once, self._calls.serve
+        )
         if left:
             over = f"{self._settings.drain_timeout_ms} ms are over"
             reason = "ended without waiting" if self._is_ending_at_once() else over
@@ -348,6 +392,7 @@ class ProcessingRun:
         except BusError as error:
             logger.warning("the last commit failed, what is not committed comes again: %s", error)
         finally:
+            self._calls.end()
             self._consumer.close()
         summary = self._summary(left)
         logger.info("ended by %s: %s", summary.ended_by, summary)

@@ -29,6 +29,7 @@ from bus.errors import BusError, ErrorCode
 Order = Literal["partition", "key", "none"]
 AckMode = Literal["record", "batch", "time", "count", "count_time", "manual", "manual_immediate"]
 ErrorPolicy = Literal["stop", "skip", "retry", "dead_letter"]
+BatchForm = Literal["list", "arrow"]
 LargeLetterPolicy = Literal["without_value", "skip", "stop"]
 ErrorCallback = Callable[[ConsumerRecord, BaseException, int], ErrorPolicy]
 
@@ -36,6 +37,7 @@ ORDERS: tuple[Order, ...] = ("partition", "key", "none")
 ACK_MODES: tuple[AckMode, ...] = ("record", "batch", "time", "count", "count_time", "manual", "manual_immediate")
 ERROR_POLICIES: tuple[ErrorPolicy, ...] = ("stop", "skip", "retry", "dead_letter")
 LARGE_LETTER_POLICIES: tuple[LargeLetterPolicy, ...] = ("without_value", "skip", "stop")
+BATCH_FORMS: tuple[BatchForm, ...] = ("list", "arrow")
 RETRIES_MAX = 2**31 - 1
 
 
@@ -48,6 +50,12 @@ def _error_policy(value: Any) -> Any:
         return value
     expected = ", ".join(map(repr, ERROR_POLICIES))
     raise ValueError(f"one of {expected}, or a function of (record, error, attempt) that gives one of them")
+
+
+def _batch_form(value: Any) -> Any:
+    if value is None or value in BATCH_FORMS:
+        return value
+    raise ValueError("None, 'list' (of records) or 'arrow' (a table)")
 
 
 def _retries(value: Any) -> int | None:
@@ -75,6 +83,8 @@ class ProcessingSettings:
     workers: int = setting(8, integer(1, 10_000))
     order: Order = field(default="partition", metadata=checked_by(_one_of(ORDERS)))
     ack: AckMode = field(default="batch", metadata=checked_by(_one_of(ACK_MODES)))
+    # A call gets what one poll gave of one partition: a list of records, or a table of Arrow.
+    batch: BatchForm | None = field(default=None, metadata=checked_by(_batch_form))
     ack_count: int = setting(100, integer(1))
     ack_time_ms: int = setting(5_000, SOME_MILLISECONDS)
     on_error: ErrorPolicy | ErrorCallback = field(default="stop", metadata=checked_by(_error_policy))
@@ -131,6 +141,11 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     for name, modes in (("ack_count", ("count", "count_time")), ("ack_time_ms", ("time", "count_time"))):
         if name in given and settings.ack not in modes:
             raise conflict(f"{name}: expected ack to be one of {', '.join(modes)} beside it, found {settings.ack!r}")
+    if settings.batch is not None and settings.order == "key":
+        raise conflict(
+            f"batch={settings.batch!r}: expected order 'partition' or 'none' beside it, found 'key': a batch is of one "
+            "partition, and has many keys"
+        )
     _check_transactions(settings, given)
     return settings
 

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.client.values import ConsumerRecord
 from bus.errors import reduce_error
 from bus.model import TopicPartition
+from bus.processing.batches import Batch
 from bus.processing.commits import OffsetTracker
 from bus.processing.error_decisions import FailedAt
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
+    """A record, or a batch of them: then `record` is its first one."""
+
     record: ConsumerRecord
     partition: TopicPartition
     lane: Hashable
-    batch: int  # of which poll
+    poll: int  # which one gave it
     tracker: OffsetTracker = field(repr=False, compare=False)  # another one after the partition was given up
     attempt: int = 1
     failure: Exception | None = None  # why it has no key and value: it could not be deserialized
     is_output_refused: bool = False
+    batch: Batch | None = field(default=None, repr=False)
+
+    @property
+    def records(self) -> Sequence[ConsumerRecord]:
+        return (self.record,) if self.batch is None else self.batch.records()
+
+    @property
+    def count(self) -> int:
+        """How many records it is."""
+        return 1 if self.batch is None else self.batch.count
+
+    @property
+    def content(self) -> object:
+        """What the handler gets."""
+        return self.record if self.batch is None else self.batch.content
 
     @property
     def failed_at(self) -> FailedAt:

@@ -95,16 +95,21 @@ class WorkBoard:
     # ------------------------------------------------------------ for the thread that polls
 
     def wait_until_left(
-        self, partitions: Iterable[TopicPartition] | None, timeout_ms: int, is_hurried: Callable[[], bool]
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        timeout_ms: int,
+        is_hurried: Callable[[], bool],
+        serve: Callable[[], object] = lambda: None,
     ) -> int:
         """Until no worker has a record of these partitions, or of all; how many they have when the time is over.
-        `is_hurried` is asked now and then: whether to wait no longer."""
+        `is_hurried` is asked now and then: whether to wait no longer. `serve` does what workers wait for meanwhile."""
         wanted = None if partitions is None else list(partitions)
         deadline_ms = self.clock() + timeout_ms
-        with self._has_left:
-            while (count := self._flow.running_count(wanted)) and not is_hurried():
+        while True:
+            serve()
+            with self._has_left:
+                count = self._flow.running_count(wanted)
                 left_ms = deadline_ms - self.clock()
-                if left_ms <= 0:
-                    break
+                if not count or is_hurried() or left_ms <= 0:
+                    return count
                 self._has_left.wait(min(left_ms, 100) / 1000)
-            return count

@@ -8,6 +8,7 @@ and that a dead letter is acknowledged by the broker before its record counts as
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,6 +18,7 @@ from bus.client.config.values import conflict
 from bus.client.interceptors import ProducerRecord
 from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.output import Outcome, Output
+from bus.processing.running_consumer import RunningConsumer
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
 from bus.processing.work_board import WorkBoard
@@ -42,9 +44,23 @@ def is_coroutine_handler(handler: Any) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  an object with an async __call__
 
 
+_CONTENT = {None: "record", "list": "records", "arrow": "table"}
+_CONSUMER = "consumer"
+
+
+def wants_consumer(handler: Any) -> bool:
+    """Whether it has a parameter of this name."""
+    try:
+        parameters = inspect.signature(handler).parameters
+    except ValueError:
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return _CONSUMER in parameters and parameters[_CONSUMER].kind in kinds
+
+
 def check_handler(handler: Any, settings: ProcessingSettings) -> None:
     """Raises `BusError` INVALID_CONFIG."""
-    arguments, reason = ["record"], f"ack={settings.ack!r}"
+    arguments, reason = [_CONTENT[settings.batch]], f"ack={settings.ack!r}"
     if settings.is_manual:
         arguments.append("acknowledgement")
     elif settings.transactional_id is not None:
@@ -57,8 +73,9 @@ def check_handler(handler: Any, settings: ProcessingSettings) -> None:
         signature = inspect.signature(handler)
     except ValueError:
         return  # built in; it cannot be asked
+    named = {_CONSUMER: None} if wants_consumer(handler) else {}
     try:
-        signature.bind(*arguments)
+        signature.bind(*arguments, **named)
     except TypeError:
         raise conflict(f"{expected}, found {getattr(handler, '__name__', handler)!s}{signature}") from None
 
@@ -82,14 +99,23 @@ AsyncCall = Callable[[Work], Coroutine[Any, Any, Outcome | None]]
 
 
 def calling(
-    handler: Callable[..., Any], board: WorkBoard, settings: ProcessingSettings, outputs: Outputs | None
+    handler: Callable[..., Any],
+    board: WorkBoard,
+    settings: ProcessingSettings,
+    outputs: Outputs | None,
+    consumer: RunningConsumer,
 ) -> Any:
-    """A `Call`; an `AsyncCall`, if the handler is a coroutine."""
+    """A `Call`; an `AsyncCall`, if the handler is a coroutine. `consumer`: for one that has a parameter for it."""
+    if wants_consumer(handler):
+        is_async = is_coroutine_handler(handler)
+        handler = functools.partial(handler, **{_CONSUMER: consumer})
+        if is_async and not inspect.iscoroutinefunction(handler):  # an object with an async __call__
+            handler = _awaiting(handler)
     if outputs is not None:
         return (_collecting_async if is_coroutine_handler(handler) else _collecting)(handler, outputs)
 
     def arguments(work: Work) -> tuple[Any, ...]:
-        return (work.record, Acknowledgement(board, work)) if settings.is_manual else (work.record,)
+        return (work.content, Acknowledgement(board, work)) if settings.is_manual else (work.content,)
 
     async def call_async(work: Work) -> None:
         await handler(*arguments(work))
@@ -100,10 +126,17 @@ def calling(
     return call_async if is_coroutine_handler(handler) else call
 
 
+def _awaiting(handler: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*arguments: Any) -> None:
+        await handler(*arguments)
+
+    return call
+
+
 def _collecting(handler: Callable[..., Any], outputs: Outputs) -> Call:
     def call(work: Work) -> Outcome | None:
         output = outputs.new_output()
-        handler(work.record, output)
+        handler(work.content, output)
         records = output.close()
         outputs.check(records)
         return Outcome(work, (records,)) if records else None
@@ -114,7 +147,7 @@ def _collecting(handler: Callable[..., Any], outputs: Outputs) -> Call:
 def _collecting_async(handler: Callable[..., Any], outputs: Outputs) -> AsyncCall:
     async def call(work: Work) -> Outcome | None:
         output = outputs.new_output()
-        await handler(work.record, output)
+        await handler(work.content, output)
         records = output.close()
         if not outputs.has_checked(records):
             await asyncio.to_thread(outputs.check, records)

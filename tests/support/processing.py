@@ -6,6 +6,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
+from bus.client.consumer.fetched import POLL_SCHEMA, PollTables
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType, TopicPartition
 from bus.processing.run import OnPartitions
@@ -17,6 +20,24 @@ def partition(number: int = 0, topic: str = "orders") -> TopicPartition:
 
 def record(offset: int, number: int = 0, key: Any = None, value: Any = b"v") -> ConsumerRecord:
     return ConsumerRecord("orders", number, offset, 1_000 + offset, TimestampType.CREATE_TIME, key, value, [], 3)
+
+
+def place_of(each: ConsumerRecord) -> TopicPartition:
+    return TopicPartition(each.topic, each.partition)
+
+
+def row_of(each: ConsumerRecord) -> pa.RecordBatch:
+    row = {
+        "offset": each.offset,
+        "timestamp": each.timestamp_ms * 1_000,
+        "timestamp_type": int(each.timestamp_type),
+        "key": each.key,
+        "value": each.value,
+        "headers": None,
+        "leader_epoch": each.leader_epoch,
+    }
+    schema = pa.schema([field for field in POLL_SCHEMA if field.name not in ("topic", "partition")])
+    return pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names}], schema=schema)
 
 
 class FakeConsumer:
@@ -31,6 +52,7 @@ class FakeConsumer:
         self.paused: set[TopicPartition] = set()
         self.pauses: list[tuple[str, list[TopicPartition]]] = []
         self.seeks: list[tuple[TopicPartition, int]] = []
+        self.positions: dict[TopicPartition, int] = {}
         self.is_closed = False
         self.thread = threading.current_thread()
         self.idle = threading.Event()  # the script is over
@@ -52,6 +74,22 @@ class FakeConsumer:
         if callable(step):
             step = step()
         return list(step or ())
+
+    def poll_arrow(self, timeout_ms: int = 500) -> pa.Table:
+        return PollTables().table_of([(place_of(each), row_of(each)) for each in self.poll(timeout_ms)])
+
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        assert threading.current_thread() is self.thread, "a consumer is for one thread"
+        return self.positions[partition]
+
+    def lag(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        raise NotImplementedError
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        raise NotImplementedError
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
 
     def wait_for_wakeup(self) -> None:
         """A step: a poll that nothing ends but a wake-up."""

@@ -136,6 +136,18 @@ def _ending_with(records: Iterator[ConsumerRecord], error: RecordDeserialization
     raise error
 
 
+def raw_records(partition: TopicPartition, batch: pa.RecordBatch) -> list[ConsumerRecord]:
+    """All of them, with bytes; of one that is no record, what can be read of it."""
+    readable, unreadable = _readable_records(partition, batch)
+    records = list(readable)
+    while unreadable is not None:
+        records.append(unreadable.record)
+        rest = batch.slice(len(records))
+        readable, unreadable = _readable_records(partition, rest) if rest.num_rows else ([], None)
+        records += readable
+    return records
+
+
 def _readable_records(
     partition: TopicPartition, batch: pa.RecordBatch
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:

@@ -31,6 +31,17 @@ def test_a_gap_that_closes_commits_all_behind_it() -> None:
     assert (tracker.outstanding, tracker.span) == (0, 0)
 
 
+def test_a_batch_is_committed_as_a_whole_and_counts_its_records() -> None:
+    tracker = OffsetTracker()
+    tracker.deliver(5, 9, 4)
+    tracker.deliver(10, 11, 2)
+    assert (tracker.last, tracker.span, tracker.position) == (11, 6, 5)
+    tracker.finish(10)
+    assert (tracker.to_commit, tracker.position) == (None, 5)
+    tracker.finish(5)
+    assert (tracker.to_commit, tracker.span) == (12, 0)
+
+
 def test_holes_of_compaction_are_no_gaps() -> None:
     tracker = delivered(5, 900)
     tracker.finish(5)

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.processing import Acknowledgement, Output, ProcessingRun, RecordFailed, RunSummary, parse_settings
+from bus.processing.running_consumer import RunningConsumer
 from bus.processing.transactions import OutputTransactions
 from bus.processing.work import Work
 from tests.support.processing import FakeConsumer, partition, record
@@ -31,7 +33,7 @@ class DeadLetterBox:
     def send(self, work: Work, error: BaseException) -> None:
         if self.error is not None:
             raise self.error
-        self.letters.append((work.record.offset, str(error)))
+        self.letters += [(record.offset, str(error)) for record in work.records]
 
 
 def run(
@@ -555,3 +557,137 @@ def test_run_that_is_stopped_while_an_earlier_instance_is_ended_ends_in_order() 
 def test_handler_with_a_transactional_id_takes_an_output() -> None:
     with pytest.raises(BusError, match=r"expected a handler of \(record, output\) with a transactional_id"):
         run_in_transactions(FakeConsumer(), FakeProducer(), lambda record: None)
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("batch", ["list", "arrow"])
+def test_a_call_gets_what_a_poll_gave_of_a_partition_and_it_is_committed_as_a_whole(batch: str) -> None:
+    consumer = FakeConsumer([[record(0), record(1), record(7, 1)], [record(2), record(3)]])
+    seen: list[tuple[int, list[int]]] = []
+    consumer.script.append(waiting_for(consumer, lambda: len(seen) == 3))
+
+    def handler(content: Any) -> None:
+        rows = content.to_pylist() if isinstance(content, pa.Table) else [each._asdict() for each in content]
+        assert {row["value"] for row in rows} == {b"v"}
+        seen.append((rows[0]["partition"], [row["offset"] for row in rows]))
+
+    summary = run(consumer, handler, batch=batch, ack="record")
+    assert sorted(seen) == [(0, [0, 1]), (0, [2, 3]), (1, [7])]
+    assert consumer.committed == {P0: 4, P1: 8}
+    assert {offset for commit in consumer.commits for offset in commit.values()} <= {2, 4, 8}
+    assert summary.handled == 5
+
+
+@pytest.mark.parametrize("batch", ["list", "arrow"])
+def test_a_batch_that_fails_is_tried_again_and_put_aside_record_by_record(batch: str) -> None:
+    consumer = FakeConsumer([[record(0), record(1)], [record(2)]])
+    box, tries = DeadLetterBox(), []
+    consumer.script.append(waiting_for(consumer, lambda: consumer.committed == {P0: 3}))
+
+    def handler(content: Any) -> None:
+        tries.append(len(content))
+        if len(content) == 2:
+            raise ValueError("a bad batch")
+
+    summary = run(consumer, handler, box=box, batch=batch, on_error="dead_letter", retries=1, retry_backoff_ms=0)
+    assert tries == [2, 2, 1]
+    assert box.letters == [(0, "a bad batch"), (1, "a bad batch")]
+    assert (summary.handled, summary.dead_lettered, summary.retried) == (1, 2, 1)
+
+
+def test_output_of_a_batch_is_committed_with_its_last_offset() -> None:
+    producer = FakeProducer()
+    consumer = FakeConsumer([[record(0), record(1), record(2)]])
+    consumer.script.append(waiting_for(consumer, lambda: bool(producer.committed)))
+
+    def handle(records: list[ConsumerRecord], output: Output) -> None:
+        output.send("out", b"%d" % len(records))
+
+    summary = run_in_transactions(consumer, producer, handle, batch="list")
+    assert (producer.committed, producer.offsets, summary.handled) == ([b"3"], [{P0: 3}], 3)
+
+
+def test_a_batch_that_is_too_large_for_the_queue_pauses_its_partition() -> None:
+    consumer = FakeConsumer([[record(n) for n in range(4)]])
+    goes_on = threading.Event()
+    consumer.script += [waiting_for(consumer, lambda: consumer.paused == {P0}), goes_on.set]
+    consumer.script.append(waiting_for(consumer, lambda: consumer.pauses[-1] == ("resume", [P0])))
+    run(consumer, lambda records: goes_on.wait(10), batch="list", queued_records_max=4)
+
+
+# ---------------------------------------------------------------- handlers that call the consumer
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_asks_for_the_consumer_calls_it_on_the_thread_that_polls(is_async: bool) -> None:
+    consumer = FakeConsumer([[record(0)]])
+    consumer.positions[P0] = 41
+    seen: list[Any] = []
+
+    def handler(record: ConsumerRecord, consumer: RunningConsumer) -> None:
+        consumer.pause([P0])
+        seen.append((consumer.position(P0), consumer.paused(), consumer.assignment()))
+        consumer.resume([P0])
+
+    async def async_handler(record: ConsumerRecord, *, consumer: RunningConsumer) -> None:
+        await asyncio.to_thread(handler, record, consumer)
+
+    consumer.script.append(waiting_for(consumer, lambda: bool(seen)))
+    run(consumer, async_handler if is_async else handler)
+    assert seen == [(41, {P0}, {P0, P1})]
+    assert consumer.pauses == [("pause", [P0]), ("resume", [P0])]
+
+
+def test_a_handler_has_its_answer_of_the_consumer_while_a_rebalance_waits_for_it() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    consumer.positions[P0] = 1
+    begun, seen = threading.Event(), []
+
+    def handler(record: ConsumerRecord, consumer: RunningConsumer) -> None:
+        begun.set()
+        seen.append(consumer.position(P0))
+
+    consumer.script += [lambda: begun.wait(10) and None, lambda: consumer.revoke(P0)]
+    run(consumer, handler)
+    assert seen == [1]
+    assert consumer.committed == {P0: 1}
+
+
+def test_what_a_handler_has_paused_stays_so_though_its_queue_is_worked_off() -> None:
+    consumer = FakeConsumer([[record(0), record(1)]])
+    seen: list[int] = []
+
+    def handler(record: ConsumerRecord, consumer: RunningConsumer) -> None:
+        if record.offset == 0:
+            consumer.pause([P0])
+        seen.append(record.offset)
+
+    consumer.script.append(waiting_for(consumer, lambda: len(seen) == 2 and consumer.committed == {P0: 2}))
+    run(consumer, handler, queued_records_max=2)
+    assert ("resume", [P0]) not in consumer.pauses
+
+
+def test_a_call_of_the_consumer_after_the_run_is_refused() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    kept: list[RunningConsumer] = []
+    consumer.script.append(waiting_for(consumer, lambda: bool(kept)))
+    run(consumer, lambda record, consumer: kept.append(consumer))
+    answers: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            kept[0].assignment()
+        except BusError as error:
+            answers.append(error)
+
+    late = threading.Thread(target=call)
+    late.start()
+    late.join(10)
+    assert "while its run goes on" in str(answers[0])
+
+
+def test_a_handler_without_room_for_the_consumer_beside_its_acknowledgement_is_refused() -> None:
+    with pytest.raises(BusError, match=r"expected a handler of \(record, acknowledgement\)"):
+        run(FakeConsumer(), lambda record, consumer: None, ack="manual")

@@ -30,6 +30,8 @@ from bus.processing import parse_settings
         ({"transactional_id": "a", "producer_configs": {"acks": 1}}, "expected acks='all'"),
         ({"transactional_id": "a", "producer_configs": {"name": "b"}}, "expected no name, found one: the argument"),
         ({"transactional_id": "a", "ack": "manual"}, "expected an ack without acknowledgements beside it"),
+        ({"batch": True}, "batch: expected None, 'list' (of records) or 'arrow' (a table), found True"),
+        ({"batch": "list", "order": "key"}, "expected order 'partition' or 'none' beside it, found 'key'"),
         ({"ack": "count", "ack_time_ms": 5}, "ack_time_ms: expected ack to be one of time, count_time"),
     ],
 )
