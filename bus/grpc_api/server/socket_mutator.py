@@ -1,8 +1,9 @@
 """What gRPC calls with each socket of a server before it uses it (the argument `grpc.socket_mutator`).
 
-The layout is that of gRPC's `grpc_socket_mutator` and its table of functions, the same since 1.37. Guards one promise:
-gRPC is always answered that the socket may be used, since it would close the whole listener otherwise. What is made
-here is kept for the life of the process: gRPC's threads may outlive the server.
+The layout is that of gRPC's `grpc_socket_mutator` and its table of functions. It is no public one, and another layout
+would end the process, so it is used only with the releases of gRPC with which it was tried (`IS_TRIED`). Guards one
+promise: gRPC is always answered that the socket may be used, since it would close the whole listener otherwise. What is
+made here is kept for the life of the process: gRPC's threads may outlive the server.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 _log = logging.getLogger(__name__)
+
+IS_TRIED = grpc.__version__.startswith("1.85.")
 
 _LISTENING, _CONNECTION = 1, 2  # grpc_fd_usage; 0 is a client's connection
 

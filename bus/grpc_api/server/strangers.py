@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from bus.addresses import format_address
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
-from bus.grpc_api.server.socket_mutator import socket_mutator
+from bus.grpc_api.server.socket_mutator import IS_TRIED, socket_mutator
 from bus.grpc_api.server.tcp_arrivals import (
     IS_AVAILABLE,
     bound_arrivals,
@@ -88,15 +88,15 @@ class Strangers:
         self._counts: DenialCounts[_Ended] = DenialCounts(_merge)
         self._counts_due_s = 0.0
         self._is_closed = False
-        self._epoll = select.epoll() if IS_AVAILABLE else None
+        self._epoll = select.epoll() if IS_AVAILABLE and IS_TRIED else None
         self._thread = threading.Thread(target=self._watch, name="strangers", daemon=True)
 
     def listener_options(self, listener: str) -> Sequence[tuple[str, Any]]:
         """For gRPC's server of a listener whose callers have to prove who they are."""
         if self._epoll is None:
             _log.warning(
-                "listener %s: this system cannot bound what arrives before a login; put something in front of the "
-                "broker that bounds connections by address",
+                "listener %s: this system, or this release of gRPC, cannot bound what arrives before a login; put "
+                "something in front of the broker that bounds connections by address",
                 listener,
             )
             return ()
