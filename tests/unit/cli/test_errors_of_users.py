@@ -59,7 +59,10 @@ def test_root_that_nobody_named_is_said_with_how_to_name_it(tmp_path: Path, monk
         assert "name the root" not in answer(*command, "--root", str(tmp_path / "named"), environment=nowhere)
 
 
-def test_broker_cannot_make_its_folder_where_there_are_no_folders() -> None:
+def test_broker_cannot_make_its_folder_where_there_are_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which would stay with the process of the tests.
+    monkeypatch.setattr("bus.runtime.logs.configure_logging", lambda **_: None)
+    monkeypatch.setattr("bus.broker.tune_process", lambda **_: None)
     assert "found none, and none can be made there" in answer("serve", "--root", "/proc/x", "--listen", "127.0.0.1:0")
 
 
