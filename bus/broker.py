@@ -17,7 +17,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvloop
 
@@ -482,6 +482,14 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None =
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
     broker = Broker(config)
     stopping = asyncio.Event()
+    with _stopping_by_signals(stopping):
+        if await _start(broker, stopping):
+            await _run(broker, stopping, on_ready)
+
+
+@contextlib.contextmanager
+def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
+    """Within the block."""
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
@@ -498,8 +506,16 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
         wanted.append(signal.SIGHUP)
     for number in wanted:
         loop.add_signal_handler(number, on_signal, number)
-    if not await _start(broker, stopping):
-        return
+    try:
+        yield
+    finally:
+        for number in wanted:  # else they stay with a loop that is closed
+            loop.remove_signal_handler(number)
+
+
+async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Broker], None] | None) -> None:
+    """Until it is to stop, or its root is lost; then it is stopped."""
+    loop = asyncio.get_running_loop()
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
     gc.freeze()

@@ -5,20 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 import bus.broker
 from bus.config.broker import BrokerConfig
-
-
-@pytest.fixture(autouse=True)
-def handlers_of_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 class JoiningBroker:
@@ -51,8 +42,10 @@ def test_broker_that_waits_to_join_ends_at_the_first_signal(
     monkeypatch: pytest.MonkeyPatch, numbers: list[signal.Signals]
 ) -> None:
     broker = JoiningBroker(*numbers)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     _run(broker, monkeypatch)
     assert broker.is_abandoned
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_a_broker_that_was_started_by_nohup_outlives_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
