@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from bus.client.arguments import wrong_type
+from bus.client.config.parsing import MISSING
 from bus.client.config.security import security_settings
+from bus.client.config.typed_settings import ConsumerSettings
 from bus.client.config.values import conflict
 from bus.client.consumer.consumer import Consumer as ReadingConsumer
 from bus.client.consumer.misuse import exclusive
+from bus.model import TopicPartition
 from bus.processing.dead_letters import DeadLetters
 from bus.processing.run import ProcessingRun
-from bus.processing.settings import parse_settings
+from bus.processing.settings import ProcessingSettings, numbered, parse_settings
+from bus.processing.together import RunsTogether, joined
 from bus.processing.transactions import open_transactions
 from bus.processing.work import RunSummary
-from bus.processing.workers import DeadLetterSink
+from bus.processing.workers import DeadLetterSink, check_handler
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Consumer(ReadingConsumer):
     __doc__ = ReadingConsumer.__doc__
 
-    @exclusive
+    def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ConsumerSettings]) -> None:
+        super().__init__(address, **configs)
+        self._given = configs
+
     def run(
         self,
         /,
@@ -41,6 +53,9 @@ class Consumer(ReadingConsumer):
         `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
         `poll` and `commit` do.
 
+        With `partitions` these are read, and no group gives others. With `concurrency` so many consumers like this one
+        run, each in a thread of its own, and end together.
+
         With `transactional_id` the handler gets an `Output` too, `handler(record, output)`: what it sends there, dead
         letters and offsets are committed in transactions, each record counted once. Raises PRODUCER_FENCED when
         another instance has come with the id.
@@ -50,6 +65,89 @@ class Consumer(ReadingConsumer):
                 raise wrong_type(f"{name} as a threading.Event, or None", event)
         member = self._needed_group("run")
         settings = parse_settings(options)
+        check_handler(handler, settings)
+        self._choose(settings)
+        if settings.concurrency == 1:
+            return self._run(handler, settings, stop, hurry)
+        stop, hurry = stop or threading.Event(), hurry or threading.Event()
+        consumers = [self]
+        try:
+            for number in range(1, settings.concurrency):
+                consumers.append(self._another(number))
+            if not self._is_subscribed:
+                self._share_out(consumers)
+        except BaseException:
+            _close_all(consumers)
+            raise
+        runs = {
+            numbered(member.group_id, number): partial(consumer._run_numbered, handler, settings, number)
+            for number, consumer in enumerate(consumers)
+        }
+        together = RunsTogether(runs, stop, hurry, partial(_close_all, consumers), noun="consumer")
+        return joined(list(together.run().values()), together.ended_by)
+
+    def _choose(self, settings: ProcessingSettings) -> None:
+        """Read `partitions`, if there are any, in the place of a subscription."""
+        if settings.partitions is None:
+            return
+        topics = sorted(self.subscription())
+        has_numbers = any(isinstance(one, int) for one in settings.partitions)
+        if has_numbers and not topics:
+            raise conflict(
+                "partitions: expected a subscription to topics by their names beside numbers, or TopicPartitions, "
+                f"found {settings.partitions!r} alone"
+            )
+        chosen = [
+            place
+            for one in settings.partitions
+            for place in ([TopicPartition(topic, one) for topic in topics] if isinstance(one, int) else [one])
+        ]
+        if self._is_subscribed:
+            self.unsubscribe()
+        self.assign(chosen)
+
+    def _another(self, number: int) -> Consumer:
+        """One more of the same group, which reads nothing yet if this one was assigned its partitions."""
+        given = dict(self._given)
+        if self._config.group_instance_id is not None:
+            given["group_instance_id"] = numbered(self._config.group_instance_id, number)
+        another = type(self)(list(self._addresses), **given)  # type: ignore[arg-type]  # as they were given
+        group = self._needed_group("run")
+        if group.subscription is not None:
+            another._needed_group("run").subscribe(group.subscription)
+        return another
+
+    def _share_out(self, consumers: list[Consumer]) -> None:
+        assigned = sorted(self.assignment())
+        if len(assigned) < len(consumers):
+            raise conflict(
+                f"concurrency: expected at most as many consumers as partitions, {len(assigned)}, found "
+                f"{len(consumers)}"
+            )
+        for number, consumer in enumerate(consumers):
+            consumer.assign(assigned[number :: len(consumers)])
+
+    def _run_numbered(
+        self,
+        handler: Callable[..., Any],
+        settings: ProcessingSettings,
+        number: int,
+        stop: threading.Event,
+        hurry: threading.Event,
+    ) -> RunSummary:
+        if settings.transactional_id is not None:
+            settings = replace(settings, transactional_id=settings.transactional_ids[number])
+        return self._run(handler, settings, stop, hurry)
+
+    @exclusive
+    def _run(
+        self,
+        handler: Callable[..., Any],
+        settings: ProcessingSettings,
+        stop: threading.Event | None,
+        hurry: threading.Event | None,
+    ) -> RunSummary:
+        member = self._needed_group("run")
         is_deserialized = self._config.key_deserializer is not None or self._config.value_deserializer is not None
         if settings.batch == "arrow" and is_deserialized:
             raise conflict("batch='arrow': expected no deserializers beside it, a table has the bytes; found one")
@@ -73,3 +171,8 @@ class Consumer(ReadingConsumer):
             dead_letters.close()
             if transactions is not None:
                 transactions.close()
+
+
+def _close_all(consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        consumer.close()

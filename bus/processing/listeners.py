@@ -12,11 +12,11 @@ none of them waits for its workers any more.
 
 from __future__ import annotations
 
-import difflib
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, TypeVar
 
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
@@ -24,15 +24,9 @@ from bus.client.config.values import conflict
 from bus.client.group.subscriptions import compiled
 from bus.processing import RunSummary, parse_settings
 from bus.processing.consumer import Consumer
-from bus.processing.run import StopSignals
-from bus.processing.settings import SETTING_NAMES
+from bus.processing.settings import SETTING_NAMES, unknown_option
+from bus.processing.together import RunsTogether
 from bus.processing.workers import check_handler
-from bus.reentry import logger_of
-
-logger = logger_of(__name__)
-
-# How late a signal is seen: the kernel may give it to any thread, and that does not end a wait of the main thread.
-_JOIN_S = 0.2
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -67,6 +61,8 @@ def listener(
     _check_names(configs)
     parse_config(ConsumerConfig, configs)
     parsed = parse_settings(options)
+    if pattern is not None and parsed.partitions is not None:
+        raise conflict("partitions: expected topics by their names beside them, found a pattern")
 
     def register(handler: HandlerT) -> HandlerT:
         check_handler(handler, parsed)
@@ -92,12 +88,12 @@ def _check_topics(topics: Sequence[Any], pattern: Any) -> None:
 
 
 def _check_names(configs: Mapping[str, Any]) -> None:
-    """Of a name that is neither a setting of the consumer nor of `run`, whichever is nearer is told."""
+    """A name that is neither a setting of the consumer nor of `run` is refused with whichever is nearer."""
     known = {each.name for each in fields(ConsumerConfig)}
-    for name in configs.keys() - known:
-        nearest = difflib.get_close_matches(name, known | SETTING_NAMES, n=1)
-        if nearest and nearest[0] in SETTING_NAMES:
-            raise conflict(f"expected a known option of a listener, found {name!r}; the nearest one is {nearest[0]!r}")
+    for name in sorted(configs.keys() - known):
+        reason = unknown_option(name, "a listener", known)
+        if reason is not None:
+            raise conflict(reason)
 
 
 def run_listeners(
@@ -113,6 +109,10 @@ def run_listeners(
     listener count more. Raises the first error, after all have ended."""
     if listeners is not None and (callable(listeners) or not isinstance(listeners, Iterable)):
         raise conflict(f"expected listeners as a list of functions, found {listeners!r}")
+    for name in sorted(configs.keys() & SETTING_NAMES - {each.name for each in fields(ConsumerConfig)}):
+        raise conflict(
+            f"{name}: expected this option of a listener in its @bus.listener(...), found it in run_listeners"
+        )
     wanted = None if listeners is None else list(listeners)
     chosen = [each for each in _listeners if wanted is None or each.handler in wanted]
     missing = [handler for handler in wanted or () if handler not in [each.handler for each in chosen]]
@@ -125,13 +125,13 @@ def _check_ids(listeners: Sequence[Listener]) -> None:
     """Two with one transactional id would fence each other for ever."""
     of_id: dict[str, Listener] = {}
     for each in listeners:
-        transactional_id = each.options.get("transactional_id")
-        other = None if transactional_id is None else of_id.setdefault(transactional_id, each)
-        if other is not None and other is not each:
-            raise conflict(
-                f"expected a transactional_id of its own for each listener, found {transactional_id!r} of "
-                f"{other.name} and {each.name}"
-            )
+        for transactional_id in parse_settings(each.options).transactional_ids:
+            other = of_id.setdefault(transactional_id, each)
+            if other is not each:
+                raise conflict(
+                    f"expected a transactional_id of its own for each listener, found {transactional_id!r} of "
+                    f"{other.name} and {each.name}"
+                )
 
 
 class _Listening:
@@ -139,10 +139,6 @@ class _Listening:
         self, address: str | list[str], listeners: list[Listener], configs: Mapping[str, Any], stop: threading.Event
     ) -> None:
         self._stop = stop
-        self._hurry = threading.Event()
-        self._signals = 0
-        self._summaries: dict[str, RunSummary] = {}
-        self._errors: list[BaseException] = []
         self._runs: list[tuple[str, Listener, Consumer]] = []
         _check_ids(listeners)
         try:
@@ -155,43 +151,17 @@ class _Listening:
             raise
 
     def run(self) -> dict[str, RunSummary]:
-        threads = [threading.Thread(target=self._run, args=run, name=f"bus-listener-{run[0]}") for run in self._runs]
-        with StopSignals(self._on_signal):
-            try:
-                for thread in threads:
-                    thread.start()
-            except BaseException as error:  # there may be no more threads
-                self._errors.append(error)
-                self._stop.set()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_JOIN_S)
-        if self._errors:
-            self._close_all()  # of those that ran it changes nothing
-            raise self._errors[0]
-        return self._summaries
+        runs = {name: partial(_run, each, consumer) for name, each, consumer in self._runs}
+        return RunsTogether(runs, self._stop, threading.Event(), self._close_all).run()
 
     def _name(self, each: Listener) -> str:
         count = sum(other.name == each.name for _, other, _ in self._runs)
         return f"{each.name}-{count + 1}" if count else each.name
 
-    def _run(self, name: str, each: Listener, consumer: Consumer) -> None:
-        try:
-            self._summaries[name] = consumer.run(each.handler, stop=self._stop, hurry=self._hurry, **each.options)
-        except BaseException as error:
-            logger.error("listener %s ended, so all end: %s", name, error)
-            self._errors.append(error)
-            self._stop.set()
-
-    def _on_signal(self, name: str) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            logger.info("%s: all listeners end", name)
-            self._stop.set()
-        else:
-            logger.warning("%s: all listeners end at once, without waiting for records with workers", name)
-            self._hurry.set()
-
     def _close_all(self) -> None:
         for _, _, consumer in self._runs:
             consumer.close()
+
+
+def _run(each: Listener, consumer: Consumer, stop: threading.Event, hurry: threading.Event) -> RunSummary:
+    return consumer.run(each.handler, stop=stop, hurry=hurry, **each.options)

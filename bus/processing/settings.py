@@ -7,11 +7,11 @@ Spring's AckMode.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.parsing import ConsumerConfig, ProducerConfig, parse_config
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
@@ -25,6 +25,7 @@ from bus.client.config.values import (
 )
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 
 Order = Literal["partition", "key", "none"]
 AckMode = Literal["record", "batch", "time", "count", "count_time", "manual", "manual_immediate"]
@@ -50,6 +51,22 @@ def _error_policy(value: Any) -> Any:
         return value
     expected = ", ".join(map(repr, ERROR_POLICIES))
     raise ValueError(f"one of {expected}, or a function of (record, error, attempt) that gives one of them")
+
+
+def _partitions(value: Any) -> Any:
+    expected = "None, or a list of numbers of partitions, or of TopicPartitions, each once"
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple, range, set, frozenset)) or not value:
+        raise ValueError(expected)
+    found = list(value)
+    is_each = all(
+        isinstance(one, TopicPartition) or (isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 2**31)
+        for one in found
+    )
+    if not is_each or len(set(found)) < len(found):
+        raise ValueError(expected)
+    return tuple(found)
 
 
 def _batch_form(value: Any) -> Any:
@@ -81,6 +98,9 @@ class ProcessingSettings:
     it takes with on_error="retry", else none."""
 
     workers: int = setting(8, integer(1, 10_000))
+    concurrency: int = setting(1, integer(1, 1_000))  # consumers, each with workers of its own
+    # Those that are read, without a group's say: numbers, of the topics of the subscription, or with their topics.
+    partitions: Sequence[int | TopicPartition] | None = field(default=None, metadata=checked_by(_partitions))
     order: Order = field(default="partition", metadata=checked_by(_one_of(ORDERS)))
     ack: AckMode = field(default="batch", metadata=checked_by(_one_of(ACK_MODES)))
     # A call gets what one poll gave of one partition: a list of records, or a table of Arrow.
@@ -110,6 +130,13 @@ class ProcessingSettings:
         return self.ack in ("manual", "manual_immediate")
 
     @property
+    def transactional_ids(self) -> tuple[str, ...]:
+        """One of each consumer."""
+        if self.transactional_id is None:
+            return ()
+        return tuple(numbered(self.transactional_id, number) for number in range(self.concurrency))
+
+    @property
     def first_retries(self) -> int:
         """How often a record that failed is tried again before `on_error` is asked."""
         if self.retries is not None:
@@ -124,6 +151,33 @@ class ProcessingSettings:
 
 SETTING_NAMES = frozenset(each.name for each in fields(ProcessingSettings))
 
+# What other listeners call it.
+_OTHER_WORDS = {
+    "ack_mode": "ack",
+    "batch_listener": "batch",
+    "containers": "concurrency",
+    "dlq": "dead_letter_topic",
+    "dead_letter_queue": "dead_letter_topic",
+    "error_handler": "on_error",
+    "max_workers": "workers",
+    "topic_partitions": "partitions",
+    "threads": "workers",
+}
+
+
+def numbered(name: str, number: int) -> str:
+    """The name of the first, second and so on of several consumers, counted from 0, that have one `name`."""
+    return f"{name}-{number + 1}" if number else name
+
+
+def unknown_option(name: str, of_what: str, configs: Collection[str] = ()) -> str | None:
+    """Why there is no option `name`, with the one that was probably meant; None if one of `configs` was, or nothing."""
+    near = difflib.get_close_matches(name, {*SETTING_NAMES, *_OTHER_WORDS, *configs}, n=1)
+    meant = _OTHER_WORDS.get(name) or (_OTHER_WORDS.get(near[0], near[0]) if near else None)
+    if meant is None or meant in configs:
+        return None
+    return f"expected a known option of {of_what}, found {name!r}; did you mean {meant!r}?"
+
 
 def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     """`given` over the defaults. Raises `BusError` INVALID_CONFIG."""
@@ -131,8 +185,7 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name not in checks:
-            nearest = difflib.get_close_matches(name, checks, n=1, cutoff=0.0)[0]
-            raise conflict(f"expected a known option of run(), found {name!r}; the nearest one is {nearest!r}")
+            raise conflict(_unknown_option_of_run(name))
         try:
             checked[name] = checks[name](value)
         except (ValueError, TypeError) as expected:
@@ -148,6 +201,19 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
         )
     _check_transactions(settings, given)
     return settings
+
+
+def _unknown_option_of_run(name: str) -> str:
+    configs = {each.name for each in fields(ConsumerConfig)}
+    near = difflib.get_close_matches(name, configs, n=1, cutoff=0.8)
+    if name in configs:
+        return f"{name}: expected it in Consumer(..., {name}=...), it is a config of the consumer; found it in run()"
+    reason = unknown_option(name, "run()", configs)
+    if reason is not None:
+        return reason
+    if near:
+        return f"expected a known option of run(), found {name!r}; {near[0]} is a config of the consumer"
+    return f"expected one of the options of run(), {', '.join(sorted(SETTING_NAMES))}, found {name!r}"
 
 
 def _check_transactions(settings: ProcessingSettings, given: Mapping[str, Any]) -> None:

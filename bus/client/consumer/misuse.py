@@ -51,7 +51,7 @@ def exclusive(method: Callable[Concatenate[SelfT, P], ResultT]) -> Callable[Conc
         try:
             # One step, with nothing for an interrupt to tear between having entered and being known to have entered.
             if self._inside.setdefault(_THREAD, here) != here:
-                raise _occupied(self, method.__name__)
+                raise _occupied(self, method.__name__.lstrip("_"))
             return method(self, *args, **kwargs)
         finally:
             if self._inside.get(_THREAD) == here:

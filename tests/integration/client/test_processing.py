@@ -315,3 +315,67 @@ def test_the_program_of_the_guide_bills_what_it_can_and_puts_the_rest_aside(addr
     *bills, summary = done.stdout.splitlines()
     assert summary == "10 billed, 2 in orders.dlq"
     assert [bill for bill in bills if bill.startswith("customer 2")] == [f"customer 2 pays {n}" for n in (1, 4, 7, 10)]
+
+
+@pytest.mark.parametrize("batch", ["list", "arrow"])
+def test_batches_of_a_broker_hold_each_record_once_and_are_committed(address: str, batch: str) -> None:
+    produce(address, range(200))
+    until = Until(200)
+
+    def handler(content: Any) -> None:
+        for value in content.column("value").to_pylist() if batch == "arrow" else [one.value for one in content]:
+            until(value)
+
+    summary = run(address, handler, until.stop, batch=batch)
+    assert (summary.handled, len(set(until.seen)), committed_sum(address)) == (200, 200, 200)
+
+
+def test_tables_and_deserializers_are_refused_together(address: str) -> None:
+    with pytest.raises(BusError, match="batch='arrow': expected no deserializers beside it"):
+        run(address, lambda table: None, threading.Event(), batch="arrow", value_deserializer=json.loads)
+
+
+def test_consumers_of_one_run_share_the_partitions_of_their_group_and_end_together(address: str) -> None:
+    produce(address, range(300))
+    until = Until(300)
+
+    def handler(record: ConsumerRecord, consumer: bus.RunningConsumer) -> None:
+        assert TopicPartition("orders", record.partition) in consumer.assignment()
+        until(record.value)
+
+    summary = run(address, handler, until.stop, concurrency=3)
+    assert summary.handled >= 300
+    assert sum(summary.committed.values()) == 300 == committed_sum(address)
+    with Admin(address) as admin:
+        assert not admin.describe_groups(["billing"])["billing"].members
+
+
+def test_a_run_of_partitions_reads_these_alone_and_commits_for_the_group(address: str) -> None:
+    with Producer(address) as producer:
+        for number in range(9):
+            producer.send("orders", b"%d" % number, partition=number % 3)
+    until = Until(6)
+    summary = run(address, lambda record: until(record.partition), until.stop, partitions=[0, 2], concurrency=2)
+    assert sorted(until.seen) == [0, 0, 0, 2, 2, 2]
+    assert summary.committed == {TopicPartition("orders", 0): 3, TopicPartition("orders", 2): 3}
+    assert committed_sum(address) == 6
+
+
+def test_more_consumers_than_partitions_to_share_out_are_refused(address: str) -> None:
+    with pytest.raises(BusError, match="expected at most as many consumers as partitions, 1, found 2"):
+        run(address, print, threading.Event(), partitions=[1], concurrency=2)
+
+
+def test_a_listener_of_partitions_takes_batches(address: str) -> None:
+    produce(address, range(60))
+    seen: list[ConsumerRecord] = []
+    stop = threading.Event()
+
+    @bus.listener("orders", group_id="parts", partitions=[0], batch="list", auto_offset_reset="earliest")
+    def take(records: list[ConsumerRecord]) -> None:
+        seen.extend(records)
+        stop.set()
+
+    (summary,) = bus.run_listeners(address, stop=stop).values()
+    assert {record.partition for record in seen} == {0}
+    assert summary.handled == len(seen)

@@ -13,7 +13,18 @@ from bus.processing import parse_settings
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"worker": 3}, "the nearest one is 'workers'"),
+        ({"worker": 3}, "found 'worker'; did you mean 'workers'?"),
+        ({"max_workers": 3}, "found 'max_workers'; did you mean 'workers'?"),
+        ({"concurency": 3}, "found 'concurency'; did you mean 'concurrency'?"),
+        ({"ack_mode": "manual"}, "found 'ack_mode'; did you mean 'ack'?"),
+        ({"error_handler": print}, "found 'error_handler'; did you mean 'on_error'?"),
+        ({"max_poll_records": 3}, "expected it in Consumer(..., max_poll_records=...), it is a config of the consumer"),
+        ({"max_poll_record": 3}, "max_poll_records is a config of the consumer"),
+        ({"zzz": 3}, "expected one of the options of run(), ack, ack_count"),
+        ({"concurrency": 0}, "concurrency: expected an integer from 1"),
+        ({"partitions": [0, 0]}, "partitions: expected None, or a list of numbers of partitions"),
+        ({"partitions": [True]}, "partitions: expected None, or a list of numbers of partitions"),
+        ({"partitions": []}, "partitions: expected None, or a list of numbers of partitions"),
         ({"workers": 0}, "workers: expected an integer from 1"),
         ({"order": "offset"}, "order: expected one of 'partition', 'key', 'none'"),
         ({"ack": "auto"}, "ack: expected one of 'record', 'batch'"),
@@ -46,3 +57,8 @@ def test_the_dead_letter_topic_is_named_after_the_records() -> None:
     assert parse_settings({}).dead_letter_topic_of("orders") == "orders.dlq"
     assert parse_settings({"dead_letter_topic": "failed"}).dead_letter_topic_of("orders") == "failed"
     assert parse_settings({"dead_letter_topic": lambda topic: topic + "-x"}).dead_letter_topic_of("o") == "o-x"
+
+
+def test_each_consumer_of_a_run_has_a_transactional_id_of_its_own() -> None:
+    assert parse_settings({}).transactional_ids == ()
+    assert parse_settings({"transactional_id": "a", "concurrency": 3}).transactional_ids == ("a", "a-2", "a-3")
