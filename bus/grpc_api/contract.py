@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from bus.grpc_api.v1 import bus_pb2 as pb
 
-# Grows by one with each change of bus.proto: tests/golden/contracts has the digest of each version.
+# Grows by one with the first change of bus.proto after a release: tests/golden/contracts has each version.
 CONTRACT_VERSION = 1
 CONTRACT_DIGEST = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).digest()
 CALLS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Bus"].methods)

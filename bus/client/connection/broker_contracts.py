@@ -90,7 +90,7 @@ def new_question() -> pb.ApiVersionsRequest:
 
 
 def decode_contract(answer: pb.ApiVersionsResponse, address: str) -> BrokerContract:
-    """Raises `BusError` for an answer that makes no sense."""
+    """Return what an answer without an error says. Raises `BusError` for one that makes no sense."""
     try:
         fields = KnownFields(answer.contract) if answer.contract else None
     except ValueError as error:

@@ -50,6 +50,8 @@ logger = logger_of(__name__)
 RETRIES_MAX = 2**31 - 1
 # An attempt gets this at least, however late it comes: a healthy broker answers within it.
 _ATTEMPT_MS_MIN = 500
+# After these another broker may answer at the address, of another release.
+_OF_ANOTHER_BROKER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION)
 _NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value
 _NAMES_MS_MAX = 1_000  # who waits for a new topic waits so long for a better name of it
 
@@ -437,8 +439,7 @@ class Cluster:
         deadline_ms = monotonic_ms() + timeout_ms
         headers, contract = self.introduce(address, timeout_ms)
         contract.check(method, request, address)
-        left_ms = max(deadline_ms - monotonic_ms(), min(timeout_ms, _ATTEMPT_MS_MIN))
-        return self._ask(address, method, request, headers, left_ms)
+        return self._ask(address, method, request, headers, _left_ms(deadline_ms, timeout_ms))
 
     def _ask(self, address: str, method: str, request: Any, headers: Headers, timeout_ms: float) -> Any:
         def ask(connection: Connection) -> Any:
@@ -467,10 +468,12 @@ class Cluster:
         """What a call there shows, and what the broker knows. Asks the broker where that is not known yet, within the
         time-out, or request.timeout.ms; raises `BusError` as a call does."""
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = monotonic_ms() + timeout_ms
         headers = self._logins.headers(address, timeout_ms)
         contract = self._contracts.get(address)
         if contract is None:
-            contract = self._contracts[address] = self._ask_contract(address, headers, timeout_ms)
+            left_ms = _left_ms(deadline_ms, timeout_ms)
+            contract = self._contracts[address] = self._ask_contract(address, headers, left_ms)
         return headers, contract
 
     def _ask_contract(self, address: str, headers: Headers, timeout_ms: float) -> BrokerContract:
@@ -480,6 +483,8 @@ class Cluster:
             if failure.code is ErrorCode.UNSUPPORTED_VERSION:
                 return UNKNOWN_CONTRACT
             raise
+        if answer.error_code:
+            raise error_of(answer.error_code, f"the broker at {address}: {answer.error_message}")
         return decode_contract(answer, address)
 
     def start_call(
@@ -547,7 +552,6 @@ class Cluster:
 
     def _note_failure(self, address: str) -> None:
         self.watch.note_settled(address)
-        self._contracts.pop(address, None)
         if self._last_good == address:
             self._last_good = None
 
@@ -620,7 +624,8 @@ class Cluster:
         error = self._connections.failure(connection, failure, what)
         if isinstance(error, SessionExpired):
             self._logins.forget(connection.address, shown)
-        self._contracts.pop(connection.address, None)
+        if error.code in _OF_ANOTHER_BROKER:
+            self._contracts.pop(connection.address, None)
         return error
 
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
@@ -684,6 +689,11 @@ class Cluster:
         self.watch.close()
         self._logins.close()
         self._connections.close()
+
+
+def _left_ms(deadline_ms: float, timeout_ms: float) -> float:
+    """The part of a time-out that a first contact has left, and enough for one attempt in any case."""
+    return max(deadline_ms - monotonic_ms(), min(timeout_ms, _ATTEMPT_MS_MIN))
 
 
 def _checked(answer: Any, check: Callable[[Any], None]) -> Any:

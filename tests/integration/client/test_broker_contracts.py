@@ -16,7 +16,7 @@ from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicP
 from bus.grpc_api.contract import CALLS, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.broker_thread import running_broker
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import BreakStream, FakeBroker
 
 CONTRACTS = Path(__file__).parents[2] / "golden" / "contracts"
 
@@ -80,11 +80,30 @@ def test_a_field_of_a_stream_that_the_broker_lacks_fails_its_records_by_name() -
         assert broker.produce_requests == []
 
 
-def test_a_broker_is_asked_once_for_each_client() -> None:
-    with OldBroker() as broker, Admin(broker.address) as admin:
+def test_a_broker_is_asked_once_for_each_client_and_again_where_another_one_may_have_come() -> None:
+    with OldBroker() as broker, Admin(broker.address, retry_backoff_ms=1) as admin:
         for _ in range(3):
             admin.list_topics()
+        with pytest.raises(BusError):
+            admin.describe_topics(["nowhere"])
         assert broker.calls.count("ApiVersions") == 1
+        broker.control_script.append(BreakStream(is_appended=False))
+        admin.describe_cluster()
+        assert broker.calls.count("ApiVersions") == 2
+
+
+class FailingBroker(FakeBroker):
+    """One that cannot say what it knows."""
+
+    def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
+        return pb.ApiVersionsResponse(error_code=pb.ERROR_CODE_UNKNOWN_SERVER_ERROR, error_message="no memory")
+
+
+def test_an_error_in_place_of_what_a_broker_knows_is_said_and_not_taken_for_an_old_broker() -> None:
+    with FailingBroker() as broker, Admin(broker.address) as admin:
+        with pytest.raises(BusError, match="no memory") as caught:
+            admin.list_topics()
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class SilentBroker(FakeBroker):
