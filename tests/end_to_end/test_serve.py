@@ -125,6 +125,7 @@ def test_sigterm_answers_what_is_in_flight_and_a_long_poll_ends(tmp_path: Path) 
         assert end - 1 >= acknowledged
 
 
+@pytest.mark.timeout(240)
 def test_sighup_ends_in_order_and_keeps_what_was_answered_before_its_commit(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "root") as broker:
         with Admin(broker.address) as admin:
@@ -133,7 +134,7 @@ def test_sighup_ends_in_order_and_keeps_what_was_answered_before_its_commit(tmp_
                 [NewTopic("t", partitions=1, configs={"commit.interval.ms": 60_000, "commit.burst": 1})]
             )
         with Producer(broker.address, acks=1, linger_ms=0) as producer:
-            offsets = [producer.send("t", b"%d" % number).result(timeout=10).offset for number in range(50)]
+            offsets = [producer.send("t", b"%d" % number).result(timeout=60).offset for number in range(50)]
         assert offsets == list(range(50))
         assert broker.hang_up() == 0
         assert "SIGHUP: finishing the commits in flight" in broker.log_path.read_text()
@@ -142,6 +143,7 @@ def test_sighup_ends_in_order_and_keeps_what_was_answered_before_its_commit(tmp_
             assert consumer.end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)] == 50
 
 
+@pytest.mark.timeout(240)
 def test_a_broker_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -158,7 +160,7 @@ def test_a_broker_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None
             admin.create_topics([NewTopic("t", partitions=1)])
         with Producer(broker.address) as producer:
             for number in range(20):
-                producer.send("t", b"%d" % number).result(timeout=20)
+                producer.send("t", b"%d" % number).result(timeout=60)
         assert broker.terminate() == 0
     finally:
         broker.kill()
