@@ -208,7 +208,7 @@ class BrokerCore:
         await self.give_up()
 
     async def give_up(self) -> None:
-        """In place of `stop`, where there is nothing left that could be written."""
+        """Take the place of `stop` where there is nothing left that could be written."""
         await self._tasks.cancel()
         if self._cluster is not None:
             await self._cluster.end_changes()
@@ -383,8 +383,8 @@ class Broker:
             await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
 
     async def stop(self) -> None:
-        """In order. Once the root is lost, before or meanwhile, at once: the other brokers of it end as well, so nobody
-        takes over, and nothing can be written; calls are answered with the fault."""
+        """Stop in order. Once the root is lost, before or meanwhile, at once: the other brokers of it end as well, so
+        nobody takes over, and nothing can be written; calls are answered with the fault."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -489,7 +489,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
 
 @contextlib.contextmanager
 def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
-    """Within the block."""
+    """Have SIGTERM, SIGINT and SIGHUP set `stopping` within the block."""
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
@@ -514,7 +514,7 @@ def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
 
 
 async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Broker], None] | None) -> None:
-    """Until it is to stop, or its root is lost; then it is stopped."""
+    """Serve until it is to stop, or its root is lost; then stop it."""
     loop = asyncio.get_running_loop()
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()

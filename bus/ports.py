@@ -644,7 +644,7 @@ class Storage(Protocol):
         ...
 
     def read_lease(self, broker_id: int) -> bytes:
-        """Of the broker of that id; empty if there is none, or while it is written anew."""
+        """Read the lease of the broker of that id; empty if there is none, or while it is written anew."""
         ...
 
     def open_metadata(self) -> TypedLog:

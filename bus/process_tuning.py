@@ -1,4 +1,4 @@
-"""What a process of the bus asks of its interpreter and its allocator, before it starts any thread; and how a broker
+"""Settings of the interpreter and the allocator, made before a process of the bus starts any thread; and how a broker
 gives memory back once it is idle.
 
 For processes that are the bus's own (the broker, `bus perf`): a library must not do this to its host. Every setting
@@ -103,8 +103,8 @@ async def give_back_memory_when_idle(
     give_back: Callable[[], Awaitable[None]] = _give_back_in_thread,
     processor_clock: Callable[[], float] = time.process_time,
 ) -> None:
-    """Until it is cancelled. What a burst of requests took goes back to the system once the process has been nearly
-    idle for `_IDLE_LOOK_S`; while it works, free memory is used again, which is cheaper."""
+    """Give what a burst of requests took back to the system once the process has been nearly idle for `_IDLE_LOOK_S`,
+    until it is cancelled. While it works, free memory is used again, which is cheaper."""
     while True:
         used_s = processor_clock()
         await asyncio.sleep(_IDLE_LOOK_S)

@@ -92,7 +92,7 @@ class BusCommand(click.Command):
 
 
 def _root_of_broker() -> str:
-    """Where a broker answers at once, and its root is a folder that is here, that one; for a message."""
+    """Return the root of a broker that answers at once, if that is a folder that is here; for a message."""
     from bus.cli.options import ADDRESS_DEFAULT, find_root
 
     address = os.environ.get(ADDRESS_VARIABLE) or ADDRESS_DEFAULT
@@ -117,7 +117,8 @@ class BusGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _hint(self, ctx: click.Context, name: str) -> str:
-        """What was probably meant: the same by another word, else one written alike, else one of another group."""
+        """Return what was probably meant: the same by another word, else one written alike, else one of another
+        group."""
         known = self.list_commands(ctx)
         path = ctx.command_path
         meant = [f"{path} {words}" for words in _MEANT.get(name, ()) if words.partition(" ")[0] in known]

@@ -175,7 +175,7 @@ def encode_record(
 
 
 def _scalar(value: Any) -> str:
-    """Of a field of a typed topic, that JSON has no type for: as a broker writes it."""
+    """Return a value of a typed topic that JSON has no type for, as a broker writes it."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

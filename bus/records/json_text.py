@@ -42,7 +42,8 @@ def parse_json(
 
 
 def parse_exact(text: str | bytes) -> Any:
-    """As `parse_strict`, but a fraction is a float only if that is written the same, and an `ExactNumber` otherwise."""
+    """Parse as `parse_strict` does, but a fraction into a float only if that is written the same, else an
+    `ExactNumber`."""
     return parse_strict(text, parse_float=_exact_float, parse_int=_exact_int)
 
 
@@ -71,8 +72,8 @@ def parse_strict(
 
 
 def format_exact(value: Any) -> str:
-    """What `parse_exact` gave as JSON without spaces, members in their order. Raises `ValueError` or `TypeError` for
-    what is no JSON: NaN, infinity, two members of one name, an object of Python's."""
+    """Write what `parse_exact` gave as JSON without spaces, members in their order. Raises `ValueError` or `TypeError`
+    for what is no JSON: NaN, infinity, two members of one name, an object of Python's."""
     try:
         try:
             return checked_names(_encode(value), value)
@@ -130,7 +131,7 @@ _string = json.encoder.encode_basestring
 
 
 def _format_exactly(value: Any) -> str:
-    """As `_encode`, but slowly."""
+    """Encode as `_encode` does, but slowly."""
     match value:
         case ExactNumber(text):
             return text

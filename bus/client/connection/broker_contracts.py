@@ -1,4 +1,4 @@
-"""What each broker that a client talks to knows of the contract: asked once, before the first call there.
+"""The contract of each broker that a client talks to, which is asked for once, before the first call there.
 
 Guards one promise: a call, or a field of a request, that a broker lacks is refused here by name (UNSUPPORTED_VERSION),
 before anything is sent. Brokers of this client's own contract, the usual case, cost nothing but the one question. A

@@ -458,15 +458,15 @@ class Cluster:
         return response
 
     def known(self, address: str) -> Acquaintance | None:
-        """What `introduce` returns, without waiting; None if it has to ask."""
+        """Return what `introduce` does, without waiting; None if it has to ask."""
         contract = self._contracts.get(address)
         if contract is None or not self._logins.is_ready(address):
             return None
         return self._logins.headers(address, 0), contract
 
     def introduce(self, address: str, timeout_ms: float | None = None) -> Acquaintance:
-        """What a call there shows, and what the broker knows. Asks the broker where that is not known yet, within the
-        time-out, or request.timeout.ms; raises `BusError` as a call does."""
+        """Return what a call there shows, and what the broker knows. Asks the broker where that is not known yet,
+        within the time-out, or request.timeout.ms; raises `BusError` as a call does."""
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = monotonic_ms() + timeout_ms
         headers = self._logins.headers(address, timeout_ms)
@@ -601,7 +601,7 @@ class Cluster:
         )
 
     def join(self, connection: Connection, stream: Leaving) -> None:
-        """Of a stream that `open_stream` made: it leaves a connection on which requests have no answer in time."""
+        """Have a stream that `open_stream` made leave a connection on which requests have no answer in time."""
         self._connections.join(connection, stream)
 
     def part(self, connection: Connection, stream: Leaving) -> None:

@@ -335,7 +335,7 @@ class Fetcher:
     def _note_failure(
         self, partition: AssignedPartition, replica_id: int | None, error: BusError, now_ms: float
     ) -> None:
-        """Of a stream: to this replica, or to the leader (None)."""
+        """The streams' owner for this replica, or for the leader (None)."""
         if replica_id is not None:
             self._leave_replica(partition, replica_id, error, now_ms)
         else:

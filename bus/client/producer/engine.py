@@ -184,7 +184,8 @@ class Engine:
         size_bytes: int,
         partition_count: int,
     ) -> RecordFuture:
-        """As `add`, for a thread that has the lock already and was interrupted. Never waits. Raises `BusError`."""
+        """Add a record as `add` does, for a thread that has the lock already and was interrupted. Never waits. Raises
+        `BusError`."""
         future = self.sender.add_late(
             topic,
             value,

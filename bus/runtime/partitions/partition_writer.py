@@ -660,8 +660,8 @@ class PartitionWriter:
 
 
 def ending_of(table: PartitionTable, applied: AppliedTransaction) -> Ending:
-    """What the log says of the transaction. In one phase `LATER` is the mark of a later coordinator, which has gone on
-    without it; of a commit that a record has decided it says that it was applied before."""
+    """Return what the log says of the transaction. In one phase `LATER` is the mark of a later coordinator, which has
+    gone on without it; of a commit that a record has decided it says that it was applied before."""
     mark = table.transaction_of(applied.transactional_id)
     if mark < applied.aborted_version:
         return Ending.OPEN

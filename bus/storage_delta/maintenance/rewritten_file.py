@@ -64,7 +64,7 @@ class Rewriting:
 
 
 def is_from(rows: pa.Table, offset: int) -> Any:
-    """Of each row, whether it lies at or behind `offset`."""
+    """Return for each row whether it lies at or behind `offset`."""
     return rows.column("offset").to_numpy() >= offset
 
 

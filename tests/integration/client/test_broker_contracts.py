@@ -122,7 +122,7 @@ def test_a_broker_that_does_not_know_the_question_is_used_as_it_is() -> None:
 
 @pytest.mark.parametrize("version", range(1, CONTRACT_VERSION + 1))
 def test_a_client_of_an_earlier_contract_works_with_this_broker(version: int, tmp_path: Path) -> None:
-    """By messages that are made from the contract as it was."""
+    """The messages are made from the contract as it was."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile((CONTRACTS / f"{version}.binpb").read_bytes())
     message = functools.partial(_new_message, pool)

@@ -1,4 +1,4 @@
-"""What a user who errs is answered: the right word, option, address, variable or folder, and no internals."""
+"""Answers to a user who errs: the right word, option, address, variable or folder, and no internals."""
 
 from __future__ import annotations
 

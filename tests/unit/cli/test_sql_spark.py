@@ -1,4 +1,4 @@
-"""What `bus sql --engine spark` makes of Spark's errors."""
+"""Spark's errors as `bus sql --engine spark` reports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bus.cli.sql_spark import _plain
 
 
 class FieldOfText(Exception):
-    """As Spark's, which only a session makes."""
+    """Stands for Spark's, which only a session makes."""
 
     def __init__(self, base: str) -> None:
         super().__init__(f"[INVALID_EXTRACT_BASE_FIELD_TYPE] Can't extract a value from {base}.")
