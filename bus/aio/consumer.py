@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from bus.aio.consumer_thread import ConsumerThread
 from bus.client.arguments import check_integer, check_milliseconds, check_timeout, check_topic_partitions
-from bus.client.config.parsing import MISSING
+from bus.client.config.parsing import MISSING, EffectiveSetting
 from bus.client.consumer.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer.consumer import Consumer as BlockingConsumer
 from bus.client.consumer.record_reader import InHand
@@ -72,6 +72,10 @@ class Consumer:
         self._table_ahead: pa.Table | None = None  # the same, of poll_arrow
         self._in_hand: InHand[_Place] = InHand()
         self._closing: asyncio.Future[None] | None = None
+
+    def describe_settings(self) -> dict[str, EffectiveSetting]:
+        """As `bus.Consumer.describe_settings`; asks nobody."""
+        return self._blocking.describe_settings()
 
     async def _run(self, function: Callable[[], ResultT]) -> ResultT:
         return await self._thread.call(function)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bus.aio.waiting_lines import WaitingLines
 from bus.client.arguments import check_timeout, check_topic
-from bus.client.config.parsing import MISSING, ProducerConfig, parse_config
+from bus.client.config.parsing import MISSING, EffectiveSetting, ProducerConfig, parse_config
 from bus.client.connection.processes import Home
 from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata
@@ -65,6 +65,11 @@ class Producer:
     def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ProducerSettings]) -> None:
         config = parse_config(ProducerConfig, configs)
         self._begin(BlockingProducer(address, **configs), config.max_block_ms / 1000, time.monotonic, _LINE_MAX)
+
+    def describe_settings(self) -> dict[str, EffectiveSetting]:
+        """As `bus.Producer.describe_settings`; asks nobody."""
+        described: dict[str, EffectiveSetting] = self._blocking.describe_settings()
+        return described
 
     @classmethod
     def _over(

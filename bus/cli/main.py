@@ -10,6 +10,7 @@ import click
 from bus.cli.failures import write_error
 from bus.cli.groups import BusCommand, LazyGroup
 from bus.cli.standard_streams import prepare_streams
+from bus.client.config.sources import only_settings_of_connections
 from bus.config.keys import is_text
 
 _COMMANDS = {
@@ -116,4 +117,5 @@ def main() -> None:
     _require_utf_8()
     prepare_streams()
     sys.meta_path.insert(0, _NoPandas)
-    cli(prog_name="bus")
+    with only_settings_of_connections():
+        cli(prog_name="bus")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bus.client.admin.admin import Admin
+from bus.client.config.sources import only_settings_of_connections
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.consumer.consumer import Consumer
 from bus.client.interceptors import ProducerRecord
@@ -149,16 +150,17 @@ class DeadLetters:
             if self._closed.is_set():
                 raise BusError(ErrorCode.INVALID_REQUEST, "the run is over, no dead letter is sent any more")
             if self._producer is None:
-                self._producer = Producer(
-                    self._addresses,
-                    client_id="bus-dead-letters",
-                    max_request_size=_SIZE_MAX,
-                    buffer_memory=_SIZE_MAX,
-                    max_block_ms=_ATTEMPT_TIMEOUT_MS,
-                    request_timeout_ms=_ATTEMPT_TIMEOUT_MS // 2,
-                    delivery_timeout_ms=_ATTEMPT_TIMEOUT_MS,
-                    **self._security,
-                )
+                with only_settings_of_connections():
+                    self._producer = Producer(
+                        self._addresses,
+                        client_id="bus-dead-letters",
+                        max_request_size=_SIZE_MAX,
+                        buffer_memory=_SIZE_MAX,
+                        max_block_ms=_ATTEMPT_TIMEOUT_MS,
+                        request_timeout_ms=_ATTEMPT_TIMEOUT_MS // 2,
+                        delivery_timeout_ms=_ATTEMPT_TIMEOUT_MS,
+                        **self._security,
+                    )
             return self._producer
 
     def _ensure_topic(self, topic: str, source: str) -> int:
@@ -173,7 +175,9 @@ class DeadLetters:
 
     def _read_again(self, partition: TopicPartition, offset: int) -> ConsumerRecord:
         configs = {"client_id": "bus-dead-letters", "auto_offset_reset": "none", **self._security}
-        with Consumer(self._addresses, **configs) as reader:
+        with only_settings_of_connections():
+            reader = Consumer(self._addresses, **configs)
+        with reader:
             reader.assign([partition])
             reader.seek(partition, offset)
             records = reader.poll(_ATTEMPT_TIMEOUT_MS, max_records=1)

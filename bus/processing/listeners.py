@@ -54,12 +54,13 @@ def listener(
     of the consumer itself. It stays what it is: it can be called, and tested, as if this were not there. All that can
     be said without a broker is checked here. Raises `BusError` INVALID_CONFIG."""
     _check_topics(topics, pattern)
-    if group_id is None:
-        raise conflict('expected a group_id, as in @bus.listener("orders", group_id="billing"), found none')
     options = {name: value for name, value in settings.items() if name in SETTING_NAMES}
-    configs = {"group_id": group_id, **{name: value for name, value in settings.items() if name not in options}}
+    configs = {name: value for name, value in settings.items() if name not in options}
+    if group_id is not None:
+        configs["group_id"] = group_id
     _check_names(configs)
-    parse_config(ConsumerConfig, configs)
+    if parse_config(ConsumerConfig, configs).group_id is None:
+        raise conflict('expected a group_id, as in @bus.listener("orders", group_id="billing"), found none')
     parsed = parse_settings(options)
     if pattern is not None and parsed.partitions is not None:
         raise conflict("partitions: expected topics by their names beside them, found a pattern")

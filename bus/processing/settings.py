@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from bus.client.config.parsing import ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.sources import only_settings_of_connections
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
@@ -231,4 +232,5 @@ def _check_transactions(settings: ProcessingSettings, given: Mapping[str, Any]) 
         raise conflict(
             f"producer_configs: expected no {own[0]}, found one: the argument transactional_id identifies the producer"
         )
-    parse_config(ProducerConfig, {**settings.producer_configs, "transactional_id": settings.transactional_id})
+    with only_settings_of_connections():
+        parse_config(ProducerConfig, {**settings.producer_configs, "transactional_id": settings.transactional_id})

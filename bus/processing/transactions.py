@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bus.client.config.security import SecurityConfig, security_settings
+from bus.client.config.sources import only_settings_of_connections
 from bus.client.interceptors import ProducerRecord, close_all
 from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata
@@ -132,7 +133,8 @@ def open_transactions(
     serializers = {name: configs.pop(name, None) for name in ("key_serializer", "value_serializer")}
     if not configs.keys() & {"max_request_size", "buffer_memory"}:
         configs |= {"max_request_size": _SIZE_MAX, "buffer_memory": _SIZE_MAX}
-    producer = Producer(list(addresses), transactional_id=settings.transactional_id, **configs)
+    with only_settings_of_connections():
+        producer = Producer(list(addresses), transactional_id=settings.transactional_id, **configs)
     return OutputTransactions(producer, member, settings, **serializers)
 
 

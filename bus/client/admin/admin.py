@@ -41,7 +41,14 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import MISSING, AdminConfig, client_addresses, parse_config
+from bus.client.config.parsing import (
+    MISSING,
+    AdminConfig,
+    EffectiveSetting,
+    client_addresses,
+    describe,
+    parse_with_origins,
+)
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.values import (
@@ -89,7 +96,7 @@ class Admin:
     """
 
     def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[AdminSettings]) -> None:
-        self._config = parse_config(AdminConfig, configs)
+        self._config, self._origins = parse_with_origins(AdminConfig, configs)
         self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._calls = calls = BrokerCalls(self._cluster, self._config)
         self._topics = TopicAdmin(self._cluster, calls)
@@ -103,6 +110,11 @@ class Admin:
         self._groups = GroupAdmin(self._cluster, self._coordinators(pb.COORDINATOR_TYPE_GROUP))
         coordinators = self._coordinators(pb.COORDINATOR_TYPE_TRANSACTION)
         self._transactions = TransactionAdmin(self._cluster, coordinators)
+
+    def describe_settings(self) -> dict[str, EffectiveSetting]:
+        """The settings that this client has, by name, each with where it is from: the program, the command line, the
+        environment, the profile, or the default. Secrets are hidden."""
+        return describe(self._config, self._origins)
 
     def _coordinators(self, key_type: pb.CoordinatorType) -> CoordinatorCalls:
         timeout_ms, retries = self._config.default_api_timeout_ms, self._config.retries

@@ -22,7 +22,7 @@ from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import HIDDEN_SETTINGS, check_security, with_passwords
+from bus.client.config.security import HIDDEN_SETTINGS, SECURITY_SETTINGS, check_security, with_passwords
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,
     PROFILE_VARIABLE,
@@ -30,6 +30,7 @@ from bus.client.config.sources import (
     default_addresses,
     with_defaults,
 )
+from bus.client.config.texts import check_text
 from bus.client.config.values import (
     SOME_MILLISECONDS,
     Check,
@@ -97,10 +98,15 @@ _NOT_SUPPORTED = {
 def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
     """The settings of `kind`, `given` over those of other sources and these over the defaults. Raises `BusError`
     INVALID_CONFIG, which names the sources of settings if one of them was not given."""
-    found = with_defaults(given)
+    return parse_with_origins(kind, given)[0]
+
+
+def parse_with_origins(kind: type[ConfigT], given: Mapping[str, Any]) -> tuple[ConfigT, Mapping[str, str]]:
+    """As `parse_config`; and where each setting is from that is no default."""
+    found = with_defaults(given, [each.name for each in fields(kind)])
     checked = _check_each(kind, found)
     try:
-        return _check_together(kind, checked)
+        return _check_together(kind, checked), found.origins
     except BusError as error:
         raise BusError(error.code, f"{error.message}{found.show_origins(error.message)}") from None
 
@@ -113,7 +119,8 @@ def _check_each(kind: type[ConfigT], settings: FoundSettings) -> dict[str, Any]:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
             _check_texts(value)
-            checked[name] = checks[name](value)
+            is_given = settings.is_given(name) or name in SECURITY_SETTINGS
+            checked[name] = checks[name](value) if is_given else check_text(name, checks[name], value)
         except ValueError as expected:
             found = "another value" if name in HIDDEN_SETTINGS else repr(value)
             where = f"{name}{settings.show_origin(name)}"
@@ -150,6 +157,25 @@ def _unknown_config(kind: type[ClientConfig], name: str, known: list[str]) -> st
             return f"expected a config of {_KINDS[kind]}, found {name!r}, which is one of {other_name}"
     nearest = difflib.get_close_matches(name.replace(".", "_").lower(), known, n=1, cutoff=0.0)
     return f"expected a known config, found {name!r}; the nearest one is {nearest[0]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """`origin`: "default", or which source it is from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+def describe(config: ClientConfig, origins: Mapping[str, str]) -> dict[str, EffectiveSetting]:
+    """All settings by their names. What may be a secret is not shown: its value is "(hidden)"."""
+    described = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        shown = "(hidden)" if each.name in HIDDEN_SETTINGS and value else value
+        described[each.name] = EffectiveSetting(each.name, shown, origins.get(each.name, "default"))
+    return described
 
 
 # ---------------------------------------------------------------- settings that depend on one another

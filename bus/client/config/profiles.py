@@ -1,6 +1,6 @@
 """Profiles: how a client reaches its brokers, by name, in a file of the user.
 
-The file is TOML with a table for each profile, `[prod]`: `bootstrap.servers` and the settings of a connection, by
+The file is TOML with a table for each profile, `[prod]`: `bootstrap.servers` and the settings of clients, by
 Kafka's or librdkafka's names. It is read for a profile that is named and never otherwise. Paths in it are relative to
 the folder that it is in. Guards one promise: a file that cannot be used is refused with its path, what was expected and
 what was found, and no value of it is in an error, a `repr` or the log.
@@ -18,6 +18,7 @@ from typing import Any
 
 from bus.client.config.absent_settings import is_known_absence, reason_of_absence
 from bus.client.config.security import FILE_SETTINGS, SECRET_SETTINGS, SECURITY_SETTINGS
+from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, ProducerSettings
 from bus.client.config.values import conflict
 from bus.config.keys import ConfigError
 from bus.config.toml_files import flatten, read_toml
@@ -26,6 +27,13 @@ from bus.reentry import logger_of
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
 _KNOWN = (_ADDRESSES, "enable_http_proxy", *SECURITY_SETTINGS)
+# Of a kind of client each, which takes its own. Objects that no text names, and where profiles are, are a program's.
+CLIENT_SETTINGS = frozenset(
+    name
+    for kind in (ProducerSettings, ConsumerSettings, AdminSettings)
+    for name in kind.__annotations__
+    if name not in {"profile", "config_file", "sasl_oauth_token_provider"}
+) - {*_KNOWN}
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -127,10 +135,17 @@ def _flat(where: str, table: Mapping[str, Any]) -> Mapping[str, object]:
 def _check(where: str, setting: str, key: str, value: object) -> None:
     if is_known_absence(setting):
         raise conflict(f"{where}: {key}: {reason_of_absence(setting)}")
-    if setting not in _KNOWN:
-        nearest = difflib.get_close_matches(setting, _KNOWN, n=1, cutoff=0.0)[0].replace("_", ".")
+    if setting in CLIENT_SETTINGS:
+        if isinstance(value, (str, bool, int)) or _is_list_of_texts(value):
+            return
         raise conflict(
-            f"{where}: expected bootstrap.servers or a setting of the connection, found {key!r}; the nearest one is "
+            f"{where}: {key}: expected a text, a truth value, an integer or a list of texts, found another type: "
+            f"{type(value).__name__}"
+        )
+    if setting not in _KNOWN:
+        nearest = difflib.get_close_matches(setting, (*_KNOWN, *CLIENT_SETTINGS), n=1, cutoff=0.0)[0].replace("_", ".")
+        raise conflict(
+            f"{where}: expected bootstrap.servers or a setting of a client, found {key!r}; the nearest one is "
             f"{nearest!r}"
         )
     is_addresses = setting == _ADDRESSES

@@ -1,4 +1,4 @@
-"""Where the settings of a connection come from that a program does not give.
+"""Where the settings of a client come from that a program does not give.
 
 An argument of the program wins over the options of a command line, these over the environment (BUS_SECURITY_PROTOCOL,
 BUS_SSL_CA_LOCATION and so on), that over the profile that was named, that over the default. Guards one promise: each
@@ -13,12 +13,20 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bus.client.config.assertions import ASSERTION_SETTINGS, ASSERTION_SOURCES, TEMPLATE_SETTINGS
-from bus.client.config.profiles import FILE_VARIABLE, Profile, default_path, load_profile, warn_of_readers
+from bus.client.config.profiles import (
+    CLIENT_SETTINGS,
+    FILE_VARIABLE,
+    Profile,
+    default_path,
+    load_profile,
+    warn_of_readers,
+)
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
     KEY_SETTINGS,
@@ -72,6 +80,10 @@ class FoundSettings:
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[str, str]
 
+    def is_given(self, name: str) -> bool:
+        """By the program itself."""
+        return self.origins[name] == _PROGRAM
+
     def show_origin(self, name: str) -> str:
         """Text to follow the name; empty for one that the program gave."""
         origin = self.origins[name]
@@ -87,6 +99,7 @@ class FoundSettings:
 
 _NAME = re.compile(r"[a-z]+(?:_[a-z]+)+")
 _PROGRAM = "the arguments of the client"
+_only_connections: ContextVar[bool] = ContextVar("bus-only-settings-of-connections", default=False)
 _options: dict[str, str] = {}
 _option_origins: dict[str, str] = {}
 _profile_option: list[str] = []
@@ -106,6 +119,16 @@ def security_defaults(settings: Mapping[str, str], origin: str = "the command li
         _replace(_option_origins, origins_before)
 
 
+@contextmanager
+def only_settings_of_connections() -> Iterator[None]:
+    """Clients that this thread makes meanwhile are the bus's own: all but how they connect is given by their code."""
+    before = _only_connections.set(True)
+    try:
+        yield
+    finally:
+        _only_connections.reset(before)
+
+
 def _replace(kept: dict[str, str], entries: Mapping[str, str]) -> None:
     kept.clear()
     kept.update(entries)
@@ -121,13 +144,20 @@ def default_profile(name: str) -> Iterator[None]:
         _profile_option.pop()
 
 
-def with_defaults(given: Mapping[str, Any]) -> FoundSettings:
-    """`given`, and what other sources have. Raises `BusError` INVALID_CONFIG for a profile that cannot be used."""
+def with_defaults(given: Mapping[str, Any], others: Iterable[str] = ()) -> FoundSettings:
+    """`given`, and what other sources have of the settings of a connection and of `others`, those of a kind of client.
+    Raises `BusError` INVALID_CONFIG for a profile that cannot be used."""
     profile = chosen_profile(given)
+    names = {*SECURITY_SETTINGS}
+    if not _only_connections.get():
+        names |= CLIENT_SETTINGS & {*others}
     environment = {
-        name: os.environ[variable] for name in SECURITY_SETTINGS if (variable := f"BUS_{name.upper()}") in os.environ
+        name: os.environ[variable] for name in sorted(names) if (variable := f"BUS_{name.upper()}") in os.environ
     }
-    values: dict[str, Any] = dict(profile.settings) if profile is not None else {}
+    values: dict[str, Any] = {}
+    if profile is not None:
+        unwanted = CLIENT_SETTINGS - names
+        values = {name: value for name, value in profile.settings.items() if name not in unwanted}
     origins = dict.fromkeys(values, f"the {profile}")
     origins |= {name: f"the environment, BUS_{name.upper()}" for name in environment}
     origins |= {**{name: _option_origins[name] for name in _options}, **dict.fromkeys(given, _PROGRAM)}
@@ -143,7 +173,7 @@ def warnings_of_variables(environment: Mapping[str, str], others: Iterable[str] 
     """Variables that look like one of the bus and are none, each with the one that was probably meant. `others`: what
     else is known. All else that begins with BUS_ is let be: in Kubernetes a service of that name has such variables."""
     known = {PROFILE_VARIABLE, ADDRESS_VARIABLE, FILE_VARIABLE, JARS_VARIABLE, *others}
-    known |= {f"BUS_{name.upper()}" for name in SECURITY_SETTINGS}
+    known |= {f"BUS_{name.upper()}" for name in (*SECURITY_SETTINGS, *CLIENT_SETTINGS)}
     found = []
     for name in sorted(environment):
         if not name.startswith("BUS_") or name in known or name.startswith("BUS_SERVICE_"):

@@ -28,7 +28,14 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import MISSING, ConsumerConfig, client_addresses, parse_config
+from bus.client.config.parsing import (
+    MISSING,
+    ConsumerConfig,
+    EffectiveSetting,
+    client_addresses,
+    describe,
+    parse_with_origins,
+)
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
 from bus.client.connection.retrying import monotonic_ms
@@ -74,7 +81,7 @@ class Consumer(OneThread):
 
     def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ConsumerSettings]) -> None:
         super().__init__()
-        self._config = parse_config(ConsumerConfig, configs)
+        self._config, self._origins = parse_with_origins(ConsumerConfig, configs)
         self._addresses = client_addresses(address, configs)
         self._cluster = Cluster(self._addresses, self._config)
         self._fetcher = Fetcher(self._cluster, self._config)
@@ -108,6 +115,11 @@ class Consumer(OneThread):
         self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
         self._rejected: RecordDeserializationError | None = None  # for the next poll
         self._is_closing = False
+
+    def describe_settings(self) -> dict[str, EffectiveSetting]:
+        """The settings that this client has, by name, each with where it is from: the program, the command line, the
+        environment, the profile, or the default. Secrets are hidden."""
+        return describe(self._config, self._origins)
 
     # ------------------------------------------------------------ what to read
 

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
-from bus.client.config.parsing import MISSING, ProducerConfig, client_addresses, parse_config
+from bus.client.config.parsing import (
+    MISSING,
+    EffectiveSetting,
+    ProducerConfig,
+    client_addresses,
+    describe,
+    parse_with_origins,
+)
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.connections import UnusableConnection
 from bus.client.connection.processes import Home
@@ -66,7 +73,7 @@ class Producer:
     """
 
     def __init__(self, address: str | list[str] = MISSING, **configs: Unpack[ProducerSettings]) -> None:
-        self._config = parse_config(ProducerConfig, configs)
+        self._config, self._origins = parse_with_origins(ProducerConfig, configs)
         self._cluster = Cluster(client_addresses(address, configs), self._config)
         self._threads = ProducerThreads(self._cluster, self._config)
         self._engine = self._threads.engine
@@ -92,6 +99,11 @@ class Producer:
         self._home = Home("producer")
         self._is_closed = False
         exit_hooks.watch(self, self._threads)
+
+    def describe_settings(self) -> dict[str, EffectiveSetting]:
+        """The settings that this client has, by name, each with where it is from: the program, the command line, the
+        environment, the profile, or the default. Secrets are hidden."""
+        return describe(self._config, self._origins)
 
     def send(
         self,

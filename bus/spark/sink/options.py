@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_addresses, parse_config
-from bus.client.config.sources import default_addresses
+from bus.client.config.sources import default_addresses, only_settings_of_connections
 from bus.errors import BusError
 from bus.spark.source.options import OptionError
 
@@ -182,7 +182,8 @@ def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConf
             raise OptionError(f"{name}: expected bus.transactional=true with it, found no transaction")
         settings[setting] = _typed(name, text, setting)
     try:
-        return parse_config(ProducerConfig, {**settings, **_profile(texts)})
+        with only_settings_of_connections():
+            return parse_config(ProducerConfig, {**settings, **_profile(texts)})
     except BusError as error:
         raise OptionError(f"kafka.*, of the producer that a task is: {error.message}") from None
 

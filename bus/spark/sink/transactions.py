@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.client.config.security import security_settings
+from bus.client.config.sources import only_settings_of_connections
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
@@ -104,7 +105,9 @@ def commit_parts(parts: Sequence[CollectedPart], options: SinkOptions, applicati
     name = f"spark.{application.name}"
     group_id = f"spark-bus-sink-{application.name}"
     deadline_ms = monotonic_ms() + options.config.delivery_timeout_ms
-    with Producer(list(options.addresses), **_configs(options), transactional_id=name) as producer:
+    with only_settings_of_connections():
+        own = Producer(list(options.addresses), **_configs(options), transactional_id=name)
+    with own as producer:
         producer.init_transactions()
         if _is_written(options, group_id, application):
             logger.info("%s: version %d is written already", name, application.version)
@@ -154,7 +157,9 @@ def _configs(options: SinkOptions) -> dict[str, Any]:
 
 def _is_written(options: SinkOptions, group_id: str, application: Application) -> bool:
     configs = {"group_id": group_id, "isolation_level": "read_committed", **security_settings(options.config)}
-    with Consumer(list(options.addresses), **configs) as consumer:
+    with only_settings_of_connections():
+        own = Consumer(list(options.addresses), **configs)
+    with own as consumer:
         committed = consumer.committed([_PROOF])[_PROOF]
     if committed is None or application.version >= committed.offset:
         return False

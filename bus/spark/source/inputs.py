@@ -263,13 +263,16 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
 
 
 def _fetch(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+    from bus.client.config.sources import only_settings_of_connections
     from bus.client.consumer.consumer import Consumer
     from bus.spark.source.broker_access import open_admin
 
     address, partition = rules.location.address, wanted.offsets.partition
     assert address is not None, f"no broker to fetch {wanted} from"
     settings = {**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}
-    with open_admin(rules.location) as admin, Consumer(address, **settings) as consumer:
+    with only_settings_of_connections():
+        consumer = Consumer(address, **settings)
+    with consumer, open_admin(rules.location) as admin:
         consumer.assign([partition])
         consumer.seek(partition, wanted.offsets.begin)
         yield from _Fetched(consumer, admin, wanted, rules).tables(columns)

@@ -18,7 +18,7 @@ from typing import Any
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.parsing import parse_addresses, parse_config
 from bus.client.config.security import HIDDEN_SETTINGS, security_settings
-from bus.client.config.sources import PROFILE_SETTINGS, default_addresses
+from bus.client.config.sources import PROFILE_SETTINGS, default_addresses, only_settings_of_connections
 from bus.errors import BusError
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
@@ -280,7 +280,8 @@ class _Options:
             if name.startswith("kafka.") and setting is not None and given not in _WITHOUT_MEANING:
                 settings[setting] = _typed(name, text, setting)
         try:
-            config = parse_config(ConsumerConfig, {**settings, **self.profile()})
+            with only_settings_of_connections():
+                config = parse_config(ConsumerConfig, {**settings, **self.profile()})
         except BusError as error:
             raise OptionError(f"kafka.*: {error.message}") from None
         resolved = security_settings(config)

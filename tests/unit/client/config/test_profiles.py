@@ -193,7 +193,11 @@ def test_password_is_read_from_a_file_where_the_settings_are_read(file: Path) ->
         ("", "config.toml: expected one of its profiles, none, as the file is empty, found 'prod'"),
         ('sasl.x = "hush"\nsasl_password = "hush"', "expected a table for each profile, .*, found 'sasl_password'"),
         ('[prod]\nsasl.pasword = "hush"', "profile prod in .*: expected .*, found 'sasl.pasword'; .* 'sasl.password'"),
-        ('[prod]\nlinger.ms = "hush"', "expected bootstrap.servers or a setting of the connection, found 'linger.ms'"),
+        (
+            '[prod]\nlinger.mx = "hush"',
+            "expected bootstrap.servers or a setting of a client, found 'linger.mx'; .* 'linger.ms'",
+        ),
+        ("[prod]\nlinger.ms = 1.5", "linger.ms: expected a text, a truth value, an integer or a list of texts, found"),
         ("[prod]\nsasl.password = 4711", "sasl.password: expected a text or a truth value, found another type: int"),
         ("[prod]\nsasl.username = true", r"sasl_username \(from the profile .*\): expected a text, found True"),
         ("[prod]\nbootstrap.servers = true", "bootstrap.servers: expected a text, or a list of texts, found another"),
