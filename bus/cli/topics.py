@@ -274,6 +274,7 @@ class _Topic:
     topic: str
     topic_id: str
     partition_count: int
+    replication_factor: int  # of the first partition, as Kafka's tool has it: a reassignment may make them differ
     configs: Mapping[str, str]  # those that are not at their defaults
     partitions: Sequence[_Partition]
 
@@ -314,7 +315,8 @@ def _describe(admin: Admin, topic: TopicDescription) -> _Topic:
         for one in topic.partitions
     ]
     changed = {entry.name: entry.value for entry in admin.describe_configs(topic.name) if not entry.is_default}
-    return _Topic(topic.name, topic.topic_id, len(partitions), changed, partitions)
+    factor = len(partitions[0].replicas) if partitions else 0
+    return _Topic(topic.name, topic.topic_id, len(partitions), factor, changed, partitions)
 
 
 def _list(admin: Admin, partitions: Sequence[TopicPartition], at: int) -> list[tuple[TopicPartition, ListedOffset]]:
@@ -325,7 +327,8 @@ def _write_description(topic: _Topic) -> None:
     """The line that Kafka's tool begins with, then a table of the partitions."""
     configs = ",".join(f"{name}={value}" for name, value in topic.configs.items())
     count = f"PartitionCount: {topic.partition_count}"
-    write_heading([f"Topic: {topic.topic}", f"TopicId: {topic.topic_id}", count, f"Configs: {configs}"])
+    factor = f"ReplicationFactor: {topic.replication_factor}"
+    write_heading([f"Topic: {topic.topic}", f"TopicId: {topic.topic_id}", count, factor, f"Configs: {configs}"])
     has_errors = any(one.error for one in topic.partitions)
     last = len(_PARTITION_COLUMNS) if has_errors else -1
     write_listing(_PARTITION_COLUMNS[2:last], [row[2:last] for row in topic.rows()], "table")

@@ -175,12 +175,12 @@ def _is_function_or_has(method: str, value: Any) -> bool:
 
 
 def partitioner(value: Any) -> Any:
-    if value is None or (isinstance(value, str) and value == "round_robin"):
+    if value is None or (isinstance(value, str) and value in ("round_robin", "random")):
         return value
     if isinstance(value, str) or not _is_function_or_has("partition", value):
         raise ValueError(
-            "None, 'round_robin', a function of (topic, key, value, partition_count), or an object with such a "
-            "method partition()"
+            "None, 'round_robin', 'random', a function of (topic, key, value, partition_count), or an object with "
+            "such a method partition()"
         )
     return value
 

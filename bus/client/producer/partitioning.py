@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -84,6 +85,7 @@ class RecordPartitioner(Protocol):
     """Decides for each record that names no partition. Safe to share between threads.
 
     `available`: the partitions that serve now, in order; None if that is not known, or not `wants_available`.
+    `key_object` and `value_object`: what the program gave, before it was serialized.
     """
 
     @property
@@ -96,6 +98,9 @@ class RecordPartitioner(Protocol):
         value: bytes | None,
         partition_count: int,
         available: Sequence[int] | None = None,
+        *,
+        key_object: Any = None,
+        value_object: Any = None,
     ) -> int: ...
 
 
@@ -114,21 +119,21 @@ class RoundRobinPartitioner:
         value: bytes | None,
         partition_count: int,
         available: Sequence[int] | None = None,
+        *,
+        key_object: Any = None,
+        value_object: Any = None,
     ) -> int:
         turn = next(self._turns.setdefault(topic, itertools.count()))
         return available[turn % len(available)] if available else turn % partition_count
 
 
-class UserPartitioner:
-    """A user's function of (topic, key, value, partition_count), or an object with such a method `partition`. One with
-    a parameter `available` gets the partitions that serve now.
+class RandomPartitioner:
+    """Any available partition, whatever the key; any of all while none is available."""
 
-    What it raises comes out of `partition`, as does `ValueError` for an answer that is no partition of the topic.
-    """
+    wants_available = True
 
-    def __init__(self, chooser: Any) -> None:
-        self._choose = getattr(chooser, "partition", chooser)
-        self.wants_available = asks_for(self._choose, "available")
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self._draw = draw  # 0 <= drawn < 1
 
     def partition(
         self,
@@ -137,8 +142,41 @@ class UserPartitioner:
         value: bytes | None,
         partition_count: int,
         available: Sequence[int] | None = None,
+        *,
+        key_object: Any = None,
+        value_object: Any = None,
     ) -> int:
-        more = {"available": available} if self.wants_available else {}
+        candidates = available or range(partition_count)
+        return candidates[int(self._draw() * len(candidates))]
+
+
+class UserPartitioner:
+    """A user's function of (topic, key, value, partition_count), key and value as bytes, or an object with such a
+    method `partition`. One with a parameter `available` gets the partitions that serve now; one with `key_object` or
+    `value_object`, what the program gave.
+
+    What it raises comes out of `partition`, as does `ValueError` for an answer that is no partition of the topic.
+    """
+
+    def __init__(self, chooser: Any) -> None:
+        self._choose = getattr(chooser, "partition", chooser)
+        self.wants_available = asks_for(self._choose, "available")
+        self._objects = [name for name in ("key_object", "value_object") if asks_for(self._choose, name)]
+
+    def partition(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition_count: int,
+        available: Sequence[int] | None = None,
+        *,
+        key_object: Any = None,
+        value_object: Any = None,
+    ) -> int:
+        more: dict[str, Any] = {"available": available} if self.wants_available else {}
+        objects = {"key_object": key_object, "value_object": value_object}
+        more |= {name: objects[name] for name in self._objects}
         chosen = self._choose(topic, key, value, partition_count, **more)
         try:
             partition = -1 if isinstance(chosen, bool) else operator.index(chosen)
@@ -156,7 +194,9 @@ def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:
     """For the config `partitioner`; None: keys decide, and what has none is sticky."""
     if partitioner is None:
         return None
-    return RoundRobinPartitioner() if partitioner == "round_robin" else UserPartitioner(partitioner)
+    if isinstance(partitioner, str):
+        return RandomPartitioner() if partitioner == "random" else RoundRobinPartitioner()
+    return UserPartitioner(partitioner)
 
 
 def split_by_key(

@@ -222,7 +222,15 @@ class Producer:
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
             available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
-            partition = self._partitioner.partition(topic, key, value, partition_count, available)
+            partition = self._partitioner.partition(
+                topic,
+                key,
+                value,
+                partition_count,
+                available,
+                key_object=record.key,
+                value_object=record.value,
+            )
         record_ms = time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         values = (topic, value, key, headers, partition, record_ms)
         if self._lock.is_held_here():  # a signal handler or a finalizer has interrupted a call of this producer

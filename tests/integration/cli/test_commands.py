@@ -97,6 +97,7 @@ def test_describe_prints_kafkas_fields(broker: BrokerProcess, topic: str) -> Non
     head = dict(field.split(": ") for field in printed[0].rstrip().removesuffix("Configs:").split("\t") if field)
     assert head["Topic"] == topic
     assert head["PartitionCount"] == "2"
+    assert head["ReplicationFactor"] == "1"
     assert printed[1].split() == [
         *("Partition", "Leader", "LeaderEpoch", "Replicas", "Isr", "EarliestOffset", "LatestOffset"),
     ]

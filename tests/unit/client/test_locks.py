@@ -16,7 +16,7 @@ FILES = [
 # A plain one waits for its own thread: a signal handler or a finalizer that comes back hangs.
 PLAIN_LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Event"}
 # That of run() and run_listeners() is a program's own, which is documented as such.
-EVENTS_OF_PROGRAMS = {"processing/run.py", "processing/listeners.py"}
+EVENTS_OF_PROGRAMS = {"processing/run.py", "processing/consumer.py", "processing/listeners.py"}
 
 
 def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:

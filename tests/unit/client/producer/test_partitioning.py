@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.client.producer.partitioning import (
+    RandomPartitioner,
     RoundRobinPartitioner,
     StickyPartitioner,
     UserPartitioner,
@@ -245,6 +246,32 @@ def test_user_learns_which_partitions_serve_if_it_asks() -> None:
         assert partitioner.partition("orders", None, b"v", 4, [2, 3]) == 2
         assert partitioner.partition("orders", None, b"v", 4, []) == 3
     assert not UserPartitioner(lambda *given: 0).wants_available
+
+
+def test_user_gets_objects_beside_bytes_if_it_asks() -> None:
+    class ByCustomer:
+        def partition(self, topic: str, key: Any, value: Any, count: int, *, key_object: Any, value_object: Any) -> int:
+            seen.append((key, value, key_object, value_object))
+            return int(value_object["customer"]) % count
+
+    seen: list[Any] = []
+    given = {"key_object": 7, "value_object": {"customer": 5}}
+    assert UserPartitioner(ByCustomer()).partition("orders", b"k", b"v", 4, **given) == 1
+    assert (
+        UserPartitioner(lambda topic, key, value, count, key_object: key_object % count).partition(
+            "orders", b"k", b"v", 4, **given
+        )
+        == 3
+    )
+    assert seen == [(b"k", b"v", 7, {"customer": 5})]
+
+
+def test_random_draws_among_partitions_that_serve_and_among_all_where_none_does() -> None:
+    drawn = iter([0.0, 0.99, 0.5])
+    partitioner = RandomPartitioner(lambda: next(drawn))
+    assert [partitioner.partition("t", b"k", b"v", 8, [1, 3, 5]) for _ in range(2)] == [1, 5]
+    assert partitioner.partition("t", b"k", b"v", 8, []) == 4
+    assert isinstance(record_partitioner_of("random"), RandomPartitioner)
 
 
 def test_partitioner_of_no_config_is_none() -> None:
