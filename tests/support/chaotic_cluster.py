@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -53,7 +54,7 @@ class Fault:
 
 
 def choose_faults(chance: random.Random, count: int) -> list[Fault]:
-    """A session is 2 s: halts and silences are shorter or longer."""
+    """Choose faults by chance. A session is 2 s: halts, silences and faults of a disk are shorter or longer."""
     lengths: dict[str, Callable[[], float]] = {
         "kill": lambda: chance.uniform(0.0, 2.0),
         "halt": lambda: chance.choice((chance.uniform(0.3, 1.8), chance.uniform(2.5, 5.0))),
@@ -61,8 +62,9 @@ def choose_faults(chance: random.Random, count: int) -> list[Fault]:
         "cut": lambda: chance.uniform(0.2, 4.0),
         "delay": lambda: chance.uniform(1.0, 4.0),
         "break": lambda: 0.0,
+        "unwritable": lambda: chance.uniform(0.5, 6.0),
     }
-    kinds = tuple(os.environ.get("BUS_CHAOS_KINDS", "kill kill halt halt silence cut delay break").split())
+    kinds = tuple(os.environ.get("BUS_CHAOS_KINDS", "kill kill halt halt silence cut delay break unwritable").split())
     faults = []
     for _ in range(count):
         kind = chance.choice(kinds)
@@ -125,6 +127,11 @@ class ChaoticCluster:
                 broker.signal(signal.SIGCONT)
             case "break":
                 link.break_off()
+            case "unwritable":  # no file of it may grow, as on a disk that is full for it alone
+                unbounded = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (0, unbounded[1]))
+                time.sleep(fault.seconds)
+                resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, unbounded)
             case _:
                 begin: dict[str, Callable[[], None]] = {
                     "silence": link.silence,
