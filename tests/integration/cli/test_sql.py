@@ -318,7 +318,7 @@ def test_words_of_other_prompts_end_this_one_too(shell: SqlShell, word: str) -> 
     ("bound", "said"),
     [
         ("flihgts=0", "found 'flihgts'; topics there: flights"),
-        ("flights/9=0", "expected a partition of flights from 0"),
+        ("flights/9=0", "expected a partition of flights that is 0"),
     ],
 )
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
