@@ -22,7 +22,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
 )
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
-from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
+from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key, is_internal_topic
 from bus.cluster_metadata.partition_placement import (
     MIN_INSYNC_REPLICAS,
     check_replica_assignment,
@@ -47,6 +47,11 @@ _DEFAULT_REPLICAS = (-1, 0)
 # One that a table or a broker names may not be higher: as many elections as that are left then.
 LEADER_EPOCH_MAX = 2**30
 _OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC)
+# Those of an internal topic that users may alter: how its files are written, and for how long old ones are kept. The
+# others decide what a coordinator finds again.
+INTERNAL_CONFIGS = frozenset(
+    {"commit.burst", "commit.interval.ms", "compression.type", "delta.log.retention.ms", "file.delete.delay.ms"}
+)
 _KEPT_KEYS = frozenset(map(collision_key, _OWN_TOPICS))
 
 
@@ -255,14 +260,17 @@ def decide_alter_topic_configs(
     state: ClusterState, command: AlterTopicConfigs, *, broker: BrokerConfig | None = None
 ) -> TopicStep:
     """All operations or none; a record for each override that is another one afterwards. Refused:
-    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named
-    twice)."""
-    topic = _changeable_topic(state, command.name)
+    INVALID_TOPIC_EXCEPTION (internal, and a config that is not one of `INTERNAL_CONFIGS`), UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_CONFIG, INVALID_REQUEST (a config named twice)."""
+    topic = _configurable_topic(state, command)
     if isinstance(topic, Refused):
         return Step(topic)
-    configs = alter_topic_configs(topic.configs, command.operations, broker)
+    kept = {name: value for name, value in topic.configs.items() if name in KEPT_CONFIGS}
+    overrides = {name: value for name, value in topic.configs.items() if name not in kept}
+    configs = alter_topic_configs(overrides, command.operations, broker)
     if isinstance(configs, Refused):
         return Step(configs)
+    configs = {**configs, **kept}
     if configs.get(MIN_INSYNC_REPLICAS) != topic.configs.get(MIN_INSYNC_REPLICAS):
         refused = _check_replicas(topic, configs)
         if refused is not None:
@@ -350,6 +358,24 @@ def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
     topic = state.topics.get(name)
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found none named {name!r}")
+    return topic
+
+
+def _configurable_topic(state: ClusterState, command: AlterTopicConfigs) -> Topic | Refused:
+    if not is_internal_topic(command.name):
+        return _changeable_topic(state, command.name)
+    unsafe = sorted({operation.name for operation in command.operations} - INTERNAL_CONFIGS)
+    if unsafe:
+        alterable = ", ".join(sorted(INTERNAL_CONFIGS))
+        expected = f"expected one of the configs of {command.name} that can be altered, {alterable}"
+        return Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{expected}, found {unsafe[0]}: the others belong to the bus itself",
+        )
+    topic = state.topics.get(command.name)
+    if topic is None:
+        expected = f"expected an existing topic, found none named {command.name!r}"
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, expected)
     return topic
 
 

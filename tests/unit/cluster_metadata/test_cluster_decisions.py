@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ from bus.cluster_metadata.configs import (
 )
 from bus.config.broker import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
-from bus.model import TopicPartition
+from bus.model import GROUP_PLACEMENT, TopicPartition
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -240,8 +241,32 @@ def change(name: str) -> list[TopicStep]:
     return [
         decide_delete_topic(STATE, DeleteTopic(name)),
         decide_create_partitions(STATE, CreatePartitions(name, 9), leader_id=0),
-        decide_alter_topic_configs(STATE, AlterTopicConfigs(name, ())),
     ]
+
+
+def test_configs_of_an_internal_topic_that_keep_what_is_read_can_be_altered_and_no_others() -> None:
+    topic = replace(STATE.topics["orders"], name="__consumer_offsets", configs={GROUP_PLACEMENT: "absolute"})
+    state = replace(STATE, topics={**STATE.topics, "__consumer_offsets": topic})
+
+    def alter_internal(name: str) -> TopicStep:
+        operations = (ConfigOperation(name, AlterOperation.SET, "9"),)
+        return decide_alter_topic_configs(state, AlterTopicConfigs("__consumer_offsets", operations))
+
+    assert alter_internal("commit.interval.ms").records == (
+        TopicConfigChanged("__consumer_offsets", "id-1", "commit.interval.ms", "9"),
+    )
+    for name in ("cleanup.policy", "retention.ms", "max.message.bytes", "min.insync.replicas", GROUP_PLACEMENT):
+        refused = alter_internal(name).response
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert f"found {name}: the others belong to the bus itself" in refused.message
+
+
+def test_configs_of_a_topic_that_is_not_there_cannot_be_altered() -> None:
+    for name in ("none", "__none"):
+        step = decide_alter_topic_configs(STATE, AlterTopicConfigs(name, ()))
+        expected = f"expected an existing topic, found none named {name!r}"
+        assert_refused(step, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, expected)
 
 
 def test_topic_that_is_not_there_cannot_be_changed() -> None:
