@@ -48,7 +48,7 @@ class _Used:
         self._bytes, self._at_s = max(0.0, self._bytes - given_back), max(now_s, self._at_s)
         return self._bytes
 
-    def add(self, count: int, now_s: float) -> None:
+    def add(self, count: float, now_s: float) -> None:
         self._bytes = max(0.0, self.bytes(now_s) + count)
 
     def is_over(self, now_s: float) -> bool:
@@ -137,12 +137,13 @@ class StrangerRations:
         return None
 
     def recognise(self, connection: Hashable, now_s: float) -> None:
-        """Its caller has logged in: what it has sent counts no longer."""
+        """Count what it has sent no longer, as its caller has logged in. What was given back meanwhile stays so."""
         found = self._connections.get(connection)
         if found is None:
             return
+        owed = found.used.bytes(now_s)
         for used in (self._addresses[found.address].used, self._all):
-            used.add(-found.received, now_s)
+            used.add(-owed, now_s)
         self.leave(connection)
 
     def leave(self, connection: Hashable) -> None:

@@ -61,6 +61,15 @@ def test_what_was_sent_before_a_login_counts_no_longer(rations: StrangerRations)
     assert rations.receive(1, 10_000, 0) is None
 
 
+def test_login_gives_back_nothing_that_time_has_given_back_already(rations: StrangerRations) -> None:
+    let_in(rations, "c", "a")
+    assert rations.receive("c", 100, 0) is None
+    spend(rations, "a", 300, now_s=100)
+    rations.recognise("c", 100)
+    let_in(rations, "d", "a", 100)
+    assert rations.receive("d", 11, 100) == "its address has sent more than 300 bytes without a login"
+
+
 def test_address_that_has_sent_little_is_served_while_all_together_have_used_up_theirs(
     rations: StrangerRations,
 ) -> None:
