@@ -45,8 +45,6 @@ class LoginHandler:
     ) -> None:
         caller = caller_of(context, self._listener)
         with self._api.one_of(caller.host):
-            # By itself: a status that follows an answer which is held up could not be sent with it.
-            await context.send_initial_metadata(())
             await self._streams.run(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
 
     async def _authenticate(
@@ -54,6 +52,8 @@ class LoginHandler:
     ) -> None:
         try:
             async with time_limit(LOGIN_SECONDS_MAX):
+                # By itself: a status that follows an answer which is held up could not be sent with it.
+                await context.send_initial_metadata(())
                 await self._converse(requests, context, caller)
         except asyncio.TimeoutError:
             message = f"expected the login to be done within {LOGIN_SECONDS_MAX:.0f} s"
