@@ -1,9 +1,10 @@
-"""What a client without a login can send to a listener that asks for one, whatever it does with HTTP/2."""
+"""Clients without a login, and what they can send to a listener that asks for one, whatever it does with HTTP/2."""
 
 from __future__ import annotations
 
 import itertools
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bus.runtime.users.user_ledger import UserLedger
 from bus.scram import SCRAM_SHA_256, salt_password
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
-from bus.users.stranger_rations import RationSizes
+from bus.users.stranger_rations import Ration, RationSizes
 from bus.users.users import SetScram
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
@@ -29,11 +30,12 @@ from tests.support.member_processes import wait_until
 from tests.support.rude_http2 import ATTACKS, RudeClient, hello
 
 pytestmark = [
-    pytest.mark.timeout(50),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(not IS_AVAILABLE, reason="elsewhere what arrives before a login is not bounded"),
 ]
 SIZES = RationSizes()
 SEGMENT_BYTES_MAX = 64 * 1024  # of the loopback; the one that goes beyond the ration is taken whole
+CUT_SECONDS_MAX = 60  # a loaded machine may come to it late; it is never waited for in full
 MEMORY_BYTES_MAX = 500_000_000
 LOGIN = {
     "security_protocol": "SASL_PLAINTEXT",
@@ -65,6 +67,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 addresses = (f"127.0.1.{number}" for number in itertools.count(1))  # each attack has a ration of its own
 
 
+def arrivals_bytes_max(ration: Ration, since_s: float) -> float:
+    """Bytes that the ration lets arrive, with what was given back meanwhile."""
+    return ration.bytes_max + (time.monotonic() - since_s) * ration.bytes_a_second
+
+
 def port_of(broker: Broker) -> int:
     return broker.ports["SASL_PLAINTEXT"]
 
@@ -75,21 +82,24 @@ def strangers_of(broker: Broker) -> Strangers:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_stranger_is_cut_before_more_than_its_ration_has_arrived(broker: Broker, attack: str) -> None:
+    begun_s = time.monotonic()
     with RudeClient(port_of(broker), source=next(addresses)) as client:
         client.attack(ATTACKS[attack](), bytes_max=16_000_000, bytes_a_second=1e9)
-        assert client.wait_until_cut(20)
-        assert client.arrived <= SIZES.connection.bytes_max + 2 * SEGMENT_BYTES_MAX
+        assert client.wait_until_cut(CUT_SECONDS_MAX)
+        arrived = client.arrived
+    assert arrived <= arrivals_bytes_max(SIZES.connection, begun_s) + 2 * SEGMENT_BYTES_MAX
 
 
 def test_address_gets_in_no_more_than_its_ration_by_however_many_connections(broker: Broker) -> None:
-    source, arrived = next(addresses), 0
-    for _ in range(40):
+    source, arrived, begun_s = next(addresses), 0, time.monotonic()
+    connection_count = 20
+    for _ in range(connection_count):
         with RudeClient(port_of(broker), source=source) as client:
             client.attack(ATTACKS["small_calls"](), bytes_max=1_000_000, bytes_a_second=1e9)
-            client.wait_until_cut(20)
+            assert client.wait_until_cut(CUT_SECONDS_MAX)
             arrived += client.arrived
-    given_back = 50 * SIZES.address.bytes_a_second  # the test takes no longer
-    assert arrived <= SIZES.address.bytes_max + given_back + 4 * SEGMENT_BYTES_MAX
+    # The system takes a segment's worth of each one before the broker sees it, also of one that is never let in.
+    assert arrived <= arrivals_bytes_max(SIZES.address, begun_s) + connection_count * SEGMENT_BYTES_MAX
 
 
 def test_silent_connections_of_one_address_leave_room_for_others(broker: Broker) -> None:
@@ -97,7 +107,7 @@ def test_silent_connections_of_one_address_leave_room_for_others(broker: Broker)
     clients = [RudeClient(port_of(broker), source=source) for _ in range(SIZES.address_connections_max + 20)]
     try:
         for client in clients[-20:]:
-            assert client.wait_until_cut(20)
+            assert client.wait_until_cut(CUT_SECONDS_MAX)
         with RudeClient(port_of(broker), source=next(addresses)) as other:
             assert other.send(hello())
             assert not other.wait_until_cut(0.5)
@@ -132,7 +142,7 @@ def test_caller_by_ipv6_is_recognised(tmp_path: Path) -> None:
         running_broker(tmp_path / "root", config=config) as broker,
         grpc.insecure_channel(f"[::1]:{port_of(broker)}") as channel,
     ):
-        BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=(("authorization", basic),), timeout=30)
+        BusStub(channel).ListViews(pb.ListViewsRequest(), metadata=(("authorization", basic),), timeout=120)
         assert not strangers_of(broker)._by_key
 
 
@@ -164,7 +174,7 @@ def test_memory_of_a_broker_stays_bounded_whatever_strangers_send(tmp_path: Path
             for _ in range(3):
                 with RudeClient(broker.port, source=next(addresses)) as client:
                     client.attack(ATTACKS[attack](), bytes_max=20_000_000, bytes_a_second=1e9)
-                    assert client.wait_until_cut(20)
+                    assert client.wait_until_cut(CUT_SECONDS_MAX)
         with Producer(broker.address, **LOGIN) as producer:  # type: ignore[arg-type]
             producer.send("t", value=b"x").result()
         status = Path(f"/proc/{broker.pid}/status").read_text()
