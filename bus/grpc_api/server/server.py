@@ -391,7 +391,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
 
 class ClusterServicer(bus_pb2_grpc.ClusterServicer):
-    """What brokers ask one another. `is_between_brokers`: of the listener; at others a broker says who it is, and
+    """Calls between brokers. `is_between_brokers`: of the listener; at others a broker says who it is, and
     nothing else."""
 
     def __init__(self, api: BrokerApi, bus: BusServicer, *, is_between_brokers: bool = True) -> None:
@@ -497,10 +497,10 @@ class BusServer:
             bus = BusServicer(api, self._streams, self._config, peers, one.name, self._open_streams)
             is_between_brokers = one.name == self._config.inter_broker_listener.name
             cluster = ClusterServicer(api, bus, is_between_brokers=is_between_brokers)
-            told = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
-            told_of_cluster = AuditedEnvelopes(cluster, api.audit, one.name) if api.audit.is_enabled else cluster
+            audited = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
+            audited_cluster = AuditedEnvelopes(cluster, api.audit, one.name) if api.audit.is_enabled else cluster
             reflection = ReflectionServicer(api, self._streams, self._open_streams, one.name)
-            one.door.open(told, told_of_cluster, reflection, one.recognise_by_login(api))
+            one.door.open(audited, audited_cluster, reflection, one.recognise_by_login(api))
         self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

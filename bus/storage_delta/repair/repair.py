@@ -83,7 +83,7 @@ def repair_partition(
     repair = _Repair(store, partition, topic_id, now_ms)
     error: str | None = None
     try:
-        repair.run(chosen.way, chosen.left_out)
+        repair.run(chosen.way, chosen.omitted)
     except StorageDamaged as damage:
         error = str(damage)
     return RepairReport(partition, is_rehearsal, repair.steps.taken, error)
@@ -98,7 +98,7 @@ class _Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftOut:
+class _Omitted:
     """What the log has and a repair does not go by. `checkpoints`: of these versions, since they cannot be read or do
     not say what the versions say. `is_history_torn`: a version that only time travel reads is missing or torn."""
 
@@ -109,7 +109,7 @@ class _LeftOut:
 @dataclass(frozen=True, slots=True)
 class _Rehearsed:
     way: _Way
-    left_out: _LeftOut
+    omitted: _Omitted
     steps: Sequence[RepairStep]
     error: str | None
     breaches: frozenset[str]
@@ -124,24 +124,24 @@ def _rehearse_without_damage(
 ) -> _Rehearsed:
     """Damage that only time travel meets costs nothing but itself: as long as the verification finds more of it, the
     same way is tried without."""
-    left_out = _LeftOut()
+    omitted = _Omitted()
     while True:
         rehearsal = RehearsalStore(store)
         repair = _Repair(rehearsal, partition, topic_id, now_ms)
         try:
-            repair.run(way, left_out)
+            repair.run(way, omitted)
         except StorageDamaged as damage:
-            return _Rehearsed(way, left_out, repair.steps.taken, str(damage), frozenset())
+            return _Rehearsed(way, omitted, repair.steps.taken, str(damage), frozenset())
         # What another engine's version says of itself is not for a repair to mend, if the table is as good as it can
         # be.
         found = _breaches(rehearsal, partition, topic_id, of_ours=not repair.steps.taken)
-        more = _LeftOut(
-            left_out.checkpoints | {one.version for one in found if one.version is not None and one.is_of_checkpoint},
-            left_out.is_history_torn or any(one.is_of_history for one in found),
+        more = _Omitted(
+            omitted.checkpoints | {one.version for one in found if one.version is not None and one.is_of_checkpoint},
+            omitted.is_history_torn or any(one.is_of_history for one in found),
         )
-        if more == left_out:
-            return _Rehearsed(way, left_out, repair.steps.taken, None, frozenset(map(str, found)))
-        left_out = more
+        if more == omitted:
+            return _Rehearsed(way, omitted, repair.steps.taken, None, frozenset(map(str, found)))
+        omitted = more
 
 
 def _breaches(
@@ -179,14 +179,14 @@ class _Repair:
         self._reader = DataReader(store, self._folder, self._schema, ReadCache())
         self._quarantine = Quarantine(store, partition)
 
-    def run(self, way: _Way, left_out: _LeftOut) -> None:
+    def run(self, way: _Way, omitted: _Omitted) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
         remove_leftovers(self._store, self._folder)
         listing = list_table(self._store, self._folder)
-        for version in sorted(left_out.checkpoints & listing.checkpoints.keys()):
+        for version in sorted(omitted.checkpoints & listing.checkpoints.keys()):
             why = "a checkpoint that cannot be read, or does not say what the versions say"
             self._take_out(f"{LOG_FOLDER}/{checkpoint_name(version)}", why)
-        kept = {version: size for version, size in listing.checkpoints.items() if version not in left_out.checkpoints}
+        kept = {version: size for version, size in listing.checkpoints.items() if version not in omitted.checkpoints}
         listing = replace(listing, checkpoints=kept)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()
@@ -222,7 +222,7 @@ class _Repair:
             version = self._replace_torn(history, plan, history.problem.version)
         else:
             version, has_checkpoint = self._begin_anew(history, plan, listing), True
-        self._set_aside_unreachable(history, log, listing, is_torn=left_out.is_history_torn)
+        self._set_aside_unreachable(history, log, listing, is_torn=omitted.is_history_torn)
         for name in log.broken_checkpoints:
             self._take_out(f"{LOG_FOLDER}/{name}", "a checkpoint that cannot be read")
         for path in [*(bad.path for bad in plan.bad if bad.is_there), *plan.unusable]:
