@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
@@ -19,6 +20,7 @@ from bus.broker_api.requests import Caller
 from bus.client_texts import shown
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.logs import request_id
+from bus.runtime.loop_shares import run_in_slices
 
 _log = logging.getLogger("bus.authorizer")
 
@@ -73,7 +75,10 @@ class AccessLog:
             _log.info("%s", describe_access(decided))
 
     def _log_counts(self) -> None:
-        counted, lost = self._denials.take()
+        run_in_slices(self._counts_logged(*self._denials.take()))
+
+    def _counts_logged(self, counted: Sequence[AccessDecided], lost: int) -> Iterator[None]:
+        """Log them, with a pause to be made at each `yield`."""
         seconds = DENIAL_INTERVAL_MS // 1000
         for last in counted:
             _log.info(
@@ -82,6 +87,7 @@ class AccessLog:
                 last.count,
                 seconds,
             )
+            yield
         if lost:
             _log.info("%d denials within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX)
 

@@ -96,7 +96,7 @@ class BrokerApi:
             failure_delay_ms=config.connection_failed_authentication_delay_ms,
         )
         self.logins = LoginApi(users, settings, calls, tokens)
-        self.logins.told.append(lambda report: audit.add(login_event(report, audit.now_ms())))
+        self.logins.reports.append(lambda report: audit.add(login_event(report, audit.now_ms())))
         self.maintenance = MaintenanceApi(
             cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
         )

@@ -8,7 +8,7 @@ provider (RFC 7628) and gets a session that ends with the token, or it sends the
 these promises: a login holds at the listener where it was made, and at no other; a wrong password, a name that does
 not exist and a name without a password for the mechanism are answered with one text, and so is every token that is
 refused, no sooner than `connection.failed.authentication.delay.ms` after the request; no login blocks the event loop;
-logins under way are bounded; nothing secret is in a log line or an error. `report` is told of each login and each
+logins under way are bounded; nothing secret is in a log line or an error. `report` is called with each login and each
 failure.
 """
 
@@ -77,9 +77,8 @@ class LoginSettings:
 
 
 class LoginApi:
-    """`reports`: what is called with each login and each failure; `told`: with those that the log tells of, which
-    repeated failures are a count of. `tokens`: of each listener with
-    OAUTHBEARER, by its name."""
+    """Logins of all listeners of a broker. `reports`: what is called with each login, and with failures as they are
+    logged (`LoginLog`). `tokens`: by the name of each listener with OAUTHBEARER."""
 
     def __init__(
         self, users: UserDirectory, settings: LoginSettings, calls: BlockingCalls, tokens: Mapping[str, TokenLogins]
@@ -93,9 +92,8 @@ class LoginApi:
         self._turns = FairTurns(1)
         self._checking: dict[bytes, asyncio.Task[Login | None]] = {}
         self._at_once: collections.Counter[str] = collections.Counter()
-        self.told: list[Callable[[LoginReport], None]] = []
-        self._log = LoginLog(self._tell_bounded)
         self.reports: list[Callable[[LoginReport], None]] = []
+        self._log = LoginLog(self.reports)
         users.on_change(self._note_users)
 
     def mechanisms_at(self, listener: str) -> Sequence[str]:
@@ -299,14 +297,8 @@ class LoginApi:
         await asyncio.sleep(max(0.0, started_s + self._settings.failure_delay_ms / 1000 - _now_s()))
 
     def report(self, report: LoginReport) -> None:
-        """Of each login and of each failure."""
+        """Log a login or a failure, and pass it on to `reports` as it is logged."""
         self._log.write(report)
-        for tell in self.reports:
-            tell(report)
-
-    def _tell_bounded(self, report: LoginReport) -> None:
-        for tell in self.told:
-            tell(report)
 
     @contextmanager
     def one_of(self, host: str) -> Iterator[None]:

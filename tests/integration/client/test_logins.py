@@ -199,7 +199,7 @@ def test_a_mechanism_that_is_not_enabled_is_named_with_those_that_are(
                 assert "UNSUPPORTED_SASL_MECHANISM" not in caught.value.message  # it is the code already
             said = f"failed login of '{name}' by {mechanism} from /127.0.0.1: listener SASL_PLAINTEXT has {SHA_512}"
             assert caplog.text.count(said) == 1  # the others are counted
-            assert [(one.mechanism, one.name) for one in reports] == [(mechanism, name)] * 3
+            assert [(one.mechanism, one.name) for one in reports] == [(mechanism, name)]
             reports.clear()
         assert PASSWORD not in caplog.text
 

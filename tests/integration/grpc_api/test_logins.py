@@ -294,7 +294,7 @@ def test_guesses_whose_callers_go_away_are_bounded_and_reported(
     broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[LoginReport] = []
-    broker.logins.reports.append(reports.append)
+    monkeypatch.setattr(broker.logins, "report", reports.append)
     monkeypatch.setattr(logins, "LOGINS_AT_ONCE_OF_A_HOST_MAX", 2)
     is_let_go, checks = threading.Event(), threading.Semaphore(0)
 
@@ -419,9 +419,11 @@ def test_calls_whose_requests_never_come_end_with_the_login(broker: Broker, chan
             requests.put(None)
 
 
-def test_every_login_and_every_failure_is_reported(broker: Broker, channel: grpc.Channel) -> None:
+def test_every_login_and_every_failure_is_reported(
+    broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reports: list[LoginReport] = []
-    broker.logins.reports.append(reports.append)
+    monkeypatch.setattr(broker.logins, "report", reports.append)
     log_in(channel)
     log_in(channel, password="wrong-password")
     log_in(channel, "nobody")
