@@ -17,7 +17,7 @@ def change_event(
     error: str = "",
     rule: str = "",
 ) -> AuditEvent:
-    """Of one thing. `error`: why it was not changed. `rule`: for whom a broker sends it on."""
+    """The change of one thing. `error`: why it was not changed. `rule`: for whom a broker sends it on."""
     return AuditEvent(
         now_ms,
         AuditKind.CHANGE,

@@ -7,7 +7,7 @@ from bus.broker_api.login_log import LoginReport
 
 
 def login_event(report: LoginReport, now_ms: int) -> AuditEvent:
-    """Of a failure the name is what the client claimed to be: no principal, but the user that the row is about."""
+    """The row of a login. That of a failure has no principal, and is about the user that the client claimed to be."""
     is_done = report.reason is None
     return AuditEvent(
         now_ms,

@@ -114,7 +114,7 @@ def warnings_of_tokens(config: BrokerConfig) -> Sequence[str]:
 
 
 def _has_other_users(config: BrokerConfig, listener: str) -> bool:
-    """Whether principals come by another listener that do not come from the same identity provider."""
+    """Tell whether principals come by another listener that do not come from the same identity provider."""
     providers = {
         name: (own.sasl_oauthbearer_jwks_endpoint_url, own.sasl_oauthbearer_expected_issuer)
         for name, own in token_listeners(config).items()

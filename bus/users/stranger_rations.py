@@ -1,4 +1,4 @@
-"""How much callers may send before they have proved who they are. Time is an argument, in seconds.
+"""Bounds of what callers may send before they have proved who they are. Time is an argument, in seconds.
 
 What a stranger sends costs the broker up to 150 times as much memory for a field of a header, and 900 times as much for
 a call, before any handler can refuse it. So a connection, an address and all strangers together have rations of bytes
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Ration:
-    """`bytes_max` at once, of which `bytes_a_second` are given back."""
+    """A bound: `bytes_max` at once, of which `bytes_a_second` are given back."""
 
     bytes_max: int
     bytes_a_second: int
@@ -25,8 +25,8 @@ class Ration:
 
 @dataclass(frozen=True, slots=True)
 class RationSizes:
-    """A login takes one to four kilobytes, with client certificates up to twelve. A client of PLAIN may send what flow
-    control allows (64 KiB) behind a token of 16 KiB before its password is checked."""
+    """Rations that logins fit into. One takes one to four kilobytes, with client certificates up to twelve. A client of
+    PLAIN may send what flow control allows (64 KiB) behind a token of 16 KiB before its password is checked."""
 
     connection: Ration = Ration(128 * 1024, 1024)
     address: Ration = Ration(512 * 1024, 16 * 1024)
@@ -70,7 +70,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """`instead_of`: a connection that has to end for it; it has left already."""
+    """An answer to `admit`. `instead_of`: a connection that has to end for it; it has left already."""
 
     instead_of: Hashable | None = None
 
@@ -85,7 +85,7 @@ class StrangerRations:
         self._connections: dict[Hashable, _Connection] = {}
 
     def admit(self, connection: Hashable, address: str, now_s: float) -> Admitted | str:
-        """If it may stay, `leave` or `recognise` follows. Else why not."""
+        """Count it as a stranger's, until `leave` or `recognise`. Returns why not, if it may not stay."""
         sizes = self.sizes
         if address not in self._addresses:
             self._forget_idle(now_s)
@@ -112,7 +112,8 @@ class StrangerRations:
         return next(iter(most.connections)) if len(most.connections) > count + 1 else None
 
     def receive(self, connection: Hashable, received: int, now_s: float) -> str | None:
-        """`received`: bytes since the connection began. None: it may go on, or its caller is known; else why not."""
+        """Note that it has sent `received` bytes since it began. None: it may go on, or its caller is known; else why
+        not."""
         found = self._connections.get(connection)
         if found is None:
             return None
@@ -125,7 +126,7 @@ class StrangerRations:
         return None if received <= self.sizes.modest_bytes else self._excess(address, now_s)
 
     def left_of(self, connection: Hashable, now_s: float) -> int:
-        """Bytes of a connection's own ration."""
+        """The bytes that are left of a connection's own ration."""
         found = self._connections.get(connection)
         return 0 if found is None else max(0, found.used.ration.bytes_max - math.ceil(found.used.bytes(now_s)))
 
@@ -147,13 +148,13 @@ class StrangerRations:
         self.leave(connection)
 
     def leave(self, connection: Hashable) -> None:
-        """It has ended without a login; what it has sent still counts."""
+        """Note that it has ended without a login; what it has sent still counts."""
         found = self._connections.pop(connection, None)
         if found is not None:
             del self._addresses[found.address].connections[connection]
 
     def _forget_idle(self, now_s: float) -> None:
-        """Addresses that owe nothing. The others are few, as what all together may owe is bounded."""
+        """Drop addresses that owe nothing. The others are few, as what all together may owe is bounded."""
         idle = [name for name, one in self._addresses.items() if not one.connections and not one.used.bytes(now_s)]
         for name in idle:
             del self._addresses[name]

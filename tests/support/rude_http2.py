@@ -31,7 +31,7 @@ def hello(*, window_bytes: int | None = None) -> bytes:
 
 
 def message_frame(stream: int, message: bytes) -> bytes:
-    """With gRPC's five bytes before it."""
+    """A message in a DATA frame, with gRPC's five bytes before it."""
     return frame(_DATA, 0, stream, b"\0" + struct.pack(">I", len(message)) + message)
 
 
@@ -96,7 +96,7 @@ def indexed_fields() -> Iterator[bytes]:
 
 
 def large_indexed_fields() -> Iterator[bytes]:
-    """The same with a field that takes nearly all of the table."""
+    """Blocks of references to one field that takes nearly all of the table."""
     streams = _streams()
     yield hello()
     entry = field(b"x", b"y" * 4_000, is_indexed=True)
@@ -112,7 +112,7 @@ def tiny_fields() -> Iterator[bytes]:
 
 
 def blocks_under_the_limit() -> Iterator[bytes]:
-    """Of 32 KiB by HTTP/2's count, of which a field takes 32 bytes beside its own; a thousand bytes on the wire."""
+    """Blocks of 32 KiB by HTTP/2's count, where a field takes 32 bytes beside its own; a thousand bytes on the wire."""
     streams = _streams()
     yield hello() + header_frames(next(streams), CALL)
     for stream in streams:
@@ -198,8 +198,8 @@ class RudeClient:
         return int.from_bytes(info[120:128], sys.byteorder)
 
     def send(self, data: bytes) -> bool:
-        """Whether the connection is still there. A peer that does not read for two seconds counts as one that has cut
-        it: nothing more gets in."""
+        """Send it, and return whether the connection is still there. A peer that does not read for two seconds counts
+        as one that has cut it: nothing more gets in."""
         view, stalled_s = memoryview(data), 0.0
         while view and not self.is_cut:
             try:
@@ -217,7 +217,7 @@ class RudeClient:
         return not self.is_cut
 
     def attack(self, pieces: Iterator[bytes], *, bytes_max: int, bytes_a_second: float = 10e6) -> None:
-        """Until it is cut, or has sent so much."""
+        """Send until it is cut, or has sent so much."""
         started = time.monotonic()
         for piece in pieces:
             for at in range(0, len(piece), 65_536):
@@ -228,7 +228,7 @@ class RudeClient:
                     return
 
     def wait_until_cut(self, seconds_max: float) -> bool:
-        """Whether the peer ends the connection in that time; what it says is thrown away."""
+        """Wait for the peer to end the connection, and return whether it did. What it says is thrown away."""
         deadline = time.monotonic() + seconds_max
         while not self.is_cut and time.monotonic() < deadline:
             try:

@@ -203,7 +203,7 @@ class _Call:
 
     @contextlib.contextmanager
     def telling_unknown_outcome(self) -> Iterator[None]:
-        """Of a call that was begun and ends without an answer: what it began may go on."""
+        """Audit a call that was begun and ends without an answer: what it began may go on."""
         try:
             yield
         except asyncio.CancelledError:

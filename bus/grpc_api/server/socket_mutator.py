@@ -1,4 +1,4 @@
-"""What gRPC calls with each socket of a server before it uses it (the argument `grpc.socket_mutator`).
+"""A callback that gRPC calls with each socket of a server before it uses it (the argument `grpc.socket_mutator`).
 
 The layout is that of gRPC's `grpc_socket_mutator` and its table of functions. It is no public one, and another layout
 would end the process, so it is used only with the releases of gRPC with which it was tried (`IS_TRIED`). Guards one
@@ -27,7 +27,7 @@ _Destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _SocketInfo(ctypes.Structure):
-    """grpc_mutate_socket_info."""
+    """The struct grpc_mutate_socket_info."""
 
     _fields_ = (("fd", ctypes.c_int), ("usage", ctypes.c_int))
 
@@ -36,7 +36,7 @@ _MutateWithInfo = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.POINTER(_SocketInfo), c
 
 
 class _Functions(ctypes.Structure):
-    """grpc_socket_mutator_vtable."""
+    """The struct grpc_socket_mutator_vtable."""
 
     _fields_ = (
         ("mutate_fd", _Mutate),
@@ -47,13 +47,13 @@ class _Functions(ctypes.Structure):
 
 
 class _Mutator(ctypes.Structure):
-    """grpc_socket_mutator."""
+    """The struct grpc_socket_mutator."""
 
     _fields_ = (("functions", ctypes.POINTER(_Functions)), ("references", ctypes.c_ssize_t))
 
 
 class _Pointer:
-    """gRPC takes the number of such an argument for an address."""
+    """An address, which gRPC takes the number of such an argument for."""
 
     def __init__(self, mutator: _Mutator) -> None:
         self._mutator = mutator
@@ -68,8 +68,9 @@ _kept: list[Any] = []
 def socket_mutator(
     on_listening: Callable[[int], object], on_connection: Callable[[int], object]
 ) -> tuple[str, _Pointer]:
-    """The argument. Both are called with a descriptor that stays gRPC's: with those of the listener's own sockets when
-    they are bound, and in a thread of gRPC's with that of each connection before anything is read from it."""
+    """The argument for gRPC. Both are called with a descriptor that stays gRPC's: with those of the listener's own
+    sockets when they are bound, and in a thread of gRPC's with that of each connection before anything is read from
+    it."""
 
     def mutate(info: Any, _: Any) -> bool:
         try:

@@ -77,7 +77,7 @@ class _Ended:
 
 
 class Strangers:
-    """Of all listeners of a broker. `start` once, and `close` when no connection comes any more."""
+    """Strangers' connections to a broker. `start` once, and `close` when no connection comes any more."""
 
     def __init__(self, rations: StrangerRations | None = None) -> None:
         self._rations = rations or StrangerRations()
@@ -92,7 +92,7 @@ class Strangers:
         self._thread = threading.Thread(target=self._watch, name="strangers", daemon=True)
 
     def listener_options(self, listener: str) -> Sequence[tuple[str, Any]]:
-        """For gRPC's server of a listener whose callers have to prove who they are."""
+        """Options for gRPC's server of a listener whose callers have to prove who they are."""
         if self._epoll is None:
             _log.warning(
                 "listener %s: this system, or this release of gRPC, cannot bound what arrives before a login; put "
@@ -107,13 +107,13 @@ class Strangers:
             self._thread.start()
 
     def close(self) -> None:
-        """Returns at once; the thread ends by itself."""
+        """End the thread, which is not waited for."""
         self._is_closed = True
         if not self._thread.is_alive():
             self._end()
 
     def recognise(self, listener: str, peer: str) -> None:
-        """The caller of a connection has proved who it is. `peer`: as gRPC writes it."""
+        """Lift the bound of a connection whose caller has proved who it is. `peer`: as gRPC writes it."""
         key = listener, unquote(peer) if "%" in peer else peer
         if key not in self._by_key:
             return
@@ -130,7 +130,7 @@ class Strangers:
     # ------------------------------------------------------------ in a thread of gRPC's
 
     def _note_connection(self, listener: str, descriptor: int) -> None:
-        """Nothing has been read from it."""
+        """Take a connection that nothing has been read from."""
         connection = socket.socket(fileno=descriptor)
         try:
             self._admit(listener, connection)
@@ -276,12 +276,13 @@ def _note_listening(descriptor: int) -> None:
 
 
 def _duplicate(connection: socket.socket) -> socket.socket:
-    """`socket.dup` would make it block, for gRPC too: that is a property of what both descriptors stand for."""
+    """Duplicate it without `socket.dup`, which would make it block, for gRPC too: that is a property of what both
+    descriptors stand for."""
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def _peer_of(host: str, port: int) -> tuple[str, str]:
-    """As gRPC writes it, unquoted; and what counts as one address: of IPv6 the network that one host has, a /64."""
+    """The peer as gRPC writes it, unquoted; and what counts as one address: of IPv6 the network of one host, a /64."""
     ip = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped

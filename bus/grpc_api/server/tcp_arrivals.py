@@ -1,4 +1,4 @@
-"""How much arrives by a TCP connection that something else reads: what the system has counted, and a bound on it.
+"""Arrivals by a TCP connection that something else reads: how much the system has counted, and a bound on it.
 
 The bound is a filter (classic BPF, SO_ATTACH_FILTER) that the system runs on each segment: it lets through what begins
 within the first bytes of the connection and drops the rest, which the sender sends again until the bound is lifted. So
@@ -28,7 +28,7 @@ _SEQUENCE_AT = 4  # in the header of TCP, which a segment begins with
 
 
 def save_first_sequences(listening: socket.socket) -> None:
-    """So that `first_sequence` knows those of its connections."""
+    """Have the system keep what `first_sequence` asks for, of each connection of this listener."""
     listening.setsockopt(socket.IPPROTO_TCP, _TCP_SAVE_SYN, 1)
 
 
@@ -43,7 +43,7 @@ def first_sequence(connection: socket.socket) -> int | None:
 
 
 def bound_arrivals(connection: socket.socket, first: int, bytes_max: int) -> None:
-    """No segment that begins behind the first `bytes_max` bytes arrives, until this is called again or the bound is
+    """Let no segment arrive that begins behind the first `bytes_max` bytes, until this is called again or the bound is
     lifted. `first`: the sequence of the first byte."""
     program = _program(first, bytes_max)
     instructions = ctypes.create_string_buffer(program, len(program))
@@ -56,7 +56,7 @@ def lift_bound(connection: socket.socket) -> None:
 
 
 def _program(first: int, bytes_max: int) -> bytes:
-    """Takes a segment whole or not at all: a part of it would not have its checksum."""
+    """A filter that takes a segment whole or not at all: a part of it would not have its checksum."""
     steps = (
         (_LOAD_WORD, 0, 0, _SEQUENCE_AT),
         (_SUBTRACT, 0, 0, first),  # where the segment begins
@@ -69,13 +69,13 @@ def _program(first: int, bytes_max: int) -> bytes:
 
 
 def bytes_received(connection: socket.socket) -> int:
-    """Since it began, whoever has read them."""
+    """The bytes that have arrived since it began, whoever has read them."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.stop)
     return int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder)
 
 
 def discard_and_shut(connection: socket.socket) -> None:
-    """What has arrived and was not read is thrown away: its reader would still be given it. Raises `OSError`."""
+    """End it and throw away what was not read, which its reader would still be given. Raises `OSError`."""
     connection.shutdown(socket.SHUT_RDWR)
     while connection.recv(_DISCARDED_BYTES, socket.MSG_DONTWAIT | socket.MSG_TRUNC):
         continue
