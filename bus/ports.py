@@ -647,6 +647,16 @@ class Storage(Protocol):
         """Read the lease of the broker of that id; empty if there is none, or while it is written anew."""
         ...
 
+    def renew_lock(self) -> None:
+        """Show brokers of a release without leases that this one is at work: `read_lock` gives something else for it.
+        Not durable."""
+        ...
+
+    def read_lock(self, broker_id: int) -> bytes:
+        """Return what the lock of the broker of that id holds; empty if there is none. It changes while a broker of a
+        release without leases is at work, and whenever `renew_lock` is called there."""
+        ...
+
     def open_metadata(self) -> TypedLog:
         """`__cluster_metadata`, created with its first use, as a follower."""
         ...

@@ -42,6 +42,7 @@ def decode_lease(data: bytes) -> Lease:
 @dataclass(slots=True)
 class _Seen:
     content: bytes
+    lock: bytes
     since_ms: float
     read_ms: float
     has_changed: bool = False  # while it was watched
@@ -54,12 +55,16 @@ class LeaseWatch:
         self._session_ms = session_ms
         self._seen: dict[int, _Seen] = {}
 
-    def note(self, broker_id: int, content: bytes, now_ms: float) -> None:
-        """A lease is away for a moment while it is written anew, so nothing in its place is no news."""
+    def note(self, broker_id: int, content: bytes, now_ms: float, *, lock: bytes = b"") -> None:
+        """Take what was read. A lease is away for a moment while it is written anew, so nothing in its place is no
+        news. `lock`: what the lock of the broker holds, if there may be brokers that renew that alone."""
         seen = self._seen.get(broker_id)
-        if seen is None or (content and seen.content != content):
-            is_watched = seen is not None and now_ms - seen.read_ms <= self._session_ms
-            seen = self._seen[broker_id] = _Seen(content, now_ms, now_ms, has_changed=is_watched)
+        if seen is None:
+            self._seen[broker_id] = _Seen(content, lock, now_ms, now_ms)
+            return
+        if (content and seen.content != content) or (lock and seen.lock != lock):
+            seen.has_changed = now_ms - seen.read_ms <= self._session_ms
+            seen.content, seen.lock, seen.since_ms = content or seen.content, lock or seen.lock, now_ms
         seen.read_ms = now_ms
 
     def note_ended(self, broker_id: int) -> None:
@@ -71,9 +76,10 @@ class LeaseWatch:
         return seen is not None and seen.read_ms > ms
 
     def is_silent(self, broker_id: int, now_ms: float) -> bool:
-        """Tell whether it has not changed for a session."""
+        """Tell whether it has not changed for a session. Of a broker of which nothing was ever read, no lease is known,
+        and it is not held against it that it has none: heartbeats decide."""
         seen = self._seen.get(broker_id)
-        return seen is not None and now_ms - seen.since_ms > self._session_ms
+        return seen is not None and bool(seen.content or seen.lock) and now_ms - seen.since_ms > self._session_ms
 
     def find_working(self, now_ms: float) -> dict[int, Lease]:
         """The leases of the brokers that may be at work: they are not silent."""

@@ -280,6 +280,7 @@ LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than P
 LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
 LEVEL_OF_ONE_PHASE = 4  # from which on a version alone may decide a transaction; the records are those of 3
 LEVEL_OF_RISING_NUMBERS = 5  # from which on a transactional id begins at its producer id; the records are those of 3
+LEVEL_OF_LEASES = 5  # from which on every broker has a lease in a file of its own; the records are those of 3
 # Of each type that the log may not have from the beginning: the level from which on it may.
 _LEVELS: Mapping[type[Any], int] = {
     **dict.fromkeys((BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected), LEVEL_OF_CLUSTERS),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
+from bus.cluster_metadata.cluster_records import LEVEL_OF_LEASES
 from bus.cluster_metadata.producer_expiry import look_interval_ms
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
@@ -82,7 +83,15 @@ class Cluster:
         )
         self.lagging = LaggingReplicas(endpoint.broker_id, self.host.in_sync, clock)
         self._proof = LeadershipProof(self.metadata, broker_id=endpoint.broker_id, clock=clock, tasks=tasks)
-        leases = LeaseKeeper(endpoint.broker_id, storage, config, clock=clock, calls=calls, tasks=tasks)
+        leases = LeaseKeeper(
+            endpoint.broker_id,
+            storage,
+            config,
+            has_older=lambda: self.metadata.cluster.level < LEVEL_OF_LEASES,
+            clock=clock,
+            calls=calls,
+            tasks=tasks,
+        )
         self.heartbeats = BrokerHeartbeats(
             self.metadata,
             peers,

@@ -382,8 +382,8 @@ class DeltaStorage:
         return self._store.lock_holder(_broker_lock(broker_id)) is not None
 
     def renew_lease(self, content: bytes) -> None:
-        """By the calls that read and make versions: where they fail, the lease does not change, and other brokers see
-        that."""
+        """Write it by the calls that read and make versions: where they fail, the lease does not change, and other
+        brokers see that."""
         if self._lease is not None:
             with contextlib.suppress(KeyNotFound):
                 self._store.get(self._lease)
@@ -391,8 +391,19 @@ class DeltaStorage:
             self._store.create(self._lease, content)
 
     def read_lease(self, broker_id: int) -> bytes:
+        return self._get_if_there(_broker_lease(broker_id))
+
+    def renew_lock(self) -> None:
+        """The broker's lock is the last one that was taken."""
+        for lock in self._locks[1:]:
+            lock.renew()
+
+    def read_lock(self, broker_id: int) -> bytes:
+        return self._get_if_there(_broker_lock(broker_id))
+
+    def _get_if_there(self, key: str) -> bytes:
         try:
-            return self._store.get(_broker_lease(broker_id))
+            return self._store.get(key)
         except KeyNotFound:
             return b""
 

@@ -2,15 +2,16 @@
 
 Each renewal goes the way of a commit, in a thread of its own, so it tells in time that this broker cannot write: also
 if the call neither returns nor fails. What follows from the leases is decided in cluster_metadata/broker_leases.py.
+Brokers of earlier releases have no lease but a line in the file of their lock: while there may be any, this one writes
+that too, behind its lease, and reads theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from bus.cluster_metadata.broker_leases import Lease, LeaseWatch, WriteSession, encode_lease
 from bus.config.broker import BrokerConfig
@@ -27,7 +28,8 @@ _READ_PAUSE_MS = 90  # a lease is read ten times a second at most, however often
 
 
 class LeaseKeeper:
-    """`start` before this broker joins the cluster, `stop` once it leads nothing. `watch`: what `look` has read."""
+    """`start` before this broker joins the cluster, `stop` once it leads nothing. `watch`: what `look` has read.
+    `has_older`: there may be brokers of a release without leases."""
 
     def __init__(
         self,
@@ -35,12 +37,14 @@ class LeaseKeeper:
         storage: Storage,
         config: BrokerConfig,
         *,
+        has_older: Callable[[], bool],
         clock: Clock,
         calls: BlockingCalls,
         tasks: TaskScope,
     ) -> None:
         self._id = broker_id
         self._storage = storage
+        self._has_older = has_older
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._clock = clock
         self._calls = calls
@@ -78,16 +82,19 @@ class LeaseKeeper:
         if not due:
             return
 
-        def read() -> dict[int, bytes | None]:
-            return {one: self._storage.read_lease(one) if self._storage.is_alive(one) else None for one in due}
+        has_older, storage = self._has_older(), self._storage
 
-        found = await self._calls.control(read)
+        def read(one: int) -> tuple[bytes, bytes]:
+            return storage.read_lease(one), storage.read_lock(one) if has_older else b""
+
+        found = await self._calls.control(lambda: {one: read(one) if storage.is_alive(one) else None for one in due})
         now_ms = self._clock.monotonic_ms()
-        for broker_id, content in found.items():
-            if content is None:
+        for broker_id, seen in found.items():
+            if seen is None:
                 self.watch.note_ended(broker_id)
             else:
-                self.watch.note(broker_id, content, now_ms)
+                content, lock = seen
+                self.watch.note(broker_id, content, now_ms, lock=lock)
 
     def find_working(self) -> dict[int, Lease]:
         """Return the leases of the brokers that may be at work, as far as their leases were read, and of this one."""
@@ -110,7 +117,14 @@ class LeaseKeeper:
         self._is_due.clear()
         self._lease = Lease(self._lease.renewals + 1, self._lease.unreached)
         began_ms = self._clock.monotonic_ms()
-        renewal = self._calls.renew(functools.partial(self._storage.renew_lease, encode_lease(self._lease)))
+        content, has_older = encode_lease(self._lease), self._has_older()
+
+        def renew() -> None:
+            self._storage.renew_lease(content)
+            if has_older:  # behind the lease: where that cannot be written, neither changes
+                self._storage.renew_lock()
+
+        renewal = self._calls.renew(renew)
         while not renewal.done():
             await asyncio.wait([renewal], timeout=_TICK_MS / 1000)
             self._tick()

@@ -143,9 +143,14 @@ class MemoryLock:
         self._key = key
         self.holder = holder
         self.is_shared = is_shared
+        self._renewals = 0
 
     def check_held(self) -> None:
         """Memory is lost with the process only."""
+
+    def renew(self) -> None:
+        self._renewals += 1
+        self._store.put(self._key, f"{self.holder}\n{self._renewals}".encode())
 
     def release(self) -> None:
         self._store.unlock(self._key, self)

@@ -83,6 +83,10 @@ class Lock(Protocol):
         """Raises `RootLost` if another file, or none, is where the lock was taken."""
         ...
 
+    def renew(self) -> None:
+        """Give the lock's file another content. Soon seen, not durable."""
+        ...
+
     def release(self) -> None:
         """Safe to repeat."""
         ...

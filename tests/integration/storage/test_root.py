@@ -661,3 +661,20 @@ def test_lease_is_not_renewed_where_no_version_could_be_made(tmp_path: Path, cal
         storage.renew_lease(b"3 of broker 7")
         assert storage.read_lease(7) == b"3 of broker 7"
     assert storage.read_lease(8) == b""
+
+
+def test_renewal_of_a_lock_is_seen_by_others_and_keeps_its_holder(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(open_storage(str(tmp_path / "root"), broker_id=7, holder="broker 7")) as storage,
+        contextlib.closing(open_storage(str(tmp_path / "root"), broker_id=8, holder="broker 8")) as other,
+    ):
+        found = []
+        for _ in range(3):
+            found.append(other.read_lock(7))
+            storage.renew_lock()
+        assert len(set(found)) == 3
+        assert all(content.startswith(b"broker 7\n") for content in found)
+        assert other.read_lock(8) == b"broker 8\n"
+        assert other.read_lock(9) == b""
+        with pytest.raises(RootInUse, match="in use by broker 7"):
+            open_storage(str(tmp_path / "root"), broker_id=7)

@@ -57,6 +57,26 @@ def test_lease_that_is_away_while_it_is_written_anew_neither_changes_nor_says_ot
     assert watch.is_silent(1, 2_001), "one that cannot be made again is silent as any other"
 
 
+def test_broker_without_a_lease_is_not_silent_and_no_proof_of_a_majority_that_reaches_the_controller() -> None:
+    watch = LeaseWatch(SESSION_MS)
+    for now_ms in (0, 1_000, 60_000):
+        watch.note(1, b"", now_ms)
+        assert not watch.is_silent(1, now_ms)
+    assert watch.find_working(60_000) == {}, "heartbeats alone decide"
+    watch.note(1, b"1 ", 61_000)
+    assert watch.is_silent(1, 63_001)
+
+
+def test_change_of_the_lock_is_one_of_the_lease() -> None:
+    watch = LeaseWatch(SESSION_MS)
+    watch.note(1, b"1 life-0", 0, lock=b"a")
+    watch.note(1, b"1 life-0", 1_500, lock=b"b")
+    assert not watch.is_silent(1, 3_500)
+    watch.note(1, b"", 3_600, lock=b"")  # it is written anew
+    assert watch.is_silent(1, 3_600)
+    assert watch.find_working(3_500) == {1: Lease(1, "life-0")}
+
+
 def test_broker_is_seen_to_work_only_while_it_is_watched() -> None:
     watch = LeaseWatch(SESSION_MS)
     watch.note(1, b"1 ", 0)

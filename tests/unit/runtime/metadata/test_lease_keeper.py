@@ -19,6 +19,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.leases: dict[int, bytes] = {}
+        self.locks: dict[int, bytes] = {0: b"", 1: b"broker 1"}
         self.alive = {0, 1}
         self.fault: Exception | None = None
         self.is_back = asyncio.Event()
@@ -33,6 +34,12 @@ class Disk:
     def read_lease(self, broker_id: int) -> bytes:
         self.reads += 1
         return self.leases.get(broker_id, b"")
+
+    def renew_lock(self) -> None:
+        self.locks[0] += b"."
+
+    def read_lock(self, broker_id: int) -> bytes:
+        return self.locks[broker_id]
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self.alive
@@ -58,11 +65,13 @@ class LoopClock:
 
 class Bench:
     def __init__(self) -> None:
+        self.has_older = False
         self.disk = Disk()
         self.keeper = LeaseKeeper(
             0,
             cast(Any, self.disk),
             BrokerConfig(),
+            has_older=lambda: self.has_older,
             clock=LoopClock(),
             calls=cast(Any, self.disk),
             tasks=TaskScope("test"),
@@ -133,6 +142,40 @@ def test_leases_are_read_ten_times_a_second_at_most_and_none_of_a_process_that_h
         await asyncio.sleep(0.1)
         await bench.keeper.look([1])
         assert bench.keeper.find_working().keys() == {0}
+        await bench.keeper.stop()
+
+    run_virtually(run())
+
+
+def test_lock_is_renewed_behind_the_lease_while_there_may_be_brokers_that_look_at_that_alone() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await asyncio.sleep(2.1)
+        assert bench.disk.locks[0] == b""
+        bench.has_older = True
+        await asyncio.sleep(1.0)
+        assert bench.disk.locks[0] == b".."
+        bench.disk.fault = StorageFault("read-only file system")
+        await asyncio.sleep(1.0)
+        assert bench.disk.locks[0] == b"..", "older brokers see that it cannot write"
+        await bench.keeper.stop()
+
+    run_virtually(run())
+
+
+def test_broker_that_renews_its_lock_alone_is_not_silent_until_it_stops() -> None:
+    async def run() -> None:
+        bench = Bench()
+        bench.has_older = True
+        bench.disk.leases[1] = b"7 of the release that it went back from"
+        for second in range(10):
+            await bench.keeper.look([1])
+            assert not bench.keeper.watch.is_silent(1, second * 1_000)
+            bench.disk.locks[1] += b"."
+            await asyncio.sleep(1.0)
+        await bench.keeper.look([1])
+        assert bench.keeper.watch.was_seen_to_work(1, 10_000)
+        assert bench.keeper.watch.is_silent(1, 12_001)
         await bench.keeper.stop()
 
     run_virtually(run())
