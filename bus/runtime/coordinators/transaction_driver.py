@@ -80,7 +80,7 @@ class _Left:
 
 
 class TransactionDriver:
-    """Of one broker. `ask` a broker, this one too; `take_producer_id` gives one that was never given."""
+    """Carries out the steps of one broker's coordinators. `ask` a broker, this one too; `take_producer_id` gives one that was never given."""
 
     def __init__(
         self,
@@ -124,10 +124,11 @@ class TransactionDriver:
                 await self._drive_until_taken(work)
             finally:
                 del self._running[key]
-                self._giving_up.discard(key)
                 again = self._again.pop(key, None)
                 if again is not None and work.is_wanted():
-                    self._begin(again)
+                    self._begin(again)  # takes up that things are given up, if it was asked for too late for this one
+                else:
+                    self._giving_up.discard(key)
 
         name = f"transaction/{work.notice.transactional_id}/{work.notice.number}"
         self._running[key] = self._tasks.start(run(), name)

@@ -379,3 +379,19 @@ def test_operator_gives_up_nothing_that_may_still_be_done() -> None:
         assert bench.submitted == [Finished("x", 7, {T0: rows, T1: rows}, None)]
 
     run(scenario)
+
+
+def test_giving_up_that_comes_too_late_for_one_run_is_taken_up_by_the_next() -> None:
+    async def scenario(bench: Bench) -> None:
+        async def submit(command: TransactionCommand) -> Noted:
+            """Take the answer of the first run, while the shard is loaded again and an operator acts."""
+            bench.begin(finish())
+            bench.begin(finish(may_give_up=True))
+            bench.refusing[T0] = [Refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, "the mark is 99")] * 1_000
+            return Noted()
+
+        bench.driver.begin(finish(), coordinator_partition=4, is_wanted=lambda: True, submit=submit)
+        await asyncio.sleep(60)
+        assert bench.submitted == [Finished("x", 7, {T1: AppliedRows(5, 10)}, None, frozenset({T0}))]
+
+    run(scenario)
