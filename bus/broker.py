@@ -382,9 +382,9 @@ class Broker:
                 _log.warning("whether the root is still held cannot be told: %s", fault)
             await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
 
-    async def stop(self) -> None:
+    async def stop(self) -> RootLost | None:
         """Stop in order. Once the root is lost, before or meanwhile, at once: the other brokers of it end as well, so
-        nobody takes over, and nothing can be written; calls are answered with the fault."""
+        nobody takes over, and nothing can be written; calls are answered with the fault, which is returned."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -408,6 +408,7 @@ class Broker:
             await self._core.give_up()
         await self._transport.close()
         _log.info("stopped")
+        return self._lost
 
 
 def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
@@ -514,7 +515,7 @@ def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
 
 
 async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Broker], None] | None) -> None:
-    """Serve until it is to stop, or its root is lost; then stop it."""
+    """Serve until it is to stop, or its root is lost; then stop it. Raises `RootLost` if that happens meanwhile, too."""
     loop = asyncio.get_running_loop()
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
@@ -529,12 +530,12 @@ async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Brok
         await asyncio.wait([signalled, lost], return_when=asyncio.FIRST_COMPLETED)
         for waiting in (unfenced, signalled, lost):
             waiting.cancel()
-        if lost.done():
-            raise lost.result()
     finally:
-        await broker.stop()
+        fault = await broker.stop()
         for task in watching:
             task.cancel()
+    if fault is not None:
+        raise fault
 
 
 async def _start(broker: Broker, stopping: asyncio.Event) -> bool:
