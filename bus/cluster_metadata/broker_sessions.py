@@ -24,6 +24,7 @@ class _Session:
     applied_offset: int  # one past the last record of the cluster metadata that the broker has applied
     start_offset: int  # the broker may be unfenced once it has applied so much
     wants_fence: bool = False
+    is_unanswered: bool = False  # its last heartbeat said so
 
 
 class BrokerSessions:
@@ -81,7 +82,7 @@ class BrokerSessions:
         `end_offset`, up to which the controller knows the log.
 
         A broker that answers do not reach (`is_unanswered`) is reached by nobody, or the controller by none: its
-        session is not extended, and ends soon.
+        session is not extended, and ends soon; nor is it unfenced.
 
         Refused: BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH for another broker epoch or incarnation than the
         registered one. Either way the broker has to register again.
@@ -100,7 +101,7 @@ class BrokerSessions:
         session = self._sessions[broker_id]
         if is_unanswered:
             session.heard_ms = min(heard_ms, now_ms - self._timeout_ms + 2 * self._interval_ms)
-        session.wants_fence = wants_fence
+        session.wants_fence, session.is_unanswered = wants_fence, is_unanswered
         session.applied_offset = max(session.applied_offset, min(applied_offset, end_offset))
         return None
 
@@ -157,14 +158,16 @@ class BrokerSessions:
         )
 
     def may_unfence(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
-        """Whether the broker is fenced, alive, does not ask to be, and has applied its own registration. The end of the
-        log does not count: it may move faster than the broker follows (KAFKA-13959)."""
+        """Tell whether the broker is fenced, alive, reached by answers, does not ask to be fenced, and has applied its
+        own registration. The end of the log does not count: it may move faster than the broker follows
+        (KAFKA-13959)."""
         broker, session = state.brokers.get(broker_id), self._sessions.get(broker_id)
         return (
             broker is not None
             and broker.is_fenced
             and session is not None
             and not session.wants_fence
+            and not session.is_unanswered
             and self.is_live(state, broker_id, now_ms)
             and session.applied_offset >= session.start_offset
         )

@@ -198,6 +198,15 @@ def test_session_of_a_broker_that_answers_do_not_reach_ends_soon() -> None:
     assert sessions.check(STATE, 3_500) == {}
 
 
+def test_broker_that_answers_do_not_reach_is_not_unfenced() -> None:
+    sessions = begun(gone=(2,))
+    fenced = apply(STATE, BrokerFenced(2, 3))
+    beat(sessions, 2, 400, state=fenced, applied=200, is_unanswered=True)
+    assert not sessions.may_unfence(fenced, 2, 450)
+    beat(sessions, 2, 900, state=fenced, applied=200)
+    assert sessions.may_unfence(fenced, 2, 950)
+
+
 def test_late_brokers_matter_while_one_of_them_is_unfenced() -> None:
     sessions = begun(gone=(2,))
     fenced = apply(STATE, BrokerFenced(2, 3))
