@@ -4,7 +4,6 @@ swallow what is sent on some of its connections, as load balancers, NAT and fire
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -19,7 +18,6 @@ _CHUNK_BYTES = 65_536
 
 @dataclass(eq=False)
 class _Connection:
-    passed_at_s: float  # when something went through last
     is_swallowed: bool = False
 
 
@@ -40,7 +38,6 @@ class Link:
         self._may_pass: asyncio.Event
         self._writers: set[asyncio.StreamWriter] = set()
         self._connections: set[_Connection] = set()
-        self._idle_s_max = math.inf
         self.swallowed_count = 0
 
     async def listen(self) -> None:
@@ -60,14 +57,6 @@ class Link:
         def begin() -> None:
             for connection in self._connections:
                 self._swallow(connection)
-
-        self._proxy.call(begin)
-
-    def cut_off_idle(self, seconds: float) -> None:
-        """From now on a connection on which nothing went through for so long is swallowed."""
-
-        def begin() -> None:
-            self._idle_s_max = seconds
 
         self._proxy.call(begin)
 
@@ -97,7 +86,7 @@ class Link:
 
     def mend(self) -> None:
         def end() -> None:
-            self._is_cut, self._delay_s, self._idle_s_max = False, 0.0, math.inf
+            self._is_cut, self._delay_s = False, 0.0
             self._may_pass.set()
 
         self._proxy.call(end)
@@ -122,7 +111,7 @@ class Link:
             with suppress(OSError):
                 to_broker = await asyncio.open_connection(host, int(port))
                 self._writers.add(to_broker[1])
-                connection = _Connection(asyncio.get_running_loop().time())
+                connection = _Connection()
                 self._connections.add(connection)
                 try:
                     await asyncio.gather(
@@ -138,12 +127,8 @@ class Link:
 
     async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK_BYTES):
-            now_s = asyncio.get_running_loop().time()
-            if now_s - connection.passed_at_s >= self._idle_s_max:
-                self._swallow(connection)
             if connection.is_swallowed:
                 continue
-            connection.passed_at_s = now_s
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)
             await self._may_pass.wait()

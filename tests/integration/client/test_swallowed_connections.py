@@ -15,8 +15,8 @@ from bus import Admin, Consumer, Producer, TopicPartition
 from tests.support.fake_broker import FakeBroker
 from tests.support.tcp_proxy import Link, TcpProxy
 
-TIMES = {"request_timeout_ms": 500}
-PATIENCE_S = 20.0
+TIMES = {"request_timeout_ms": 1_000}
+PATIENCE_S = 60.0
 T0 = TopicPartition("t", 0)
 
 
@@ -79,13 +79,12 @@ def test_producer_sends_on_another_connection(site: Site) -> None:
     assert site.broker.cluster.topics["t"].partitions[0].values() == [b"0", b"1", b"2"]
 
 
-def test_producer_that_was_idle_for_longer_than_the_network_remembers_sends(site: Site) -> None:
-    site.link.cut_off_idle(0.2)
+def test_producer_sends_again_and_again_where_the_network_remembers_no_connection_until_then(site: Site) -> None:
     with Producer([site.link.address], **TIMES) as producer:
         for number in range(3):
             assert producer.send("t", b"v").result(PATIENCE_S).offset == number
-            time.sleep(0.3)
-    assert site.link.swallowed_count >= 2
+            site.link.swallow()
+    assert site.link.swallowed_count >= 3
 
 
 def test_consumer_reads_on_by_another_connection(site: Site) -> None:
@@ -114,9 +113,10 @@ def test_consumer_whose_fetches_are_cut_before_their_time_out_reads_on(site: Sit
 def test_member_heartbeats_commits_and_reads_by_another_connection(site: Site) -> None:
     site.append(b"0")
     coordinator = site.broker.cluster.coordinator
-    with site.consumer(session_timeout_ms=6_000, heartbeat_interval_ms=100) as consumer:
+    with site.consumer(session_timeout_ms=120_000, heartbeat_interval_ms=100) as consumer:
         consumer.subscribe(["t"])
         assert read_one(consumer) == b"0"
+        rebalances = coordinator.groups["g"].rebalances
         site.link.swallow()
         consumer.commit()
         before = coordinator.heartbeats
@@ -124,8 +124,8 @@ def test_member_heartbeats_commits_and_reads_by_another_connection(site: Site) -
         site.append(b"1")
         assert read_one(consumer) == b"1"
         consumer.commit()
+        assert coordinator.groups["g"].rebalances == rebalances, "the member was taken for dead"
     assert coordinator.committed("g") == {("t", 0): 2}
-    assert coordinator.groups["g"].rebalances <= 1, "the member was not taken for dead"
 
 
 def test_heartbeat_is_late_in_a_third_of_the_session(site: Site) -> None:
@@ -136,7 +136,7 @@ def test_heartbeat_is_late_in_a_third_of_the_session(site: Site) -> None:
         [site.link.address],
         group_id="g",
         auto_offset_reset="earliest",
-        session_timeout_ms=3_000,
+        session_timeout_ms=9_000,
         heartbeat_interval_ms=100,
         **times,
     ) as consumer:
