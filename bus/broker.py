@@ -515,7 +515,7 @@ def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
 
 
 async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Broker], None] | None) -> None:
-    """Serve until it is to stop, or its root is lost; then stop it. Raises `RootLost` if that happens meanwhile, too."""
+    """Serve until it is to stop, or its root is lost; then stop it. Raises `RootLost`, also if it is lost meanwhile."""
     loop = asyncio.get_running_loop()
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()

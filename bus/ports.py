@@ -374,8 +374,8 @@ class TransactionIndex(Protocol):
         ...
 
     def has_written(self, transaction: AppliedTransaction) -> bool | None:
-        """Whether the table has had rows of the transaction's producer with its epoch or a later one, by what it knows
-        of idempotent producers; None: it may have forgotten that one."""
+        """Tell whether the table has had rows of the transaction's producer with its epoch or a later one, by what it
+        knows of idempotent producers; None: it may have forgotten that one."""
         ...
 
     def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:

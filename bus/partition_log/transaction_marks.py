@@ -1,4 +1,4 @@
-"""What the mark of a transactional id in a partition says of one transaction: is it in the log, or may it still come?
+"""Tell by the mark of a transactional id in a partition whether a transaction is in the log, or may still come.
 
 The mark is the last of `applied_version` and `aborted_version` that the log has of the id. Numbers rise, so as a rule a
 mark above that of a transaction says that it has ended. But a mark may be of an earlier life of the id, whose numbers
@@ -34,5 +34,5 @@ def judge(applied: AppliedTransaction, mark: int, has_written: bool | None) -> E
 
 
 def number_of(mark: int) -> int:
-    """Of the transaction that the mark is of."""
+    """Return the number of the transaction that the mark is of."""
     return mark // 2

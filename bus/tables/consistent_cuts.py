@@ -1,4 +1,4 @@
-"""Which version of each partition makes a cut at which every transaction is there as a whole, or not at all.
+"""The cut of a transaction: versions of the partitions at which every transaction is there as a whole, or not at all.
 
 Partitions do not have their transactions in the same order. So the versions that one transaction left, and what the
 other partitions had at that time by the clocks of their leaders, cut through others: those that were in flight then, or
@@ -59,14 +59,14 @@ def decide_cut(
 
 
 def _is_behind(own: Mapping[TopicPartition, int], where: Mapping[TopicPartition, int]) -> bool:
-    """In a partition of the own transaction it comes later."""
+    """Tell whether it comes later in a partition of the own transaction."""
     return any(version > own.get(partition, version) for partition, version in where.items())
 
 
 def _least(
     own: Mapping[TopicPartition, int], places: Places, torn: Collection[ProducerIdentity]
 ) -> dict[TopicPartition, int]:
-    """What is there at `own` is there everywhere, and so is what comes with that."""
+    """Return the least versions at which all that is there at `own` is there everywhere, and what comes with that."""
     by_partition: dict[TopicPartition, list[tuple[int, ProducerIdentity]]] = {}
     for identity, where in places.items():
         for partition, version in where.items():
@@ -105,7 +105,7 @@ def _take_back(
     own: Mapping[TopicPartition, int],
     where: Mapping[TopicPartition, int],
 ) -> bool:
-    """Whether some version was."""
+    """Tell whether some version was taken back."""
     found = [each for each in _seen(versions, where) if each not in own and where[each] > floor[each]]
     for partition in found:
         versions[partition] = where[partition] - 1

@@ -230,7 +230,7 @@ class _TransactionLog:
     def find_places(
         self, seen: Mapping[TopicPartition, int]
     ) -> tuple[Mapping[ProducerIdentity, Mapping[TopicPartition, int]], Collection[ProducerIdentity]]:
-        """Of all transactions that have a part behind `seen`, or one that is still to come: where their parts are. And
+        """Return where the parts are of all transactions that have one behind `seen`, or one that is still to come. And
         which ones have such a one."""
         places: dict[ProducerIdentity, dict[TopicPartition, int]] = {each: {} for each in self._open}
         first: dict[str, int] = {}  # by transactional id: the smallest number of those
@@ -276,7 +276,7 @@ def _identity(transaction: AppliedTransaction) -> ProducerIdentity:
 
 
 def _open_transactions(tables: TopicTables) -> Mapping[ProducerIdentity, tuple[int, str]]:
-    """Whose commit is decided, and not yet carried out everywhere: their numbers and ids."""
+    """Return the numbers and ids of those whose commit is decided, and not yet carried out everywhere."""
     last = last_values(tables, TRANSACTION_STATE_TOPIC, TRANSACTION_STATE_VALUE_TYPE)
     decided = last.filter(pc.equal(last.column("state"), TransactionState.PREPARE_COMMIT.value))
     columns = ("producer_id", "producer_epoch", "number", "transactional_id")

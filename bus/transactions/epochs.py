@@ -54,8 +54,8 @@ def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: i
 
 
 def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
-    """As if an instance were initialised that never comes. It waits for a decision that is being carried out, but not
-    for a partition that refuses that for ever."""
+    """Act as if an instance were initialised that never comes. It waits for a decision that is being carried out, but
+    not for a partition that refuses that for ever."""
     if step.transaction.state is TransactionState.PREPARE_COMMIT:
         finish(step, may_give_up=True)
     _initialize(step, AwaitingInit(request_id, None, None, command.new_producer_id), AbortCause.FENCE)

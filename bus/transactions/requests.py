@@ -107,8 +107,8 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceProducer:
-    """As if a new instance were initialised with the same time-out. Answer: `ProducerInitialized`. Of a decided commit
-    it gives up the part of partitions that refuse it for ever."""
+    """Acts as if a new instance were initialised with the same time-out. Answer: `ProducerInitialized`. Of a decided
+    commit it gives up the part of partitions that refuse it for ever."""
 
     transactional_id: str
     new_producer_id: int | None = None  # as in `InitProducerId`

@@ -81,7 +81,7 @@ class Disk:
         return stamp
 
     def create_later(self, key: str, data: bytes) -> None:
-        """As a network file system does that tries a lost call again. Versions are dropped here after a second, sooner
+        """Act as a network file system that tries a lost call again. Versions are dropped here after a second, sooner
         than any of them gives up: one that was there and was dropped meanwhile does not come back."""
         if key in self._dropped:
             return

@@ -397,7 +397,7 @@ class BrokerWorld(base.SimulatedWorld):
         self.at(seconds, lambda: self.cut_links.difference_update(links))
 
     def fail_disk(self, broker_id: int, how: str, seconds: float) -> None:
-        """For that broker alone, in one of the ways of `DISK_FAULTS`."""
+        """Fail it for that broker alone, in one of the ways of `DISK_FAULTS`."""
         self.note("disk", f"{how} by broker {broker_id} for {seconds:.1f} s")
         failing = {
             "cannot be written": [self.unwritable_disks],

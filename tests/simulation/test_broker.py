@@ -249,7 +249,7 @@ async def fail_over(world: BrokerWorld) -> None:
 
 
 def choose_victim(world: BrokerWorld) -> int:
-    """As often the controller as any other broker."""
+    """Choose the controller as often as any other broker."""
     elected = world.journal.state.controller
     is_controller = elected is not None and world.random.random() < 0.5
     return elected.broker_id if is_controller and elected is not None else world.any_broker().config.broker_id

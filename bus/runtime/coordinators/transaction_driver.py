@@ -80,7 +80,8 @@ class _Left:
 
 
 class TransactionDriver:
-    """Carries out the steps of one broker's coordinators. `ask` a broker, this one too; `take_producer_id` gives one that was never given."""
+    """Carries out the steps of one broker's coordinators. `ask` a broker, this one too; `take_producer_id` gives one
+    that was never given."""
 
     def __init__(
         self,

@@ -174,7 +174,7 @@ def test_bank_whose_transfers_touch_different_partitions_keeps_its_money_at_ever
 def test_rows_of_a_transaction_that_is_there_in_part_are_not_seen(
     broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the partitions of the transaction that the cut is of it may come before, in others it comes behind the cut."""
+    """It may come before in the partitions of the transaction that the cut is of; in others it comes behind the cut."""
     payments, others = new_producer(broker), new_producer(broker, "others")
     who = ProducerIdentity(others.producer_id, others.epoch)
     transact(others, b"in part", ("t", 0), ("u", 0))

@@ -1,4 +1,4 @@
-"""What follows from leases: who is silent, who is cut off, who may be elected, and who cannot write."""
+"""Leases decide who is silent, who is cut off, who may be elected, and who cannot write."""
 
 from __future__ import annotations
 

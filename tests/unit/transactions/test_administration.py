@@ -178,7 +178,7 @@ def test_numbers_of_an_id_that_goes_on_for_long_stay_below_those_of_the_next_pro
 
 
 def test_id_begins_at_the_clock_while_an_older_broker_may_coordinate_it() -> None:
-    """Which begins there, too: above that it would find the marks of this one."""
+    """That broker begins there, too: above that it would find the marks of this one."""
     bench = TransactionBench()
     bench.answer(replace(bench.with_producer_id(InitProducerId(ID, TIMEOUT_MS)), begins_at_clock=True))
     assert bench.known.number == BEGIN_MS

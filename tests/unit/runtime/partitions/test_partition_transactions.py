@@ -1073,7 +1073,7 @@ EARLIER, EARLIER_KEY = AppliedTransaction("payments", 99, 2, 6), StagingKey(4, 2
 
 
 async def leave_mark(bench: Bench) -> None:
-    """As an earlier life of the id did, whose numbers began at a clock that was ahead."""
+    """Leave what an earlier life of the id did, whose numbers began at a clock that was ahead."""
     await stage(bench, AddingCoordinator(), 0, key=EARLIER_KEY)
     assert isinstance(await bench.partition.transactions.apply(EARLIER_KEY, EARLIER, 0), TransactionWritten)
 
