@@ -196,28 +196,38 @@ class _Later:
         self._waiting.append(do)
         if self._turn.acquire(False):
             # What was interrupted may be starting a thread, with the lock of that module held: another one starts it.
-            thread = threading.Thread(target=self._do_all, name="bus-later", daemon=True)
             try:
-                _thread.start_new_thread(thread.start, ())
-            except RuntimeError:  # the interpreter shuts down: `drain` does it
+                _thread.start_new_thread(self._start, ())
+            except (RuntimeError, MemoryError):  # no thread can start: the next `add` tries again, or `drain` does it
                 self._turn.release()
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._do_all, name="bus-later", daemon=True).start()
+        except BaseException:  # as above, and nobody else would give the turn back
+            self._turn.release()
 
     def _do_all(self) -> None:
         while True:
-            while self._waiting:
-                self._do(self._waiting.popleft())
-            if self._dropped:
-                dropped, self._dropped = self._dropped, 0
-                self._do(partial(_tell_dropped, dropped))
-            self._turn.release()
+            try:
+                while self._waiting:
+                    self._do(self._waiting.popleft())
+                if self._dropped:
+                    dropped, self._dropped = self._dropped, 0
+                    self._do(partial(_tell_dropped, dropped))
+            finally:
+                self._turn.release()
             if not self._waiting or not self._turn.acquire(False):
                 return
 
     def _do(self, do: Callable[[], object]) -> None:
         try:
             do()
-        except Exception:  # the thread's edge: a user's handler
-            sys.excepthook(*sys.exc_info())
+        except BaseException as error:  # the thread's edge: a user's handler, which may want to end its thread
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # of the user, who does not want to wait for `drain`
+            with contextlib.suppress(BaseException):  # the hook is a program's too
+                sys.excepthook(*sys.exc_info())
 
     def drain(self, timeout_s: float) -> None:
         ends_at = time.monotonic() + timeout_s

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bus import reentry
-from bus.reentry import CalledInside, Flag, OwnCondition, OwnLock, Turn, drain, is_inside, later, logger_of
+from bus.reentry import CalledInside, Flag, OwnCondition, OwnLock, Turn, _Later, drain, is_inside, later, logger_of
 
 WAIT_S = 20.0
 
@@ -237,6 +237,62 @@ def test_what_is_handed_over_is_done_in_order_and_what_it_raises_stops_nothing(m
         later(int, "no number")
     drain(WAIT_S)
     assert (done, raised) == ([0, 1, 2], [ValueError] * 3)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("is_hook_broken", [False, True])
+def test_callback_that_wants_to_end_its_thread_keeps_the_next_one_from_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_hook_broken: bool
+) -> None:
+    reported: list[Any] = []
+
+    def report(kind: type[BaseException], value: BaseException, trace: object) -> None:
+        reported.append(kind)
+        if is_hook_broken:
+            raise value
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("sys.excepthook", report)
+    waiting, done = _Later(), threading.Event()
+    waiting.add(fail)
+    waiting.add(done.set)
+    assert done.wait(WAIT_S)
+    assert reported == [error]
+
+
+def test_interrupt_of_the_user_ends_the_waiting_at_the_exit_and_the_rest_is_done_later() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    waiting, done = _Later(), threading.Event()
+    waiting._waiting.extend([interrupt, int])
+    with pytest.raises(KeyboardInterrupt):
+        waiting.drain(WAIT_S)
+    waiting.add(done.set)
+    assert done.wait(WAIT_S)
+
+
+def test_what_was_handed_over_while_no_thread_could_start_is_done_with_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        was_refused.set()
+        raise RuntimeError("can't start new thread")
+
+    waiting, was_refused, done = _Later(), threading.Event(), threading.Event()
+    numbers: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        waiting.add(lambda: numbers.append(1))
+        assert was_refused.wait(WAIT_S)
+        assert waiting._turn.acquire(timeout=WAIT_S), "the turn was given back"
+        waiting._turn.release()
+    waiting.add(lambda: numbers.append(2))
+    waiting.add(done.set)
+    assert done.wait(WAIT_S)
+    assert numbers == [1, 2]
 
 
 def test_lines_that_a_slow_handler_keeps_waiting_are_dropped_beyond_a_bound_and_counted(
