@@ -286,6 +286,8 @@ class Logger:
         self.log(logging.ERROR, message, *values, exc_info=True)
 
     def log(self, level: int, message: str, *values: object, exc_info: object = None) -> None:
+        if _is_off(self._logger, level):
+            return
         where = _caller()
         thread = threading.current_thread()
         if isinstance(exc_info, BaseException):
@@ -305,6 +307,12 @@ def logger_of(name: str) -> Logger:
 
 
 _emitting: dict[int | None, None] = {}  # threads that are in a handler with a line of ours
+
+
+def _is_off(logger: logging.Logger, level: int) -> bool:
+    """Say so of a level that nobody sees, so that such a line starts no thread and takes no place of another one. Calls
+    no `isEnabledFor`, which waits for the lock of `logging`, nor what a program's own class of loggers overrides."""
+    return logger.disabled or level <= logger.manager.disable or level < logging.Logger.getEffectiveLevel(logger)
 
 
 def _caller() -> tuple[CodeType, int]:

@@ -98,11 +98,11 @@ def test_turn_hides_nothing_so_its_thread_may_wait() -> None:
 
 
 def test_locks_that_are_gone_are_forgotten() -> None:
-    before = len(reentry._all)
     lock = OwnLock()
-    assert len(reentry._all) == before + 1
+    key = id(lock)
+    assert key in reentry._all
     del lock
-    assert len(reentry._all) == before
+    assert key not in reentry._all
 
 
 def test_child_of_a_fork_finds_the_locks_free_that_other_threads_of_its_parent_had() -> None:
@@ -223,6 +223,25 @@ def test_line_below_the_level_reaches_no_handler(lines: Lines) -> None:
         logger_of("a.client").debug("nothing")
     drain(WAIT_S)
     assert lines.records == []
+
+
+@pytest.mark.parametrize("off", ["level", "disabled", "manager"])
+def test_line_that_nobody_sees_is_not_handed_over_and_waits_for_no_lock_of_logging(
+    monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
+    logger, ours = logging.getLogger("a.client"), logger_of("a.client")
+    waiting: list[object] = []
+    monkeypatch.setattr(reentry._later, "add_line", waiting.append)
+    monkeypatch.setattr(logger, "disabled", off == "disabled")
+    try:
+        logger.setLevel(logging.ERROR if off == "level" else logging.DEBUG)
+        logging.disable(logging.WARNING if off == "manager" else logging.NOTSET)
+        with logging._lock:  # type: ignore[attr-defined]
+            in_thread(lambda: ours.warning("nothing"), name="bus-produce-stream")
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logging.disable(logging.NOTSET)
+    assert waiting == []
 
 
 # ---------------------------------------------------------------- later
