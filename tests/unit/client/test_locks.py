@@ -1,4 +1,4 @@
-"""What the clients are made of: no plain lock and no plain logger, under or in which a user's code could hang."""
+"""Clients have no plain lock and no plain logger, under or in which a user's code could hang."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ PLAIN_LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "B
 # That of run() and run_listeners() is a program's own, which is documented as such.
 EVENTS_OF_PROGRAMS = {"processing/run.py", "processing/consumer.py", "processing/listeners.py"}
 
+GUARDED = {
+    "threading": PLAIN_LOCKS,
+    "_thread": {"allocate_lock", "allocate", "LockType", "lock", "RLock"},
+    "logging": {"getLogger"},
+}
 
-def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+
+def calls(source: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
+    for node in ast.walk(source):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -29,15 +35,54 @@ def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
             yield node.func.value.id, node.func.attr, node
 
 
+def hidden_imports(source: ast.AST) -> Iterator[str]:
+    """Imports after which `calls` would not find a plain lock, thread or logger behind the name of its module."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.ImportFrom) and node.module in GUARDED:
+            is_hiding = any(alias.name in {*GUARDED[node.module], "Thread", "*"} for alias in node.names)
+        elif isinstance(node, ast.Import):
+            is_hiding = any(alias.name in GUARDED and alias.asname not in (None, alias.name) for alias in node.names)
+        else:
+            continue
+        if is_hiding:
+            yield f"line {node.lineno}: expected the module under its own name, found {ast.unparse(node)}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(BUS)))
 def test_no_lock_is_plain_no_line_is_logged_by_itself_and_each_thread_has_a_name_of_ours(path: Path) -> None:
-    for module, name, call in calls(path):
+    source = ast.parse(path.read_text())
+    assert list(hidden_imports(source)) == []
+    for module, name, call in calls(source):
         if module == "threading" and name == "Thread":
             names = [ast.unparse(keyword.value).strip("f'\"") for keyword in call.keywords if keyword.arg == "name"]
             assert names, f"line {call.lineno}: expected a thread with a name"
             assert names[0].startswith(("bus-", "self._name", "name")), f"line {call.lineno}: found {names[0]}"
         if module == "threading" and name == "Event" and str(path.relative_to(BUS)) in EVENTS_OF_PROGRAMS:
             continue
-        is_plain = module == "threading" and name in PLAIN_LOCKS
-        assert not is_plain, f"line {call.lineno}: expected a lock of bus.reentry, found threading.{name}"
-        assert (module, name) != ("logging", "getLogger"), f"line {call.lineno}: expected logger_of of bus.reentry"
+        is_plain = name in GUARDED.get(module, ())
+        assert not is_plain, f"line {call.lineno}: expected that of bus.reentry, found {module}.{name}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"from threading import {name}" for name in sorted(PLAIN_LOCKS)),
+        "from threading import current_thread, Lock as L",
+        "from threading import Thread",
+        "from threading import *",
+        "import threading as t",
+        "from logging import getLogger",
+        "import logging as log",
+        "from _thread import allocate_lock",
+        "import _thread as t",
+    ],
+)
+def test_import_that_would_hide_a_plain_lock_thread_or_logger_is_found(line: str) -> None:
+    assert len(list(hidden_imports(ast.parse(line)))) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["import threading, _thread", "from threading import get_ident", "from logging import WARNING"]
+)
+def test_import_that_hides_nothing_is_allowed(line: str) -> None:
+    assert list(hidden_imports(ast.parse(line))) == []
