@@ -394,10 +394,15 @@ def test_interrupted_cell_leaves_no_member_behind_for_longer_than_a_session(
 ) -> None:
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         monkeypatch.setattr(sys, name, None, raising=False)
-    consumer = Consumer(broker.address, session_timeout_ms=600, heartbeat_interval_ms=100, **GROUP)
+    consumer = Consumer(broker.address, session_timeout_ms=200_000, **GROUP)
     try:
         consumer.subscribe(["t"])
         run("records = consumer.poll(20_000)\nraise KeyboardInterrupt", {"consumer": consumer})
+        group = consumer._group
+        assert group is not None
+        with group._lock:
+            group.tick(monotonic_ms())
+            group.tick(monotonic_ms() + 200_000)
         coordinator = broker.cluster.coordinator
         with coordinator.changed:
             assert coordinator.changed.wait_for(lambda: bool(coordinator.left), WAIT_MS / 1000)
