@@ -4,9 +4,9 @@ Hypothesis takes an example that took long, or that was long in the making, for 
 from the test's code, so that a run of the tests has the same outcome as the one before. The profile `quick`, that of
 `make check`, plays the first quarter of them; `--hypothesis-profile=explore --timeout=0` draws others, and more. A test
 that needs more or fewer examples than others takes a multiple of what the profile says. Each test has a timeout of its
-own. A shell that starts the tests in the background has them, and the programs that they start, ignore Ctrl-C, which
-some of these are tested for. A test writes below its tmp_path only: a file that a run leaves in the checkout fails the
-run.
+own, and one that starts processes has a longer one. A shell that starts the tests in the background has them, and the
+programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path only: a
+file that a run leaves in the checkout fails the run.
 
 In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and what needs Spark by the first
 for as long as the others have other files to run: a session takes seconds to start and a gigabyte of memory.
@@ -112,6 +112,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         print(f"\nexpected no new file in the checkout after the tests, found: {', '.join(sorted(left))}")
+
+
+_PROCESSES = {"subprocess", "BrokerProcess", "MemberProcesses"}  # names of what starts them
+_PROCESSES_TIMEOUT_S = 240
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of processes longer: on a busy machine each takes a while to start, and its own time-out, of 100
+    seconds, comes first and says what it waited for."""
+    for item in items:
+        if _PROCESSES & vars(getattr(item, "module", object)).keys() and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_PROCESSES_TIMEOUT_S))
 
 
 _OF_SPARK = ("tests/spark/", "tests/end_to_end/test_spark_exactly_once.py")

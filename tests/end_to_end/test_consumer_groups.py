@@ -84,7 +84,7 @@ def rows(broker: BrokerProcess, *arguments: str) -> list[dict[str, Any]]:
 # ------------------------------------------------------------ at least once
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_members_killed_and_paused_process_everything_at_least_once_and_in_order(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -203,7 +203,7 @@ def check_reset(broker: BrokerProcess, end: int) -> None:
 # ------------------------------------------------------------ exactly once
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_members_killed_and_paused_count_every_record_once_where_the_offset_is_stored_with_the_count(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -247,7 +247,7 @@ def is_empty(broker: BrokerProcess) -> bool:
     return [(row["state"], row["members"]) for row in state] == [("Empty", 0)]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_sigterm_drains_commits_and_leaves_and_a_second_one_waits_for_nobody(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -168,7 +168,7 @@ def test_a_broker_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None
         os.close(writer)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_restarted_broker_has_topics_configs_epochs_and_records(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "root") as broker:
         with Admin(broker.address) as admin:

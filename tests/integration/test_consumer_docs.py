@@ -137,7 +137,7 @@ def test_programs_of_the_consumers_guide_run(address: str) -> None:
     assert programs, "the guide shows programs"
     for program in programs:
         command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)]
-        done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=100, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert done.stdout == "20 records\n"
 

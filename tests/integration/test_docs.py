@@ -25,6 +25,6 @@ def test_programs_of_the_producers_guide_run(tmp_path: Path) -> None:
             admin.create_topics([NewTopic("payments", partitions=2)])
         for program in programs:
             command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)]
-            done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=100, check=False)
             told = "" if "transactional_id" in program else "None\n2.0\n"
             assert (done.returncode, done.stdout) == (0, told), done.stderr

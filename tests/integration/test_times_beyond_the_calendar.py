@@ -53,7 +53,7 @@ def test_fetches_and_consumers_have_their_milliseconds(root: Path) -> None:
 def test_the_command_line_shows_and_verifies_them(root: Path) -> None:
     def bus(*arguments: str) -> str:
         command = [sys.executable, "-c", "from bus.cli.main import main; main()", *arguments, "--root", str(root)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

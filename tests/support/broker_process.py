@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 100
 _PORTS_PER_PROCESS = 2_000
 
 
@@ -122,7 +122,7 @@ class BrokerProcess:
             process.send_signal(number)
         assert process.stdout is not None
         try:
-            return process.wait(timeout=50)
+            return process.wait(timeout=100)
         finally:
             process.kill()
             process.wait()

@@ -23,7 +23,7 @@ from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT
 from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnLock
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 class StreamBroke(grpc.RpcError):

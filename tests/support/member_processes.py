@@ -85,7 +85,7 @@ class MemberProcess:
         process, self._process, self.is_paused = self._process, None, False
         if process is not None:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=100)
 
     def ask_to_end(self) -> None:
         """Once it is ready to be asked: it has begun its journal."""
@@ -106,7 +106,7 @@ class MemberProcess:
     def wait_end(self) -> None:
         assert self._process is not None, f"{self.name} does not run"
         try:
-            code = self._process.wait(timeout=60)
+            code = self._process.wait(timeout=100)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGUSR1)
             wait_until(lambda: "most recent call first" in self.said.read_text(), "it says where it is")

@@ -77,7 +77,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         [sys.executable, "-c", CLIENT, root, *_EXTRAS, "deltalake"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         cwd=ROOT,
         check=False,
     )

@@ -62,14 +62,14 @@ def test_the_script_names_the_root_of_the_broker(broker: Broker, tmp_path: Path)
 def test_a_reader_has_a_right_to_what_is_there_and_to_what_comes(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "people").write_text(f"User:alice u:{UID}")
     script = export(broker, "--as", "posix", "--principal-map", str(tmp_path / "people")).stdout
-    subprocess.run(["sh", "-eu"], input=script, text=True, check=True, timeout=30)
+    subprocess.run(["sh", "-eu"], input=script, text=True, check=True, timeout=100)
     with Producer(f"127.0.0.1:{broker.port}", batch_size=0) as producer:
         for topic in ("orders", "orders-secret"):
             producer.send(topic, b"v").result()
     root = tmp_path / "root"
 
     def rights(path: Path) -> str:
-        listed = subprocess.run(["getfacl", "-nc", str(path)], capture_output=True, text=True, check=True, timeout=30)
+        listed = subprocess.run(["getfacl", "-nc", str(path)], capture_output=True, text=True, check=True, timeout=100)
         found = [line for line in listed.stdout.splitlines() if line.startswith(f"user:{UID}:")]
         return "".join(found).partition("#effective:")[2] or "".join(found)[-3:]
 

@@ -129,7 +129,7 @@ def three_brokers(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_broker_is_started_paused_restarted_killed_and_stopped(cluster: Cluster) -> None:
     port = str(free_port())
     assert "broker 0: ready at 127.0.0.1:" + port in cluster.up("--brokers", "1", "--port", port, *SETTINGS)
@@ -252,7 +252,7 @@ def test_clients_go_on_at_other_brokers_while_one_hangs(three_brokers: Cluster) 
     ]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_leader_that_stood_still_answers_nothing_of_before(three_brokers: Cluster) -> None:
     cluster = three_brokers
     cluster.done("topics", "create", "t", "--partitions", "6")
@@ -279,7 +279,7 @@ def test_leader_that_stood_still_answers_nothing_of_before(three_brokers: Cluste
             assert found.error_code == pb.ERROR_CODE_NOT_LEADER_OR_FOLLOWER or found.offset > before.offset
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_topic_with_min_insync_replicas_waits_for_followers_and_refuses_without_them(three_brokers: Cluster) -> None:
     cluster = three_brokers
     config = ("--config", "min.insync.replicas=2")
@@ -303,7 +303,7 @@ def test_topic_with_min_insync_replicas_waits_for_followers_and_refuses_without_
     assert cluster.done("consume", "t", "--exit", "--from", "beginning").stdout.split() == ["0", "1", "2", "4"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_broker_stops_though_another_one_that_follows_it_hangs(three_brokers: Cluster) -> None:
     cluster = three_brokers
     cluster.done("topics", "create", "t", "--partitions", "6")

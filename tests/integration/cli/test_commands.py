@@ -231,7 +231,7 @@ def test_follower_prints_new_records_at_once_and_ends_with_the_status_of_ctrl_c(
     done(broker, "produce", topic, text="second\n")
     assert follower.stdout.readline() == b"second\n"
     follower.send_signal(signal.SIGINT)
-    rest, complaints = follower.communicate(timeout=20)
+    rest, complaints = follower.communicate(timeout=100)
     assert (follower.returncode, rest, complaints) == (130, b"", b"")
 
 
@@ -243,7 +243,7 @@ def test_reader_that_goes_away_ends_consume_without_a_word(broker: BrokerProcess
     assert consume.stderr is not None
     consume.stdout.readline()
     consume.stdout.close()
-    assert consume.wait(timeout=20) == 141
+    assert consume.wait(timeout=100) == 141
     assert consume.stderr.read() == b""
     consume.stderr.close()
     assert consume.stdin is not None
@@ -259,8 +259,8 @@ def test_slow_pipe_is_sent_line_by_line(broker: BrokerProcess, topic: str) -> No
         producer.stdin.write(line)
         producer.stdin.flush()
         assert follower.stdout.readline() == line  # although the pipe is still open
-    follower.communicate(timeout=20)
-    _, summary = producer.communicate(timeout=20)
+    follower.communicate(timeout=100)
+    _, summary = producer.communicate(timeout=100)
     assert summary.startswith(b"2 records to")
 
 
@@ -387,7 +387,7 @@ def test_topic_names_complete_from_the_broker_and_quietly_without_one(broker: Br
             env={**os.environ, **words, "BUS_ADDRESS": address},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
             check=True,
         )
         assert completed.stdout.strip() == expected
@@ -403,7 +403,7 @@ def test_commands_load_no_engine_that_they_do_not_need(broker: BrokerProcess) ->
             env={**os.environ, **environment(broker)},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
             check=True,
         )
         assert loaded.stdout.splitlines()[-1] == "[]", arguments
@@ -421,7 +421,7 @@ def test_arrow_does_not_import_pandas_into_the_command(broker: BrokerProcess, to
         env={**os.environ, **environment(broker)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=True,
     )
     assert loaded.stdout.splitlines()[-1] == "{'pyarrow'}"

@@ -341,7 +341,7 @@ def test_group_names_complete_from_the_broker(broker: FakeGroupBroker) -> None:
         env={**os.environ, **words, "BUS_ADDRESS": broker.address},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=True,
     )
     assert (completed.stdout.strip(), completed.stderr) == ("plain,billing", "")

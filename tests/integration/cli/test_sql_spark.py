@@ -66,7 +66,7 @@ def test_both_engines_give_the_same_rows_at_a_point_in_time(root: Path) -> None:
     assert {row["n"] for row in embedded} == {1}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_unknown_topic_is_told_in_sparks_words_with_those_there_are(root: Path) -> None:
     failed = answers(root, "spark", "SELECT * FROM nobody")
     assert failed.returncode == 1
@@ -76,7 +76,7 @@ def test_unknown_topic_is_told_in_sparks_words_with_those_there_are(root: Path) 
     assert "org.apache.spark.sql.errors" not in failed.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_views_of_the_root_answer_in_spark_by_either_name(root: Path) -> None:
     statement = (
         'SELECT p.topic, p.partition, p."log_end_offset", count(l.lag) AS lags FROM partitions p '
@@ -86,7 +86,7 @@ def test_views_of_the_root_answer_in_spark_by_either_name(root: Path) -> None:
     assert answered.stdout.splitlines()[1:] == ["my-topic,0,6,0", "my-topic,1,6,0"], answered.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_statement_that_writes_is_refused_by_spark_too(root: Path) -> None:
     table = root / "topics" / "my-topic" / "0"
     before = sorted(path for path in root.rglob("*"))

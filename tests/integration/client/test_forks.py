@@ -14,7 +14,7 @@ from bus import Admin, BusError, Consumer, Producer
 from tests.support.fake_broker import FakeBroker
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 60
+WAIT_S = 100
 
 
 def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -310,7 +310,7 @@ def test_the_program_of_the_guide_bills_what_it_can_and_puts_the_rest_aside(addr
             producer.send("orders", b'{"amount": %d}' % (number - 1), b"customer %d" % (number % 3))
     program = Path(__file__).parents[3] / "docs" / "examples" / "process_orders.py"
     command = [sys.executable, str(program), address, "10"]
-    done = subprocess.run(command, cwd=program.parents[2], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=program.parents[2], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     *bills, summary = done.stdout.splitlines()
     assert summary == "10 billed, 2 in orders.dlq"

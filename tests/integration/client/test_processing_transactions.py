@@ -477,7 +477,7 @@ def test_killed_between_any_two_steps_each_record_is_counted_once(address: str) 
     command = [sys.executable, "-m", "tests.support.crashing_processor", address]
     for number, step in enumerate(STEPS):
         produce(address, range(100 * number, 100 * (number + 1)))
-        ended = subprocess.run([*command, step], cwd=REPOSITORY, timeout=60, capture_output=True, text=True)
+        ended = subprocess.run([*command, step], cwd=REPOSITORY, timeout=100, capture_output=True, text=True)
         assert ended.returncode == -signal.SIGKILL, f"{step}: {ended.stderr}"
     count = 100 * len(STEPS)
     assert committed_sum(address, "doubling") < count

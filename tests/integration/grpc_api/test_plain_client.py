@@ -80,7 +80,7 @@ def test_client_generated_from_the_contract_produces_and_fetches(tmp_path: Path)
             cwd=stubs,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=100,
             check=False,
         )
     assert client.stdout == "done\n", client.stderr

@@ -117,7 +117,7 @@ def test_earlier_run_that_is_still_there_is_fenced_and_writes_nothing(
 def test_driver_killed_at_any_step_leaves_all_or_nothing_and_the_next_run_writes_once(address: str) -> None:
     for version, step in enumerate(STEPS):
         command = [sys.executable, "-m", "tests.support.crashing_sink", address, step, str(version)]
-        ended = subprocess.run(command, cwd=REPOSITORY, timeout=60, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=REPOSITORY, timeout=100, capture_output=True, text=True)
         assert ended.returncode == -signal.SIGKILL, f"{step}: {ended.stderr}"
         assert commit(address, version) == (step != "after:commit_transaction")
         written = f"{version} {step}" if step == "after:commit_transaction" else f"{version} here"

@@ -13,7 +13,7 @@ BUS = f"{sys.executable} -m bus"
 
 def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **variables}
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30, check=False, env=environment)
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=100, check=False, env=environment)
 
 
 @pytest.mark.parametrize(
