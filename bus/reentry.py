@@ -1,5 +1,5 @@
-"""What may come while a thread is inside: locks that know their thread, waits that refuse to hold one, and what is done
-later, on a thread of its own.
+"""Calls that come while their thread is inside of a client: locks that know their thread, waits that refuse to hold
+one, and a thread for work that is done later.
 
 Theory of operation. A signal handler runs in the main thread between any two steps, and a finalizer wherever memory is
 collected, so a program's own code can come at any time, also while its thread holds a lock of a client. With a plain
@@ -52,7 +52,7 @@ def _called_inside() -> CalledInside:
 if TYPE_CHECKING:
 
     class _KnowsItsThread:
-        """What `_thread.RLock` has: for its subclasses, which typeshed does not allow."""
+        """Declares the methods of `_thread.RLock` to subclasses, which typeshed does not allow."""
 
         def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
         def release(self) -> None: ...
@@ -90,7 +90,7 @@ class Turn(_KnowsItsThread):
             raise
 
     def is_held_here(self) -> bool:
-        """By this thread."""
+        """Return True if this thread has it."""
         return self._is_owned()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -107,23 +107,24 @@ class OwnLock(Turn):
 
 
 def is_inside() -> bool:
-    """This thread holds an `OwnLock`."""
+    """Return True if this thread holds an `OwnLock`."""
     return any(isinstance(lock, OwnLock) for lock in _held())
 
 
 def check_outside() -> None:
-    """For what waits. Raises `CalledInside`."""
+    """Raise `CalledInside` if this thread holds an `OwnLock`, and so must not wait."""
     if is_inside():
         raise _called_inside()
 
 
 def _held() -> list[Turn]:
-    """By this thread. Looks at all there are: that is for lines and for waits, and taking a lock costs no more."""
+    """List the locks that this thread holds. Looks at all there are: lines and waits pay for it, and taking a lock
+    costs no more."""
     return [lock for found in tuple(_all.values()) if (lock := found()) is not None and lock._is_owned()]
 
 
 class OwnCondition(threading.Condition):
-    """On an `OwnLock`, the only one that its thread may hold when it waits."""
+    """A condition on an `OwnLock`, the only one that its thread may hold when it waits."""
 
     def __init__(self, lock: OwnLock) -> None:
         super().__init__(lock)  # type: ignore[arg-type]  # typeshed knows the locks of `threading` alone
@@ -156,7 +157,7 @@ class Flag:
                 return
 
     def clear(self) -> None:
-        """For the one thread that waits."""
+        """Unset it again. Only the one thread that waits may do so."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -238,7 +239,7 @@ class _Later:
             self._do_all()
 
     def begin_in_child(self) -> None:
-        """What waits is the parent's, and so is the thread."""
+        """Forget the parent's work, and its thread, which a child does not have."""
         self._waiting.clear()
         self._turn = _thread.allocate_lock()
         self._dropped = 0
@@ -262,8 +263,8 @@ def drain(timeout_s: float = _EXIT_TIMEOUT_S) -> None:
 
 
 class Logger:
-    """As that of `logging`, but that no handler runs under a lock of ours, nor on a thread that others wait for. Takes
-    values that do not change: a line may be formatted later."""
+    """A logger as that of `logging`, but that no handler runs under a lock of ours, nor on a thread that others wait
+    for. Takes values that do not change: a line may be formatted later."""
 
     __slots__ = ("_logger",)
 
@@ -310,8 +311,8 @@ _emitting: dict[int | None, None] = {}  # threads that are in a handler with a l
 
 
 def _is_off(logger: logging.Logger, level: int) -> bool:
-    """Say so of a level that nobody sees, so that such a line starts no thread and takes no place of another one. Calls
-    no `isEnabledFor`, which waits for the lock of `logging`, nor what a program's own class of loggers overrides."""
+    """Return True if nobody sees lines of this level: such a line starts no thread, and takes the place of no other.
+    Calls no `isEnabledFor`, which waits for the lock of `logging`, nor what a class of a program overrides."""
     return logger.disabled or level <= logger.manager.disable or level < logging.Logger.getEffectiveLevel(logger)
 
 
@@ -350,7 +351,7 @@ def _emit(
 
 
 def _arguments(values: tuple[object, ...]) -> Any:
-    """As `logging` takes them: one mapping stands for its items."""
+    """Return them as `logging` takes them: one mapping stands for its items."""
     return values[0] if len(values) == 1 and isinstance(values[0], Mapping) and values[0] else values
 
 

@@ -24,7 +24,7 @@ def in_thread(do: Callable[[], object], name: str | None = None) -> None:
 
 
 class Lines(logging.Handler):
-    """Of a program, which may do something with each."""
+    """A program's handler, which may do something with each line."""
 
     def __init__(self, do: Callable[[logging.LogRecord], object] = lambda record: None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which process a client belongs to, and where none can be.
+"""The process that a client belongs to, and processes that can have no client.
 
 A client has threads and connections, and a child of a fork has neither: it has copies of their memory, whose use would
 steal the parent's answers, speak on its connections, or wait for threads that are not there. Guards two promises. A

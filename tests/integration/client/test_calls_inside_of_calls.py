@@ -61,7 +61,7 @@ def handler_of(number: signal.Signals, do: Callable[[], object]) -> Iterator[Non
 
 @contextmanager
 def forwarded(level: int, send: Callable[[str], object]) -> Iterator[list[Exception]]:
-    """What the handler of a program meets that sends each line of the bus."""
+    """Yield the errors of a program's handler that sends each line of the bus."""
     met: list[Exception] = []
 
     class Forwarding(logging.Handler):
@@ -226,7 +226,7 @@ def test_consumer_refuses_by_name_what_would_wait_for_itself_and_goes_on(broker:
 
 
 def in_a_callback(producer: Producer, do: Callable[[Any], object]) -> Any:
-    """What `do` raised or returned; it gets a future that cannot be done yet, of a record behind the callback's."""
+    """Return what `do` raised or returned; it gets a future that is not done yet, of a record behind the callback's."""
     outcome: list[Any] = []
     told = threading.Event()
 

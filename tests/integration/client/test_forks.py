@@ -18,7 +18,7 @@ WAIT_S = 100
 
 
 def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a file: children that are not forked import it."""
+    """Run the program as a file: children that are not forked import it."""
     path = folder / "program.py"
     path.write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
