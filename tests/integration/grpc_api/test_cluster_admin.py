@@ -137,8 +137,8 @@ def test_broker_is_unregistered_when_no_partition_needs_it() -> None:
 @pytest.mark.parametrize(
     ("feature", "level", "said"),
     [
-        ("bus.version", 0, f"expected a level of bus.version from {LEVEL_MAX} to {LEVEL_MAX}, found 0"),
-        ("bus.version", 9, f"expected a level of bus.version from {LEVEL_MAX} to {LEVEL_MAX}, found 9"),
+        ("bus.version", 0, f"expected a level of bus.version that is {LEVEL_MAX}, found 0"),
+        ("bus.version", 9, f"expected a level of bus.version that is {LEVEL_MAX}, found 9"),
         ("metadata.version", 2, "expected the feature bus.version, found 'metadata.version'"),
     ],
 )
