@@ -371,11 +371,17 @@ def write_config(entry: ConfigDescription) -> None:
 @topics.command(
     examples="""
     bus topics alter orders --partitions 8
+    bus topics alter orders --partitions 10 --replica-assignment 0:1,2:0
     bus topics alter orders --config retention.ms=3600000 --delete-config compression.type
     """
 )
 @topic_argument()
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="The new total; a topic can only grow.")
+@click.option(
+    "--replica-assignment",
+    metavar="ID:ID,ID:ID,...",
+    help="The brokers of each partition that is added, the preferred leader first.",
+)
 @click.option(
     "--config",
     "-c",
@@ -398,6 +404,7 @@ def write_config(entry: ConfigDescription) -> None:
 def alter(
     topic: str,
     partitions: int | None,
+    replica_assignment: str | None,
     configs: tuple[str, ...],
     deleted: tuple[str, ...],
     validate_only: bool,
@@ -405,6 +412,9 @@ def alter(
 ) -> None:
     """Give a topic more partitions or other configs."""
     changes = parse_pairs(configs, "--config")
+    assignment = _parse_assignment(replica_assignment)
+    if assignment and partitions is None:
+        raise click.UsageError("expected --partitions, the new total, beside --replica-assignment, found it alone")
     if partitions is None and not changes and not deleted:
         raise click.UsageError("expected --partitions, --config or --delete-config, found none of them")
     done = "could be" if validate_only else "are"
@@ -413,7 +423,8 @@ def alter(
             admin.alter_configs(topic, changes, delete=deleted, validate_only=validate_only)
             echo(f"configs of topic {topic} {done} changed")
         if partitions is not None:
-            admin.create_partitions({topic: partitions}, validate_only=validate_only)
+            assigned = {topic: assignment} if assignment else None
+            admin.create_partitions({topic: partitions}, validate_only, replica_assignment=assigned)
             echo(f"partitions of topic {topic} {done} {partitions}")
 
 

@@ -159,11 +159,11 @@ class NewTopic:
         if replication_factor is not None:
             check_integer("replication_factor", replication_factor, 1)
         object.__setattr__(self, "replication_factor", replication_factor)
-        assigned = check_items("replica_assignment", replica_assignment, _check_broker_ids, "lists of broker ids")
+        assigned = check_items("replica_assignment", replica_assignment, check_broker_ids, "lists of broker ids")
         object.__setattr__(self, "replica_assignment", tuple(assigned))
 
 
-def _check_broker_ids(name: str, value: Any) -> tuple[int, ...]:
+def check_broker_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(check_items(name, value, check_integer, "broker ids"))
 
 

@@ -27,6 +27,7 @@ from bus.cluster_metadata.partition_placement import (
     MIN_INSYNC_REPLICAS,
     check_replica_assignment,
     place_partitions,
+    place_partitions_as_told,
     place_topic,
     place_topic_as_told,
 )
@@ -78,6 +79,7 @@ class CreatePartitions:
     name: str
     partitions: int  # the new total
     validate_only: bool = False
+    replica_assignment: Sequence[Sequence[int]] = ()  # of each partition that is added, the preferred leader first
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ def decide_create_partitions(
     state: ClusterState, command: CreatePartitions, *, leader_id: int, broker: BrokerConfig | None = None
 ) -> TopicStep:
     """More partitions, never fewer and never as many: their offsets would be lost, or nothing be done. Refused:
-    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
+    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT."""
     topic = _changeable_topic(state, command.name)
     if isinstance(topic, Refused):
         return Step(topic)
@@ -248,9 +250,16 @@ def decide_create_partitions(
         return _invalid_partitions(
             f"expected at most {PARTITIONS_MAX} partitions of {topic.name}, found {command.partitions}"
         )
+    told = command.replica_assignment
+    if told:
+        refused = _check_added(state, topic, command)
+        if refused is not None:
+            return Step(refused)
     result = TopicResult(topic.name, topic.topic_id, command.partitions, topic.configs)
     if command.validate_only:
         return Step(result)
+    if told:
+        return Step(result, tuple(place_partitions_as_told(state, topic, told)))
     factor = _replication_factor(broker)
     placed = place_partitions(state, topic, command.partitions, leader_id=leader_id, replication_factor=factor)
     return Step(result, tuple(placed))
@@ -359,6 +368,15 @@ def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found none named {name!r}")
     return topic
+
+
+def _check_added(state: ClusterState, topic: Topic, command: CreatePartitions) -> Refused | None:
+    lists, first = command.replica_assignment, len(topic.partitions)
+    added = command.partitions - first
+    if len(lists) != added:
+        expected = f"expected the replicas of each of the {count_of(added, 'partition')} that are added"
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"topic {topic.name}: {expected}, found {len(lists)}")
+    return check_replica_assignment(state, topic.name, lists, first=first)
 
 
 def _configurable_topic(state: ClusterState, command: AlterTopicConfigs) -> Topic | Refused:

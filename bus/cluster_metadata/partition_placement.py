@@ -52,18 +52,20 @@ def place_topic(
     return [created, *_placed(name, topic_id, 0, lists, [replicas[0] for replicas in lists])]
 
 
-def check_replica_assignment(state: ClusterState, name: str, lists: Sequence[Sequence[int]]) -> Refused | None:
-    """Whether a new topic may have these replicas: different registered brokers, as many for each partition, one of
-    them unfenced. Refused: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION (level 0)."""
+def check_replica_assignment(
+    state: ClusterState, name: str, lists: Sequence[Sequence[int]], *, first: int = 0
+) -> Refused | None:
+    """Whether new partitions, from number `first` on, may have these replicas: different registered brokers, as many
+    for each partition, one of them unfenced. Refused: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION (level 0)."""
     if state.level < LEVEL_OF_CLUSTERS:
         return refuse_level(state, "replicas")
-    for number, replicas in enumerate(lists):
+    for number, replicas in enumerate(lists, first):
         partition = TopicPartition(name, number)
         refused = _check_brokers(state, partition, replicas)
         if refused is not None:
             return refused
         if len(replicas) != len(lists[0]):
-            expected = f"expected {len(lists[0])} replicas as for partition 0"
+            expected = f"expected {len(lists[0])} replicas as for partition {first}"
         elif all(state.brokers[broker_id].is_fenced for broker_id in replicas):
             expected = "expected a replica that is not fenced"
         else:
@@ -76,7 +78,7 @@ def place_topic_as_told(
     state: ClusterState, name: str, topic_id: str, lists: Sequence[Sequence[int]]
 ) -> list[ClusterRecord]:
     """The records of a new topic whose replicas have been checked. A partition is led by its first unfenced replica."""
-    leaders = [next(one for one in replicas if not state.brokers[one].is_fenced) for replicas in lists]
+    leaders = _first_unfenced(state, lists)
     created = TopicCreated(name, topic_id, len(lists), leaders[0])
     return [created, *_placed(name, topic_id, 0, lists, leaders)]
 
@@ -93,6 +95,18 @@ def place_partitions(
     lists = _place(state, partitions - first, replication_factor)
     added = PartitionsAdded(topic.name, topic.topic_id, partitions, lists[0][0])
     return [added, *_placed(topic.name, topic.topic_id, first, lists, [replicas[0] for replicas in lists])]
+
+
+def place_partitions_as_told(state: ClusterState, topic: Topic, lists: Sequence[Sequence[int]]) -> list[ClusterRecord]:
+    """The same for replicas that have been checked. A partition is led by its first unfenced replica."""
+    first = len(topic.partitions)
+    leaders = _first_unfenced(state, lists)
+    added = PartitionsAdded(topic.name, topic.topic_id, first + len(lists), leaders[0])
+    return [added, *_placed(topic.name, topic.topic_id, first, lists, leaders)]
+
+
+def _first_unfenced(state: ClusterState, lists: Sequence[Sequence[int]]) -> list[int]:
+    return [next(one for one in replicas if not state.brokers[one].is_fenced) for replicas in lists]
 
 
 def _placed(

@@ -74,6 +74,7 @@ from bus.client.values import (
     TransactionListing,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
+    check_broker_ids,
     check_committed,
 )
 from bus.errors import BusError, ErrorCode
@@ -133,11 +134,29 @@ class Admin:
         """Delete them with all their records. The files go in the background."""
         self._topics.delete(check_texts("names", names))
 
-    def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
-        """Grow topics to new totals. Keys are spread again: a key's later records may go to another partition."""
+    def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        validate_only: bool = False,
+        *,
+        replica_assignment: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    ) -> None:
+        """Grow topics to new totals. Keys are spread again: a key's later records may go to another partition.
+        `replica_assignment`: for a topic the broker ids of each partition that is added, the preferred leader first;
+        of others the cluster places them."""
         is_trial = check_flag("validate_only", validate_only)
         totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
-        self._topics.create_partitions(totals, validate_only=is_trial)
+        assigned = {
+            check_text("replica_assignment", topic): check_items(
+                "replica_assignment", lists, check_broker_ids, "lists of broker ids"
+            )
+            for topic, lists in (replica_assignment or {}).items()
+        }
+        unknown = sorted(assigned.keys() - totals.keys())
+        if unknown:
+            names = ", ".join(sorted(totals))
+            raise wrong_value(f"replica_assignment of topics that totals names, {names}", unknown[0])
+        self._topics.create_partitions(totals, assigned, validate_only=is_trial)
 
     def list_topics(self, include_internal: bool = False) -> list[str]:
         """Names, sorted."""

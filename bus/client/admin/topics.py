@@ -45,13 +45,22 @@ class TopicAdmin:
         self._change("DeleteTopics", [pb.DeleteTopicsRequest(topics=some) for some in portions(names, CHANGES_MAX)])
         self._cluster.forget(names)
 
-    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool) -> None:
-        wanted = [pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()]
+    def create_partitions(
+        self, totals: Mapping[str, int], assigned: Mapping[str, Sequence[Sequence[int]]], *, validate_only: bool
+    ) -> None:
+        wanted = [
+            pb.NewPartitions(
+                name=name,
+                partitions=total,
+                replica_assignment=[pb.ReplicaList(broker_ids=ids) for ids in assigned.get(name, ())],
+            )
+            for name, total in totals.items()
+        ]
         self._change(
             "CreatePartitions",
             [
                 pb.CreatePartitionsRequest(topics=some, validate_only=validate_only)
-                for some in portions(wanted, CHANGES_MAX)
+                for some in portions(wanted, CHANGES_MAX, lambda topic: 1 + len(topic.replica_assignment))
             ],
         )
         self._cluster.forget(totals)

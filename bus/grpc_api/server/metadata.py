@@ -86,7 +86,15 @@ class MetadataHandler:
         return pb.DeleteTopicsResponse(topics=_topic_results(request.topics, answers))
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
-        commands = [CreatePartitions(topic.name, topic.partitions, request.validate_only) for topic in request.topics]
+        commands = [
+            CreatePartitions(
+                topic.name,
+                topic.partitions,
+                request.validate_only,
+                [tuple(replicas.broker_ids) for replicas in topic.replica_assignment],
+            )
+            for topic in request.topics
+        ]
         answers = await self._api.create_partitions(commands)
         return pb.CreatePartitionsResponse(topics=_topic_results((c.name for c in commands), answers))
 

@@ -1735,12 +1735,14 @@ class CreatePartitionsRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[NewPartitions, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class NewPartitions(_message.Message):
-    __slots__ = ("name", "partitions")
+    __slots__ = ("name", "partitions", "replica_assignment")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+    replica_assignment: _containers.RepeatedCompositeFieldContainer[ReplicaList]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replica_assignment: _Optional[_Iterable[_Union[ReplicaList, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsResponse(_message.Message):
     __slots__ = ("topics",)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
 from bus.client.arguments import config_text
+from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import BreakStream, FakeBroker
 
 
@@ -92,3 +96,21 @@ def test_resource_kind_is_checked(broker: FakeBroker) -> None:
 )
 def test_config_values_are_written_as_kafka_writes_them(value: object, expected: str) -> None:
     assert config_text(value) == expected
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Iterator[Admin]:
+    with running_broker(tmp_path / "root") as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        yield admin
+
+
+def test_added_partitions_are_placed_on_the_brokers_that_are_named(admin: Admin) -> None:
+    admin.create_topics([NewTopic("placed", partitions=1)])
+    with pytest.raises(BusError) as raised:
+        admin.create_partitions({"placed": 3}, replica_assignment={"placed": [[0]]})
+    assert raised.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    admin.create_partitions({"placed": 3}, replica_assignment={"placed": [[0], [0]]})
+    partitions = admin.describe_topics(["placed"])["placed"].partitions
+    assert [list(one.replicas) for one in partitions] == [[0], [0], [0]]
+    with pytest.raises(BusError, match="replica_assignment of topics that totals names, placed"):
+        admin.create_partitions({"placed": 4}, replica_assignment={"other": [[0]]})

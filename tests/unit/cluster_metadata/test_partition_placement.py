@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -213,6 +214,35 @@ def test_added_partitions_go_on_in_turn_with_as_many_replicas_as_the_first_one()
         ReplicasAssigned("t", "id-t", 2, 3, "2,0;0,2;1,0"),
     )
     assert decide_create_partitions(state, CreatePartitions("t", 5, validate_only=True), leader_id=0).records == ()
+
+
+def test_added_partitions_are_placed_as_told_and_led_by_their_first_unfenced_replica() -> None:
+    fenced = brokers([None] * 3, BrokerFenced(2, 3))
+    state = apply_all(fenced, create_as_told(fenced, replica_assignment=[(0, 1)]).records)
+    grow = CreatePartitions("t", 3, replica_assignment=[(1, 0), (2, 1)])
+    topic = apply_all(state, decide_create_partitions(state, grow, leader_id=0).records).topics["t"]
+    assert [tuple(replicas) for replicas in topic.assignments] == [(0, 1), (1, 0), (2, 1)]
+    assert [leadership.leader_id for leadership in topic.partitions] == [0, 1, 1]
+    assert decide_create_partitions(state, replace(grow, validate_only=True), leader_id=0).records == ()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ([(1, 0)], "expected the replicas of each of the 2 partitions that are added, found 1"),
+        ([(1, 0), (7, 0)], "t-2: .* different brokers .* found 7, 0"),
+        ([(1, 0), (1,)], "t-2: expected 2 replicas as for partition 1"),
+    ],
+)
+def test_added_partitions_that_cannot_be_placed_as_told_are_refused(
+    assignment: Sequence[Sequence[int]], message: str
+) -> None:
+    state = apply_all(THREE, create_as_told(THREE, replica_assignment=[(0, 1)]).records)
+    grow = CreatePartitions("t", 3, replica_assignment=assignment)
+    refused = decide_create_partitions(state, grow, leader_id=0).response
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert re.search(message, refused.message)
 
 
 def test_internal_topic_is_spread_as_any_other() -> None:
