@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import grpc
 import pyarrow as pa
 
-from bus.errors import ErrorCode
+from bus.errors import ErrorCode, show_range
 from bus.grpc_api.contract import CALLS, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
@@ -428,7 +428,7 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         if not log.log_start <= share.fetch_offset <= log.high_watermark:
             return Refuse(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"expected an offset from {log.log_start} to {log.high_watermark}, found {share.fetch_offset}",
+                f"expected an offset {show_range(log.log_start, log.high_watermark)}, found {share.fetch_offset}",
             )
         return None
 
