@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,15 @@ def check_outside() -> None:
 def _held() -> list[Turn]:
     """List the locks that this thread holds. Looks at all there are: lines and waits pay for it, and taking a lock
     costs no more."""
-    return [lock for found in tuple(_all.values()) if (lock := found()) is not None and lock._is_owned()]
+    return [lock for found in _all_there_are() if (lock := found()) is not None and lock._is_owned()]
+
+
+def _all_there_are() -> Sequence[weakref.ref[Turn]]:
+    while True:
+        try:
+            return tuple(_all.values())
+        except RuntimeError:  # another thread made a lock meanwhile, or a collection has ended one
+            continue
 
 
 class OwnCondition(threading.Condition):
@@ -362,7 +370,7 @@ def _tell_dropped(count: int) -> None:
 def _begin_in_child() -> None:
     _later.begin_in_child()
     _emitting.clear()
-    for found in tuple(_all.values()):
+    for found in _all_there_are():
         if (lock := found()) is not None:
             lock._at_fork_reinit()  # another thread of the parent may have held it
 

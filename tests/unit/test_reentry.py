@@ -333,3 +333,22 @@ def test_lines_that_a_slow_handler_keeps_waiting_are_dropped_beyond_a_bound_and_
     told = [record.getMessage() for record in lines.records]
     assert told[:-1] == ["line 0", "line 1"]
     assert told[-1].startswith("18 lines were dropped")
+
+
+class ChangingOnce(dict[int, Any]):
+    """Changes while it is looked at, as when a collection ends a lock."""
+
+    is_changed = False
+
+    def values(self) -> Any:
+        if not self.is_changed:
+            self.is_changed = True
+            raise RuntimeError("dictionary changed size during iteration")
+        return super().values()
+
+
+def test_locks_that_come_and_go_while_they_are_looked_at_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = reentry.OwnLock()
+    monkeypatch.setattr(reentry, "_all", ChangingOnce(reentry._all))
+    with lock:
+        assert is_inside()

@@ -151,7 +151,7 @@ def amounts_at(tables: TopicTables, cut: TransactionCut) -> list[int]:
 def test_bank_whose_transfers_touch_different_partitions_keeps_its_money_at_every_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach_ms: int
 ) -> None:
-    monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.0)  # the cut of an earlier one will do
+    monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 60.0)  # of each id the first transaction is waited for
     chance, ids = random.Random(reach_ms), ("a", "b", "c")
     accounts = [("t", 0), ("t", 1), ("u", 0)]
     with running_broker(tmp_path / "root", config=CONFIG, clock=JumpingClock(7, reach_ms)) as running:
@@ -169,6 +169,7 @@ def test_bank_whose_transfers_touch_different_partitions_keeps_its_money_at_ever
             for each in ids:
                 amounts = amounts_at(tables, find_cut(tables, each))
                 assert sum(amounts) == 0, f"at the cut of {each}: {amounts}"
+            monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.0)  # the cut of an earlier one will do
 
 
 def test_rows_of_a_transaction_that_is_there_in_part_are_not_seen(
