@@ -51,9 +51,9 @@ def store(database: sqlite3.Connection, partition: TopicPartition, records: list
     return len(records)
 
 
-def count(address: str, topic: str, path: str, **configs: Any) -> int:
-    """Returns how many records this run has counted, once what was in the topic at the beginning is done. `configs` are
-    the consumer's. Raises `BusError`."""
+def count(address: str, topic: str, path: str, is_following: bool = False, **configs: Any) -> int:
+    """Returns how many records this run has counted, once what was in the topic at the beginning is done; never, if it
+    `is_following` the topic. `configs` are the consumer's. Raises `BusError`."""
     counted = 0
     database = sqlite3.connect(path, isolation_level=None, timeout=60)
     database.executescript(_TABLES)
@@ -66,7 +66,7 @@ def count(address: str, topic: str, path: str, **configs: Any) -> int:
 
         c.subscribe([topic], on_assigned=begin_where_the_database_is)
         ends = c.end_offsets(c.partitions_for(topic))
-        while not has_read(c, ends):
+        while is_following or not has_read(c, ends):
             by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
             for record in c.poll(1_000):
                 by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)

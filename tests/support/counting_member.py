@@ -26,7 +26,7 @@ def main(address: str, topic: str, database: str, client_id: str) -> None:
     }
     while True:
         try:
-            count(address, topic, database, idle_ms=300_000, **configs)
+            count(address, topic, database, is_following=True, **configs)
         except BusError as error:
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
                 raise
