@@ -102,7 +102,8 @@ class Server:
             name = listener.name
             bus = BusServicer(api, self.streams, self._life.config, peers, name)
             reflection = ReflectionServicer(api, self.streams, OpenStreams(1), name)
-            recognise = functools.partial(with_login, api=api.logins, listener=name) if listener.has_logins else None
+            known = functools.partial(with_login, api=api.logins, listener=name, on_known=_note_nothing)
+            recognise = known if listener.has_logins else None
             self._doors[name].open(bus, ClusterServicer(api, bus), reflection, recognise)
 
     def _find(self, method: str, listener: str = PLAINTEXT) -> grpc.RpcMethodHandler | None:
@@ -466,3 +467,7 @@ class PeerTransport:
         return Refused(code, str(found))
 
     async def close(self) -> None: ...
+
+
+def _note_nothing(peer: str) -> None:
+    """Nothing bounds what arrives by a connection here."""
