@@ -440,8 +440,8 @@ def test_rows_of_an_aborted_transaction_are_seen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_acknowledged_batch_that_is_not_durable_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The vote believes the producer; then what it commits is not there, and it never ends, or ends without it where the
-    producer does not say what it was acknowledged."""
+    """The vote believes the producer; then what it commits is not there, and it never ends, or it ends without it where
+    the producer does not say what it was acknowledged."""
 
     async def believe(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> int:
         return last_sequence
