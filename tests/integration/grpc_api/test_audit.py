@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
+import bus.client.connection.cluster
 import bus.sql
 from bus import Admin, BusError, NewTopic, Producer
 from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
 from bus.authorization.acls import AclOperation
 from bus.broker import Broker
 from bus.broker_api.call_permissions import CALL_RULES
+from bus.client.connection.first_answer import first_answer
 from bus.client.values import QuotaEntity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES
@@ -70,8 +73,12 @@ def test_each_change_is_a_row_and_so_is_each_that_was_refused(tmp_path: Path) ->
     assert rows(root, "SELECT count(*) FROM __audit WHERE value.call = 'DeleteTopics'") == [(1,)]
 
 
-def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_for_it(tmp_path: Path) -> None:
+def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a broker that is not the controller."""
+    patient = functools.partial(first_answer, patience_ms=60_000)  # no other broker is asked beside a slow one
+    monkeypatch.setattr(bus.client.connection.cluster, "first_answer", patient)
     root = tmp_path / "root"
     configs = [replace(CONFIG, broker_id=one) for one in range(2)]
     with running_broker(root, config=configs[0]) as first, running_broker(root, config=configs[1]) as second:
