@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 _PARTITION = TopicPartition(AUDIT_TOPIC, 0)
 _FLUSH_INTERVAL_S = 1.0
 _ROWS_PER_APPEND = 1_000
+_LAST_RETRY_S = 0.05
 _LAST_FLUSH_S = 5.0
 _APPEND_TIMEOUT_S = 10.0
 _PORTION_BYTES = 2 << 20  # of rows for another broker, beyond which the next portion begins
@@ -86,8 +87,9 @@ class AuditLog:
         await asyncio.wait([writer])
         with contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(_LAST_FLUSH_S):
-                while await self._flush(is_last=True):
-                    pass
+                while await self._flush(is_last=True) or self._is_failing:
+                    if self._is_failing:  # the partition may be on its way to another broker
+                        await asyncio.sleep(_LAST_RETRY_S)
 
     async def append_rows(self, encoded: bytes) -> Refused | None:
         """A JSON list of rows of another broker, to the partition if it is led here."""
