@@ -74,7 +74,7 @@ class Consumer:
         self._closing: asyncio.Future[None] | None = None
 
     def describe_settings(self) -> dict[str, EffectiveSetting]:
-        """As `bus.Consumer.describe_settings`; asks nobody."""
+        """Return what `bus.Consumer.describe_settings` does; asks nobody."""
         return self._blocking.describe_settings()
 
     async def _run(self, function: Callable[[], ResultT]) -> ResultT:

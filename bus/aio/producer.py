@@ -67,7 +67,7 @@ class Producer:
         self._begin(BlockingProducer(address, **configs), config.max_block_ms / 1000, time.monotonic, _LINE_MAX)
 
     def describe_settings(self) -> dict[str, EffectiveSetting]:
-        """As `bus.Producer.describe_settings`; asks nobody."""
+        """Return what `bus.Producer.describe_settings` does; asks nobody."""
         described: dict[str, EffectiveSetting] = self._blocking.describe_settings()
         return described
 

@@ -59,7 +59,7 @@ class ClusterAdminApi:
         self._shares = shares
 
     def features(self) -> Sequence[FeatureLevels]:
-        """What the brokers of the cluster have agreed on, as far as this one has followed it."""
+        """Return what the brokers of the cluster have agreed on, as far as this one has followed it."""
         return (FeatureLevels(BUS_VERSION, self._cluster.state.level, LEVEL_MIN, LEVEL_MAX),)
 
     async def describe(self, *, is_fenced_included: bool) -> ClusterOverview:

@@ -95,7 +95,7 @@ _SHARES_OF_MEMORY = {
 
 
 def _fit_memory(config: BrokerConfig, given: Collection[str]) -> BrokerConfig:
-    """With bounds that fit into `memory.max.bytes`; those that were `given` stay, and none becomes larger."""
+    """Lower bounds so that they fit into `memory.max.bytes`; those that were `given` stay, and none becomes larger."""
     if config.memory_max_bytes == 0:
         return config
     room = config.memory_max_bytes - _BASE_BYTES

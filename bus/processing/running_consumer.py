@@ -45,7 +45,7 @@ class _Call:
 
 
 class HandlerCalls:
-    """Of all handlers of a run. `wake`: end the poll that is under way."""
+    """The calls of all handlers of a run. `wake`: end the poll that is under way."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -91,7 +91,7 @@ class HandlerCalls:
 
 
 class CalledConsumer(Protocol):
-    """What handlers call, as `bus.Consumer` has it."""
+    """The calls of `bus.Consumer` that handlers may make."""
 
     def assignment(self) -> set[TopicPartition]: ...
 

@@ -102,7 +102,7 @@ def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
 
 
 def parse_with_origins(kind: type[ConfigT], given: Mapping[str, Any]) -> tuple[ConfigT, Mapping[str, str]]:
-    """As `parse_config`; and where each setting is from that is no default."""
+    """Parse as `parse_config` does, and say where each setting is from that is no default."""
     found = with_defaults(given, [each.name for each in fields(kind)])
     checked = _check_each(kind, found)
     try:

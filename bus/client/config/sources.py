@@ -1,4 +1,4 @@
-"""Where the settings of a client come from that a program does not give.
+"""Sources of the settings of a client that a program does not give.
 
 An argument of the program wins over the options of a command line, these over the environment (BUS_SECURITY_PROTOCOL,
 BUS_SSL_CA_LOCATION and so on), that over the profile that was named, that over the default. Guards one promise: each
@@ -81,7 +81,7 @@ class FoundSettings:
     origins: Mapping[str, str]
 
     def is_given(self, name: str) -> bool:
-        """By the program itself."""
+        """The program itself has given it."""
         return self.origins[name] == _PROGRAM
 
     def show_origin(self, name: str) -> str:

@@ -58,7 +58,7 @@ def _check_named(name: str, check: Check, value: str) -> Any:
 
 
 def _found(name: str, value: str) -> Any:
-    """What the text names; the text itself, for names that the setting knows."""
+    """Return what the text names; the text itself, for names that the setting knows."""
     named = _NAMED.get(name, {})
     if value in named:
         return named[value]

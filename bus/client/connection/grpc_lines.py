@@ -1,4 +1,4 @@
-"""What gRPC's core writes on stderr by itself: nothing, where a program says nothing else by GRPC_VERBOSITY.
+"""Lines that gRPC's core writes on stderr by itself: none, where a program says nothing else by GRPC_VERBOSITY.
 
 What it has to say of a connection comes as an error, too, or is mended by itself; a client that is idle while a broker
 restarts or a middlebox cuts must not write into a program's output. The core reads the variable once, when it is

@@ -91,7 +91,7 @@ class GroupLink:
         return bool(self._outbox or self._unsent)
 
     def cut_session(self, is_late: bool = False) -> None:
-        """What it has not answered yet fails. The lock is held. `is_late`: because no answer came in time."""
+        """Fail what it has not answered yet. The lock is held. `is_late`: because no answer came in time."""
         session, self._session = self._session, None
         if session is not None:
             session.cut(is_late=is_late)

@@ -177,7 +177,7 @@ class Sender:
         return future
 
     def take_in_late(self, now_ms: float) -> None:
-        """What was added late goes behind all records before it. It waits for memory here, until its deadline."""
+        """Put what was added late behind all records before it. It waits for memory here, until its deadline."""
         while self._late:
             batch = self._late[0]
             try:

@@ -188,7 +188,7 @@ class Planner:
         return replace(as_told(described, told.file), is_proved=checked.is_proved)
 
     def _add_progress(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
-        """Where producers ended, by the rows of `files`: the versions that said it may be lost."""
+        """Find where producers ended by the rows of `files`: the versions that said it may be lost."""
         told, ended = decode_producers(txns), dict[int, tuple[int, int]]()
         for found in files:
             for rows in self._producer_rows(found):
