@@ -105,7 +105,7 @@ class WatchedKeyMaterial:
         log()
 
     def _look(self) -> Callable[[], None]:
-        """Take what is to be logged: a handler of the log may come back."""
+        """Look at the files, and return what logs the outcome: a handler of the log may come back."""
         signature = self._sign()
         if signature == self._signature:
             self._told = ""  # the files of before are back: the next bad ones are told again

@@ -81,7 +81,7 @@ class FoundSettings:
     origins: Mapping[str, str]
 
     def is_given(self, name: str) -> bool:
-        """The program itself has given it."""
+        """Return True if the program itself has given it."""
         return self.origins[name] == _PROGRAM
 
     def show_origin(self, name: str) -> str:
