@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -236,9 +237,12 @@ def test_line_that_nobody_sees_is_not_handed_over_and_waits_for_no_lock_of_loggi
     try:
         logger.setLevel(logging.ERROR if off == "level" else logging.DEBUG)
         logging.disable(logging.WARNING if off == "manager" else logging.NOTSET)
+        gc.collect()
+        gc.disable()  # a collection in the thread that ends a handler of another test would wait for the lock
         with logging._lock:  # type: ignore[attr-defined]
             in_thread(lambda: ours.warning("nothing"), name="bus-produce-stream")
     finally:
+        gc.enable()
         logger.setLevel(logging.NOTSET)
         logging.disable(logging.NOTSET)
     assert waiting == []
