@@ -1,4 +1,5 @@
-"""Addresses as text, HOST:PORT, with an IPv6 host in brackets: the one place that makes and reads them.
+"""Addresses as text, HOST:PORT, with an IPv6 host in brackets: the one place that makes and reads them, and that says
+which of them are one host.
 
 A host stands alone, without brackets, wherever it is a value of its own: in records of the cluster, in messages, in
 certificates. Who joins it with a port by hand makes an address that nobody can read for each IPv6 host.
@@ -6,6 +7,7 @@ certificates. Who joins it with a port by hand makes an address that nobody can 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 
@@ -43,3 +45,17 @@ def parse_address(text: str, *, port_min: int = 0) -> Address:
 def bare_host(host: str) -> str:
     """Without the brackets that it may have in an address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def counted_host(host: str) -> str:
+    """What counts as one host wherever callers are bounded by address: an IPv4 address; of IPv6 the /64, since a host
+    has a whole one, and would get round every bound by its other addresses. An IPv4 address that is written as IPv6
+    (`::ffff:192.0.2.1`) counts as itself. `host`: also as Kafka prints it, with a slash in front. What is no IP address
+    is returned as it is."""
+    try:
+        ip = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))

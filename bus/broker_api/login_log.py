@@ -1,10 +1,10 @@
 """The broker's log of logins: failures at INFO, successes at DEBUG.
 
 A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have hundreds under way,
-and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, address
+and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, host
 and mechanism ten names are reported at once. The rest of a minute is one line, and a report for each name with how many
 there were, as with denials (auditing/denials.py). All mechanisms that nobody has heard of count as one, since a caller
-can make up any number. Guards two promises: every address is reported, and a thousand names of it in a minute, what is
+can make up any number. Guards two promises: every host is reported, and a thousand names of it in a minute, what is
 beyond being counted; and reports of a minute hold the event loop for one slice at a time.
 """
 
@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from bus.addresses import counted_host
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 from bus.broker_api.requests import Caller
 from bus.errors import show_names
 from bus.runtime.loop_shares import run_in_slices
 from bus.sasl import ABSENT_MECHANISMS, MECHANISMS
 
-NAMES_COUNTED_MAX = 1_000  # of a listener, an address and a mechanism, in an interval
+NAMES_COUNTED_MAX = 1_000  # of a listener, a host and a mechanism, in an interval
 OTHER_NAMES = "<other names>"
 OTHER_MECHANISMS = "<other mechanisms>"
 _NAMES_IN_LINE_MAX = 10
@@ -46,7 +47,7 @@ class LoginReport:
 
 @dataclass(slots=True)
 class _Counted:
-    """Failures of a listener, an address and a mechanism beyond those that were reported at once."""
+    """Failures of a listener, a host and a mechanism beyond those that were reported at once."""
 
     last: LoginReport
     mechanism: str  # of the kind
@@ -73,7 +74,8 @@ class LoginLog:
         if mechanism not in _KNOWN_MECHANISMS:
             mechanism, report = OTHER_MECHANISMS, replace(report, mechanism=repr(show_names([mechanism])))
         counted = _Counted(replace(report, name=name), mechanism, {name: 1})
-        if self._failed.add((report.caller.listener, report.caller.host, mechanism), report.name, counted):
+        kind = report.caller.listener, counted_host(report.caller.host), mechanism
+        if self._failed.add(kind, report.name, counted):
             _log.info("%s", _describe(report))
             self._report(report)
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bus.addresses import counted_host
 from bus.broker_api.login_log import LoginLog, LoginReport
 from bus.broker_api.requests import Caller, Unavailable
 from bus.broker_api.token_logins import AcceptedToken, TokenLogins
@@ -178,7 +179,7 @@ class LoginApi:
                     return None
             mechanism, credential = self._any_credential(name)
             check = functools.partial(is_password_of, mechanism, credential, password)
-            async with self._turns.turn(caller.host):
+            async with self._turns.turn(counted_host(caller.host)):
                 is_right = await self._calls.log_in(check)
             if is_right and self.users.find(name, mechanism.name) is credential:
                 proof = Proof(f"User:{name}", name, PLAIN, credential, mechanism.name)
@@ -302,7 +303,8 @@ class LoginApi:
 
     @contextmanager
     def one_of(self, host: str) -> Iterator[None]:
-        """Counts a login that is under way. Raises `Unavailable` if there are too many."""
+        """Count a login that is under way. Raises `Unavailable` if there are too many."""
+        host = counted_host(host)
         count = self._at_once[host]
         is_full = self._at_once.total() >= LOGINS_AT_ONCE_MAX and count >= LOGINS_AT_ONCE_OF_ANY_HOST
         if is_full or count >= LOGINS_AT_ONCE_OF_A_HOST_MAX:

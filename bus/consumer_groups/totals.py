@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
+from bus.addresses import counted_host
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup, TxnOffsetCommit
 from bus.consumer_groups.steps import MINUTE_MS
@@ -82,7 +83,8 @@ class GroupTotals:
             return self._refuse("members", "group.members.count.max", self.members)
         if command.session_timeout_ms > self._bounds.max_session_timeout_ms:
             return None  # the rules refuse it, and no id is given that might come back for so long
-        return self._give_id(command.client_host, until_ms=now_ms + command.session_timeout_ms, now_ms=now_ms)
+        client = counted_host(command.client_host)
+        return self._give_id(client, until_ms=now_ms + command.session_timeout_ms, now_ms=now_ms)
 
     def _give_id(self, client: str, *, until_ms: int, now_ms: int) -> Refused | None:
         if len(self._given) >= self._clients_cleaned_at:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.addresses import Address, bare_host, format_address, parse_address
+from bus.addresses import Address, bare_host, counted_host, format_address, parse_address
 
 REPOSITORY = Path(__file__).parents[2]
 # A host and a port that are joined, or an address that is taken apart, other than by `bus.addresses`.
@@ -57,3 +57,21 @@ def test_no_other_module_makes_or_reads_addresses() -> None:
         if BY_HAND.search(line)
     ]
     assert not found
+
+
+@pytest.mark.parametrize(
+    ("hosts", "counted"),
+    [
+        (["192.0.2.1", "/192.0.2.1", "::ffff:192.0.2.1", "/::ffff:c000:201"], "192.0.2.1"),
+        (["2001:db8::1", "/2001:DB8:0:0:ffff:ffff:ffff:ffff", "2001:db8:0:0:1::%eth0"], "2001:db8::/64"),
+        (["::1"], "::/64"),
+        (["/unix:@broker", "/unix:@broker"], "/unix:@broker"),
+    ],
+)
+def test_addresses_that_one_host_may_have_count_as_one(hosts: list[str], counted: str) -> None:
+    assert {counted_host(host) for host in hosts} == {counted}
+
+
+def test_neighbours_count_as_two_hosts() -> None:
+    assert counted_host("192.0.2.1") != counted_host("192.0.2.2")
+    assert counted_host("2001:db8:0:1::1") != counted_host("2001:db8:0:2::1")

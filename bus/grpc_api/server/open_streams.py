@@ -1,6 +1,6 @@
 """How many streams each caller has open.
 
-Guards one promise: no caller takes so many that others get none. A caller is a principal at an address: without
+Guards one promise: no caller takes so many that others get none. A caller is a principal at a host: without
 authentication all programs of one machine are one. Calls of one answer are bounded by the memory that they take
 (broker_api/request_memory.py) and by gRPC, which lets so many run on one connection.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import grpc
 
+from bus.addresses import counted_host
 from bus.broker_api.requests import Caller
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 
@@ -26,7 +27,7 @@ class OpenStreams:
     @contextlib.contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
         """Raises `UnreadableRequest` if the caller has as many as it may."""
-        key = caller.principal, caller.host
+        key = caller.principal, counted_host(caller.host)
         if self._counts[key] >= self._count_max:
             raise UnreadableRequest(
                 Unreadable(

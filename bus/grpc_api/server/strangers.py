@@ -12,7 +12,6 @@ difference. Where the system can do none of this, only gRPC's own limits hold, a
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import select
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from bus.addresses import format_address
+from bus.addresses import counted_host, format_address
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
 from bus.grpc_api.server.socket_mutator import IS_TRIED, socket_mutator
 from bus.grpc_api.server.tcp_arrivals import (
@@ -246,7 +245,7 @@ class Strangers:
         for one in ended:
             if self._counts.is_empty:
                 self._counts_due_s = now_s + DENIAL_INTERVAL_MS / 1000
-            if self._counts.add((one.listener, one.host, ""), "", one):
+            if self._counts.add((one.listener, counted_host(one.host), ""), "", one):
                 _log.warning("closed a connection from %s at listener %s: %s", one.host, one.listener, one.reason)
         if not self._counts.is_empty and now_s >= self._counts_due_s:
             counted, lost = self._counts.take()
@@ -282,11 +281,8 @@ def _duplicate(connection: socket.socket) -> socket.socket:
 
 
 def _peer_of(host: str, port: int) -> tuple[str, str]:
-    """The peer as gRPC writes it, unquoted; and what counts as one address: of IPv6 the network of one host, a /64."""
-    ip = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-        host = str(ip)
-    if ip.version == 4:
-        return f"ipv4:{format_address(host, port)}", host
-    return f"ipv6:{format_address(host, port)}", str(ipaddress.ip_network((ip, 64), strict=False))
+    """The peer as gRPC writes it, unquoted; and what counts as its address."""
+    address = counted_host(host)
+    if ":" in address:
+        return f"ipv6:{format_address(host, port)}", address
+    return f"ipv4:{format_address(address, port)}", address

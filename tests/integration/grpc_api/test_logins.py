@@ -255,6 +255,16 @@ def test_hosts_that_have_many_logins_under_way_keep_no_other_from_logging_in(
             held.enter_context(api.one_of("/10.0.1.1"))
 
 
+def test_addresses_of_one_ipv6_network_are_one_host_for_logins_under_way(broker: Broker) -> None:
+    api = broker.logins
+    with contextlib.ExitStack() as held:
+        for number in range(logins.LOGINS_AT_ONCE_OF_A_HOST_MAX):
+            held.enter_context(api.one_of(f"/2001:db8::{number:x}"))
+        with pytest.raises(Unavailable):
+            held.enter_context(api.one_of("/2001:db8::ffff"))
+        held.enter_context(api.one_of("/2001:db8:0:1::1"))
+
+
 def test_sessions_are_bounded_and_the_oldest_of_a_name_makes_room(
     channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

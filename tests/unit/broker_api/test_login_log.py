@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -50,6 +51,19 @@ def test_repeated_logins_by_a_mechanism_that_is_missing_are_one_line_a_minute(
     assert {(one.name, one.count) for one in reports[NAMES_REPORTED_MAX:-1]} == {
         (f"user-{number}", 49 if number < NAMES_REPORTED_MAX else 50) for number in range(20)
     }
+
+
+def test_failures_from_other_addresses_of_one_ipv6_network_are_counted_together() -> None:
+    reports: list[LoginReport] = []
+
+    async def flood() -> None:
+        log = LoginLog([reports.append])
+        for number in range(1000):
+            log.write(replace(refused(f"user-{number}"), caller=replace(CALLER, host=f"/2001:db8::{number:x}")))
+        log.write(replace(refused("alice"), caller=replace(CALLER, host="/2001:db8:0:1::1")))
+
+    run_virtually(flood())
+    assert len(reports) == NAMES_REPORTED_MAX + 1
 
 
 def test_names_beyond_a_thousand_are_counted_together_and_successes_are_reported_one_by_one() -> None:

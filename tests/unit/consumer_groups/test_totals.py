@@ -82,6 +82,19 @@ def test_one_client_is_given_so_many_ids_until_they_expire_and_others_are_not_he
     run(scenario, bounds=GroupBounds(members_per_client_max=2))
 
 
+def test_addresses_of_one_ipv6_network_are_one_client() -> None:
+    totals = GroupTotals(GroupBounds(members_per_client_max=2))
+
+    def join_from(host: str) -> Refused | None:
+        return totals.check(replace(join_of("g", None), client_host=host), None, now_ms=0)
+
+    assert [join_from(f"/2001:db8::{number}") for number in (1, 2)] == [None, None]
+    refused = join_from("/2001:db8::3")
+    assert refused is not None
+    assert "client 2001:db8::/64" in refused.message
+    assert join_from("/2001:db8:0:1::1") is None
+
+
 def test_clients_are_not_all_looked_through_for_each_new_one() -> None:
     totals, looks = GroupTotals(GroupBounds()), 0
     for number in range(3_000):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from bus.broker_api.requests import Caller
 from bus.grpc_api.server.health import HealthOfServices, HealthServicer
 from bus.grpc_api.server.open_streams import OpenStreams
+from bus.grpc_api.server.request_limits import UnreadableRequest
 from tests.support.cancelled_calls import QuietContext
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -23,6 +26,16 @@ class Watcher(QuietContext):
         if not self._reads:
             await asyncio.Event().wait()
         self.told.append(response.status)
+
+
+def test_addresses_of_one_ipv6_network_are_one_caller_for_open_streams() -> None:
+    streams = OpenStreams(2)
+    here, there, elsewhere = (Caller("", f"/2001:db8:0:{network}", "") for network in ("1::1", "1::2", "2::1"))
+    with streams.one(here), streams.one(there):
+        with pytest.raises(UnreadableRequest, match=r"expected at most 2 open streams"), streams.one(here):
+            pass
+        with streams.one(elsewhere):
+            pass
 
 
 def test_a_watcher_that_does_not_read_keeps_no_other_one_waiting_and_not_the_end() -> None:
