@@ -1,12 +1,15 @@
 """What a client says, as far as the bus keeps it or repeats it.
 
 Texts that name a thing are bounded in bytes of UTF-8 and have no control characters, nor those that turn the direction
-of what is shown, so that no log line and no table can be forged with them.
+of what is shown, so that no log line and no table can be forged with them. All other text that somebody else has chosen
+is escaped before a terminal or a log has it: a newline begins no line of a log and breaks no table, an escape sequence
+recolours no terminal, and a mark of direction turns round nothing that stands behind it.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TextIO
 
 from bus.errors import ErrorCode, Refused
 
@@ -15,6 +18,10 @@ CLIENT_ID_HEADER = "client-id"  # of every call: the client's name for itself
 CLIENT_ID_BYTES_MAX = 255
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CODES = [code for code in range(0x206A) if _CONTROL.match(chr(code))]
+_IN_LINE = {code: repr(chr(code))[1:-1] for code in _CODES}
+_IN_TEXT = {code: text for code, text in _IN_LINE.items() if chr(code) not in "\n\t"}
+_IN_JSON = {code: f"\\u{code:04x}" for code in _IN_TEXT}
 
 # Letters and marks that are not shown; `str.isprintable` knows the others.
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -60,3 +67,18 @@ def check_user(what: str, name: str) -> Refused | None:
 def shown(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
     """What a client said, as far as a message or a log line may repeat it."""
     return _CONTROL.sub(" ", text[:length_max])
+
+
+def one_line(text: str) -> str:
+    """Write out all that a terminal, or a reader of lines, takes for more than a character."""
+    return text.translate(_IN_LINE) if _CONTROL.search(text) else text
+
+
+def escape_controls(text: str, *, is_json: bool = False) -> str:
+    """Write out what could control a terminal; lines and tabs stay. JSON stays JSON."""
+    return text.translate(_IN_JSON if is_json else _IN_TEXT) if _CONTROL.search(text) else text
+
+
+def text_for(stream: TextIO, text: str, *, is_json: bool = False) -> str:
+    """Return it as `stream` is to have it: escaped if that is a terminal, unchanged otherwise."""
+    return escape_controls(text, is_json=is_json) if stream.isatty() else text

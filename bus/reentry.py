@@ -30,6 +30,7 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from bus.client_texts import escape_controls, one_line
 from bus.errors import BusError, ErrorCode
 
 _THREAD_PREFIX = "bus-"
@@ -272,7 +273,8 @@ def drain(timeout_s: float = _EXIT_TIMEOUT_S) -> None:
 
 class Logger:
     """A logger as that of `logging`, but that no handler runs under a lock of ours, nor on a thread that others wait
-    for. Takes values that do not change: a line may be formatted later."""
+    for. Takes values that do not change: a line may be formatted later. A line of which others have chosen a part, a
+    broker's words or a name, is one line, and controls no terminal."""
 
     __slots__ = ("_logger",)
 
@@ -350,12 +352,29 @@ def _emit(
     record.relativeCreated += (time_s - record.created) * 1_000
     record.created, record.msecs = time_s, time_s % 1 * 1_000
     record.thread, record.threadName = thread.ident, thread.name
+    _escape(record)
     here = threading.get_ident()
     _emitting[here] = None
     try:
         logger.handle(record)
     finally:
         _emitting.pop(here, None)
+
+
+def _escape(record: logging.LogRecord) -> None:
+    """Write out what could control a terminal; what has nothing of it stays as it is, with its values beside it."""
+    try:
+        text = record.getMessage()
+        escaped = one_line(text)
+        if escaped != text:
+            record.msg, record.args = escaped, ()
+        if record.exc_info and record.exc_info[1] is not None:
+            traceback = logging.Formatter().formatException(record.exc_info)
+            escaped = escape_controls(traceback)
+            if escaped != traceback:
+                record.exc_text = escaped  # which formatters take instead of making their own
+    except Exception:  # values that cannot be shown: the handler says so, as for every line
+        return
 
 
 def _arguments(values: tuple[object, ...]) -> Any:

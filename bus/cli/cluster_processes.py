@@ -17,6 +17,7 @@ from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
 from bus.cli.options import complete_broker_configs, open_admin, root_option
+from bus.cli.output import echo
 from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
 from bus.extras import check_extra
@@ -127,7 +128,7 @@ def up(
     for broker_id in wanted:
         if broker_id in running:
             hint = f", but is paused; let it go on with: bus cluster resume {broker_id}"
-            click.echo(f"broker {broker_id} runs already{hint if cluster.is_paused(broker_id) else ''}", err=True)
+            echo(f"broker {broker_id} runs already{hint if cluster.is_paused(broker_id) else ''}", err=True)
     # The first broker of a cluster that is down opens the root for the others.
     first = absent[: 0 if running else 1]
     for broker_ids in (first, absent[len(first) :]):
@@ -135,9 +136,9 @@ def up(
             starting.wait_ready(timeout_s)
             _tell_ready(cluster, starting.broker_id)
     addresses = cluster.addresses()
-    click.echo(f"{count_of(len(addresses), 'broker')} on {cluster.root}; to use this cluster:", err=True)
-    click.echo(f"export BUS_ADDRESS={','.join(addresses)}")
-    click.echo(f"export BUS_ROOT={cluster.root}")
+    echo(f"{count_of(len(addresses), 'broker')} on {cluster.root}; to use this cluster:", err=True)
+    echo(f"export BUS_ADDRESS={','.join(addresses)}")
+    echo(f"export BUS_ROOT={cluster.root}")
 
 
 @click.command(
@@ -158,10 +159,10 @@ def down(broker_ids: tuple[int, ...], timeout_s: float, root: str) -> None:
     cluster = _open_cluster(root)
     wanted = _controller_last(cluster, broker_ids or cluster.running())
     if not wanted:
-        click.echo(f"no broker runs on {cluster.root}", err=True)
+        echo(f"no broker runs on {cluster.root}", err=True)
     for broker_id in wanted:
         stopped = cluster.stop(broker_id, timeout_s)
-        click.echo(f"broker {broker_id}: stopped (pid {stopped.pid})", err=True)
+        echo(f"broker {broker_id}: stopped (pid {stopped.pid})", err=True)
 
 
 @click.command(
@@ -180,7 +181,7 @@ def kill(broker_ids: tuple[int, ...], root: str) -> None:
         killed = cluster.send(broker_id, signal.SIGKILL)
         cluster.wait_until_gone(broker_id, timeout_s=60)
         how = "with: bus cluster up" if cluster.launch_options(broker_id) is not None else "as it was started before"
-        click.echo(f"broker {broker_id}: killed (pid {killed.pid}); start it again {how}", err=True)
+        echo(f"broker {broker_id}: killed (pid {killed.pid}); start it again {how}", err=True)
 
 
 @click.command(
@@ -196,7 +197,7 @@ def pause(broker_ids: tuple[int, ...], root: str) -> None:
     cluster = _open_cluster(root)
     for broker_id in broker_ids:
         paused = cluster.send(broker_id, signal.SIGSTOP)
-        click.echo(
+        echo(
             f"broker {broker_id}: paused (pid {paused.pid}); let it go on with: bus cluster resume {broker_id}",
             err=True,
         )
@@ -215,7 +216,7 @@ def resume(broker_ids: tuple[int, ...], root: str) -> None:
     cluster = _open_cluster(root)
     for broker_id in broker_ids:
         resumed = cluster.send(broker_id, signal.SIGCONT)
-        click.echo(f"broker {broker_id}: goes on (pid {resumed.pid})", err=True)
+        echo(f"broker {broker_id}: goes on (pid {resumed.pid})", err=True)
 
 
 @click.command(
@@ -336,7 +337,7 @@ def _check_ports(launches: dict[int, LaunchOptions]) -> None:
 
 def _tell_ready(cluster: LocalCluster, broker_id: int) -> None:
     broker = cluster.find(broker_id)
-    click.echo(f"broker {broker_id}: ready at {broker.address} (pid {broker.pid})", err=True)
+    echo(f"broker {broker_id}: ready at {broker.address} (pid {broker.pid})", err=True)
 
 
 def _controller_last(cluster: LocalCluster, broker_ids: Iterable[int]) -> list[int]:

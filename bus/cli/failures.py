@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import click
 
-from bus.cli.output import echo, escape_controls, styled
+from bus.cli.output import echo, echo_styled, styled
+from bus.client_texts import text_for
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.extras import extra_missing
@@ -43,8 +44,8 @@ class Failure(click.ClickException):
 
 def write_error(message: str) -> None:
     """`error: message` on standard error."""
-    text = escape_controls(message) if sys.stderr.isatty() else message
-    click.echo(f"{styled('error:', sys.stderr, fg='red', bold=True)} {text}", err=True, color=True)
+    text = text_for(sys.stderr, message)
+    echo_styled(f"{styled('error:', sys.stderr, fg='red', bold=True)} {text}", err=True)
 
 
 def warn_of_secrets(names: Sequence[str], instead: str) -> None:
@@ -66,7 +67,7 @@ def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) 
     if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.ctx.get_help())
+        echo(error.ctx.get_help())
         return 0
     if not isinstance(error, click.UsageError):
         error.show()
@@ -75,7 +76,7 @@ def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) 
     message = explain_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     write_error(message[:1].lower() + message[1:])
     if error.ctx is not None:
-        click.echo(f"see: {error.ctx.command_path} --help", err=True)
+        echo(f"see: {error.ctx.command_path} --help", err=True)
     return error.exit_code
 
 

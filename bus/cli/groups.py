@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from bus.cli.failures import Failure, debug_option, describe_failure, is_debug, report_failure, translated_failures
+from bus.cli.output import echo
 from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
 from bus.client.connection.first_contact import broker_needed
 from bus.errors import RootNotUsable
@@ -173,7 +174,7 @@ class BusGroup(click.Group):
         if ctx.parent is not None:
             return super().invoke(ctx)
         for warning in warnings_of_variables(os.environ, OWN_VARIABLES):
-            click.echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
         with translated_failures(ctx), broker_needed():
             return super().invoke(ctx)
 

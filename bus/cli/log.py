@@ -18,7 +18,7 @@ from bus.cli.log_dump import dump
 from bus.cli.log_maintenance import clean, compact, roll
 from bus.cli.log_repair import repair
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
@@ -97,12 +97,12 @@ def _write_reports(reports: Sequence[Report], form: str | None) -> None:
     write_listing(_REPORT_COLUMNS, [list(_named(report).values()) for report in reports], form)
     for report in reports:
         for note in report.notes:
-            click.echo(f"note: {report.partition}: {note}", err=True)
+            echo(f"note: {report.partition}: {note}", err=True)
     breaches = [line for report in reports for line in _lines(report)]
     for line in breaches:
-        click.echo(f"breach: {line}", err=True)
+        echo(f"breach: {line}", err=True)
     verdict = count_of(len(breaches), "breach", "breaches") if breaches else "every promise is kept"
-    click.echo(f"{count_of(len(reports), 'partition')}: {verdict}", err=True)
+    echo(f"{count_of(len(reports), 'partition')}: {verdict}", err=True)
 
 
 def _named(report: Report) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, human_bytes, write_listing
+from bus.cli.output import Column, echo, human_bytes, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
 from bus.errors import count_of
 
@@ -115,7 +115,7 @@ def _maintain(action: str, target: str, form: str | None, address: str) -> None:
 
 def _told(results: Iterator[MaintainedLog], topic: str, count: int) -> Iterator[MaintainedLog]:
     for number, one in enumerate(results, start=1):
-        click.echo(f"{topic}/{one.partition}: {_summary(one)} ({number} of {count_of(count, 'partition')})", err=True)
+        echo(f"{topic}/{one.partition}: {_summary(one)} ({number} of {count_of(count, 'partition')})", err=True)
         yield one
 
 

@@ -16,7 +16,7 @@ import click
 from bus.cli.failures import EXIT_FAILURE
 from bus.cli.groups import BusCommand
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import Column, write_listing
+from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
@@ -81,7 +81,7 @@ def repair(
             )
             reports.append(report)
             if is_executed and report_file is None and report.steps:
-                click.echo(f"report: {_write_report(store, report)}", err=True)
+                echo(f"report: {_write_report(store, report)}", err=True)
     finally:
         storage.close()
     if report_file is not None:
@@ -115,9 +115,9 @@ def _tell(reports: Sequence[RepairReport], form: str | None, *, is_executed: boo
     write_listing(_COLUMNS, rows, form)
     for report in reports:
         if report.error is not None:
-            click.echo(f"error: {report.partition} cannot be mended: {report.error}", err=True)
+            echo(f"error: {report.partition} cannot be mended: {report.error}", err=True)
     damaged = sum(bool(report.steps) for report in reports)
     verdict = "nothing to mend" if not damaged else "mended" if is_executed else "would be mended with --execute"
     of = count_of(damaged or len(reports), "partition")
     if not any(report.error for report in reports):
-        click.echo(f"{of}: {verdict}", err=True)
+        echo(f"{of}: {verdict}", err=True)

@@ -9,6 +9,7 @@ import click
 
 from bus.cli.failures import write_error
 from bus.cli.groups import BusCommand, LazyGroup
+from bus.cli.output import echo
 from bus.cli.standard_streams import prepare_streams
 from bus.client.config.sources import only_settings_of_connections
 from bus.config.keys import is_text
@@ -47,7 +48,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         from bus import __version__
 
-        click.echo(f"bus {__version__}")
+        echo(f"bus {__version__}")
         ctx.exit()
 
 
@@ -87,7 +88,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     script = get_completion_class(shell) if shell in _SHELLS else None
     if script is None:
         raise click.UsageError(f"expected a shell that can be completed, {', '.join(_SHELLS)}; found {shell!r}")
-    click.echo(script(ctx.find_root().command, {}, "bus", _COMPLETION_VARIABLE).source())
+    echo(script(ctx.find_root().command, {}, "bus", _COMPLETION_VARIABLE).source())
 
 
 class _NoPandas:

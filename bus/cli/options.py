@@ -12,11 +12,12 @@ import click
 
 from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure, warn_of_secrets
-from bus.cli.output import LISTING_FORMATS
+from bus.cli.output import LISTING_FORMATS, echo
 from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
+from bus.client_texts import text_for
 from bus.config.properties_files import logical_lines
 from bus.errors import BusError, show_range
 
@@ -105,7 +106,7 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
     pairs = parse_pairs(texts, "--property")
     for name in pairs:
         if _setting_name(name) in SECRET_SETTINGS:
-            click.echo(
+            echo(
                 f"warning: {name} on the command line is seen by all who list processes; give --command-config FILE",
                 err=True,
             )
@@ -204,7 +205,7 @@ def yes_option() -> _Decorator[Any]:
 
 def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
     """Ask on a terminal; a program that runs the command is not asked. Raises `Failure` with `otherwise` for a no."""
-    if not is_sure and sys.stdin.isatty() and not click.confirm(question, err=True):
+    if not is_sure and sys.stdin.isatty() and not click.confirm(text_for(sys.stderr, question), err=True):
         raise Failure(otherwise)
 
 

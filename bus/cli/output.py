@@ -20,18 +20,13 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from bus.client_texts import one_line, text_for
+
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
 _CHUNK_ROWS = 1_000
 _QUOTED_IN_CSV = re.compile(r'[,"\r\n]')
 T = TypeVar("T")
-# A newline in a value must not break a table, nor an escape sequence recolour the terminal, nor a mark of direction
-# turn round the cells behind it.
-_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CODES = (*range(32), *range(127, 160), 0x2028, 0x2029, *_DIRECTIONS)
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in _CODES}
-_TEXT_CONTROLS = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
-_JSON_CONTROLS = {code: f"\\u{code:04x}" for code in _CODES if chr(code) not in "\n\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +59,22 @@ def write_listing(columns: Sequence[Column], rows: Iterable[Sequence[Any]], form
         case "csv":
             _write_csv([column.name for column in columns], rows)
         case _:
-            click.echo(table_text(columns, rows))
-
-
-def escape_controls(text: str, *, is_json: bool = False) -> str:
-    """As a terminal is to show it: lines and tabs stay, all else that could control it is written out. JSON stays
-    JSON."""
-    return text.translate(_JSON_CONTROLS if is_json else _TEXT_CONTROLS)
+            echo_styled(table_text(columns, rows))
 
 
 def write_data(text: str, *, is_json: bool = False) -> None:
-    """To standard output, without an end of line: escaped on a terminal, every byte of it otherwise."""
-    click.echo(escape_controls(text, is_json=is_json) if sys.stdout.isatty() else text, nl=False, color=True)
+    """Write it to standard output, without an end of line: escaped on a terminal, every byte of it otherwise."""
+    click.echo(text_for(sys.stdout, text, is_json=is_json), nl=False, color=True)
 
 
 def echo(message: str = "", *, err: bool = False) -> None:
-    """A line for people, which may have names that others have chosen; not for text that is `styled`."""
-    stream = sys.stderr if err else sys.stdout
-    click.echo(escape_controls(message) if stream.isatty() else message, err=err, color=True)
+    """Write a line, which may have names that others have chosen; not for text that is `styled`."""
+    echo_styled(text_for(sys.stderr if err else sys.stdout, message), err=err)
+
+
+def echo_styled(line: str, *, err: bool = False) -> None:
+    """Write a line whose parts were escaped before they were `styled`."""
+    click.echo(line, err=err, color=True)
 
 
 def write_json(items: Iterable[Any]) -> None:
@@ -91,7 +84,7 @@ def write_json(items: Iterable[Any]) -> None:
         lines = ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in chunk)
         write_data(before + lines, is_json=True)
         before = ",\n "
-    click.echo("[]" if before == "[" else "]")
+    echo("[]" if before == "[" else "]")
 
 
 def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -121,7 +114,7 @@ def write_heading(facts: Sequence[str]) -> None:
     """One line with tabs, as Kafka's tools begin a table; a line each where the terminal is too narrow for it."""
     line = "\t".join(facts)
     width = _terminal_width()
-    click.echo(line if width is None or len(line.expandtabs()) <= width else "\n".join(facts))
+    echo(line if width is None or len(line.expandtabs()) <= width else "\n".join(facts))
 
 
 def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
@@ -133,7 +126,7 @@ def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
     from rich.cells import cell_len
 
     texts = [[cell_text(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
-    titles = [column.title for column in columns]
+    titles = [one_line(column.title) for column in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *texts, strict=True)]
     keys = [number for number, column in enumerate(columns) if column.is_key]
     parts = [list(range(len(columns)))]
@@ -203,7 +196,7 @@ def cell_text(column: Column, cell: Any) -> str:
         return "true" if cell else "false"
     if isinstance(cell, (dict, list)):
         cell = json.dumps(cell, ensure_ascii=False, default=str)
-    return str(cell).translate(_CONTROLS)
+    return one_line(str(cell))
 
 
 def human_bytes(count: int) -> str:

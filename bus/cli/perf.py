@@ -23,6 +23,7 @@ from bus.cli.options import (
     property_option,
     topic_argument,
 )
+from bus.cli.output import echo
 from bus.cli.positions import Place, Position, PositionType
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
@@ -115,7 +116,7 @@ def produce(
         producer.flush()
         ended = time.perf_counter()
     figures.raise_failure()  # only a closed producer has run all callbacks
-    click.echo(figures.summary(ended))
+    echo(figures.summary(ended))
 
 
 def _send_all(
@@ -144,7 +145,7 @@ def _send_all(
         figures.raise_failure()
         if started - report_at >= _REPORT_INTERVAL_S:
             report_at = started
-            click.echo(figures.window(started))
+            echo(figures.window(started))
 
 
 def _random_values(count: int, size: int) -> pa.RecordBatch:
@@ -188,10 +189,10 @@ def consume(topic: str, records: int | None, position: Position, timeout: int, h
         count, size = _drain(consumer, records, timeout)
         line = consume_line(started, time.time(), count, size)
     if not hide_header:
-        click.echo(CONSUME_HEADER)
-    click.echo(line)
+        echo(CONSUME_HEADER)
+    echo(line)
     if count < records:
-        click.echo(f"note: {count_of(count, 'record')} of {records:,} came within {timeout} ms of each other", err=True)
+        echo(f"note: {count_of(count, 'record')} of {records:,} came within {timeout} ms of each other", err=True)
 
 
 def _drain(consumer: Consumer, records: int, timeout_ms: int) -> tuple[int, int]:
@@ -278,10 +279,10 @@ def latency(
             future.result()
             if number >= _WARM_UP_CALLS:
                 latencies.add(seconds * 1000, 1)
-    click.echo(f"Avg latency: {latencies.average:.4f} ms")
+    echo(f"Avg latency: {latencies.average:.4f} ms")
     shown = (50, 95, 99, 99.9)
     percentiles = ", ".join(f"{share:g}th = {latencies.percentile(share):.3f}" for share in shown)
-    click.echo(f"Percentiles: {percentiles} ms, max = {latencies.maximum:.3f} ms")
+    echo(f"Percentiles: {percentiles} ms, max = {latencies.maximum:.3f} ms")
 
 
 def _await_at_end(consumer: Consumer, topic: str) -> None:

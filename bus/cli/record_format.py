@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bus.cli.output import escape_controls
 from bus.cli.positions import parse_timestamp_ms
+from bus.client_texts import escape_controls
 from bus.model import TIMESTAMP_MS_MAX
 from bus.records.json_text import format_exact, parse_exact
 

@@ -13,7 +13,7 @@ import click
 
 from bus.cli.groups import BusCommand
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import resolve_form
+from bus.cli.output import echo, resolve_form
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import count_of
 
@@ -103,7 +103,7 @@ def sql(
     run = _run_spark if engine == "spark" else _run_duckdb
     rows = run(root, statement, bounds, resolve_form(form), limit)
     if timing:
-        click.echo(f"{count_of(rows, 'row')} in {time.monotonic() - started:.3f} s", err=True)
+        echo(f"{count_of(rows, 'row')} in {time.monotonic() - started:.3f} s", err=True)
 
 
 def _prompt(root: str, engine: str, bounds: dict[str, Any], form: str | None, limit: int | None, timing: bool) -> None:

@@ -23,9 +23,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
-from bus.cli.output import Column, csv_text, table_text, write_data
+from bus.cli.output import Column, csv_text, echo, echo_styled, table_text, write_data
 from bus.errors import count_of
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def _write_json(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
     unique = unique_names(names)
     if unique != names:
         renamed = ", ".join(f"{name} as {other}" for name, other in zip(names, unique, strict=True) if name != other)
-        click.echo(f"columns of one name: JSON has the later ones under names of their own: {renamed}", err=True)
+        echo(f"columns of one name: JSON has the later ones under names of their own: {renamed}", err=True)
     keys = [f"{json_text(name)}: " for name in unique]
     count, before = 0, "["
     for chunk in _chunks(rows):
@@ -68,7 +66,7 @@ def _write_json(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
         write_data(before + ",\n ".join(lines), is_json=True)
         before = ",\n "
         count += len(chunk)
-    click.echo("]" if count else "[]")
+    echo("]" if count else "[]")
     return count
 
 
@@ -93,9 +91,9 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: in
         count += batch.num_rows  # the rows behind the limit are counted, never converted
     write_paged(table_text([_column(field) for field in schema], shown))
     if count > len(shown):
-        click.echo(f"{count_of(count, 'row')}, of which the first {len(shown):,} are shown: see --limit", err=True)
+        echo(f"{count_of(count, 'row')}, of which the first {len(shown):,} are shown: see --limit", err=True)
     if cut:
-        click.echo(f"{count_of(cut, 'value')} shown in part: --format json and csv have them whole", err=True)
+        echo(f"{count_of(cut, 'value')} shown in part: --format json and csv have them whole", err=True)
     return count
 
 
@@ -216,7 +214,7 @@ def write_paged(text: str) -> None:
     """On a terminal that `text` is too high or too wide for, in `$PAGER`, or less; `PAGER=` or `PAGER=cat`: never."""
     command = shlex.split(os.environ.get("PAGER", "less"))
     if not command or not _is_needed(text) or shutil.which(command[0]) is None:
-        click.echo(text)
+        echo_styled(text)
         return
     environment = {**os.environ, "LESS": os.environ.get("LESS", _LESS)}
     # Ctrl-C is the pager's, which ends what it does and not itself.

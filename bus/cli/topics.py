@@ -23,7 +23,8 @@ from bus.cli.options import (
     topic_argument,
     yes_option,
 )
-from bus.cli.output import Column, echo, escape_controls, resolve_form, styled, write_heading, write_json, write_listing
+from bus.cli.output import Column, echo, echo_styled, resolve_form, styled, write_heading, write_json, write_listing
+from bus.client_texts import text_for
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -228,7 +229,8 @@ def describe(
             write_listing(_PARTITION_COLUMNS, [row for topic in described for row in topic.rows()], "csv")
         case _:
             for number, topic in enumerate(described):
-                click.echo("\n" * bool(number), nl=False)
+                if number:
+                    echo()
                 _write_description(topic)
 
 
@@ -362,8 +364,8 @@ def write_config(entry: ConfigDescription) -> None:
     """The value, what else it could be, and below it the meaning; what was set for the topic stands out."""
     limits = f", {entry.valid_values}" if entry.valid_values else ""
     default = "" if entry.is_default else f", default {entry.default_value}"
-    value = styled(escape_controls(f"{entry.name}={entry.value}"), sys.stdout, bold=not entry.is_default)
-    click.echo(f"  {value}  ({entry.type}{limits}{default})")
+    value = styled(text_for(sys.stdout, f"{entry.name}={entry.value}"), sys.stdout, bold=not entry.is_default)
+    echo_styled(f"  {value}  {text_for(sys.stdout, f'({entry.type}{limits}{default})')}")
     width = shutil.get_terminal_size((100, 24)).columns
     echo(textwrap.fill(entry.documentation, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
 

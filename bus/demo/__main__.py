@@ -25,6 +25,7 @@ from bus.client.admin.admin import Admin
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import NewTopic
+from bus.client_texts import text_for
 from bus.demo.broker_process import BrokerFailed, BrokerProcess, make_fresh_root
 from bus.demo.flights import (
     DATASETS,
@@ -263,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (DemoFailed, BrokerFailed, ExtraMissing, JarsMissing, SparkUnavailable, BusError, StorageFault) as error:
         Console(stderr=True).print(
-            f"[bold red]The demo failed:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+            f"[bold red]The demo failed:[/] {escape(text_for(sys.stderr, str(error)))}", highlight=False, soft_wrap=True
         )
         return 1
     return 0

@@ -312,7 +312,7 @@ def _backfill(options: argparse.Namespace, spark: SparkSession) -> int:
     if wanted:
         _send(spark, rows, wanted, options)
     there = sum(load.taken for load in loads)
-    print(f"appended {records - there:,} records, {there:,} of {records:,} were there already")
+    jobs.print_result(f"appended {records - there:,} records, {there:,} of {records:,} were there already")
     return jobs.EXIT_DONE
 
 

@@ -21,6 +21,8 @@ from contextvars import ContextVar
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from bus.client_texts import one_line
+
 _log = logging.getLogger(__name__)
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -40,15 +42,6 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
-# What a terminal or a reader of lines takes for more than a character.
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-
-
-def _one_line(text: str) -> str:
-    """A client chooses its names: no newline in one begins a line of the log, no escape sequence recolours it."""
-    return text.translate(_CONTROLS)
-
-
 def _time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
@@ -59,11 +52,11 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name} " + _one_line(f"{record.getMessage()}{fields}")
+        line = f"{_time(record)} {record.levelname:<7} {record.name} " + one_line(f"{record.getMessage()}{fields}")
         if not record.exc_info:
             return line
         traceback = self.formatException(record.exc_info).split("\n")
-        return "\n".join([line, *(f"  {_one_line(part)}" for part in traceback)])
+        return "\n".join([line, *(f"  {one_line(part)}" for part in traceback)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -79,7 +72,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).replace("\x7f", "\\u007f")  # all else is escaped already
 
 
 # Lines that wait for the reader of a descriptor, in bytes.

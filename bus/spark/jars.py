@@ -19,6 +19,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from bus.client_texts import text_for
 from bus.extras import extra_missing
 
 FOLDER_VARIABLE = "BUS_SPARK_JARS"
@@ -132,7 +133,7 @@ def main(arguments: list[str]) -> int:
     if folder is None:
         parser.error(f"expected a folder as argument or in ${FOLDER_VARIABLE}, found neither")
     for jar in resolve_jars(folder.absolute()):
-        sys.stdout.write(f"{jar}\n")
+        sys.stdout.write(f"{text_for(sys.stdout, str(jar))}\n")
     return 0
 
 

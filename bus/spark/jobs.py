@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import argparse
 import csv as csv_format
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bus.client.admin.admin import Admin
 from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, chosen_profile
+from bus.client_texts import one_line, text_for
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, show_range
 from bus.model import TopicPartition
@@ -77,8 +79,18 @@ def first_line(error: BaseException) -> str:
 
 
 def tell(text: str) -> None:
-    """A line for those who watch the job."""
-    print(text, file=sys.stderr, flush=True)
+    """Write a line for those who watch the job."""
+    _write(sys.stderr, text)
+
+
+def print_result(text: str) -> None:
+    _write(sys.stdout, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a line, which may have names and values that others have chosen."""
+    stream.write(text_for(stream, text) + "\n")
+    stream.flush()
 
 
 def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPartition]:
@@ -185,14 +197,16 @@ def print_rows(frame: DataFrame, *, csv: bool) -> int:
     """All rows of a small frame on standard output; how many there were."""
     rows = frame.collect()
     if csv:
-        writer = csv_format.writer(sys.stdout, lineterminator="\n")
+        lines = io.StringIO()
+        writer = csv_format.writer(lines, lineterminator="\n")
         writer.writerow(frame.columns)
         writer.writerows(["" if value is None else value for value in row] for row in rows)
+        print_result(lines.getvalue().removesuffix("\n"))
         return len(rows)
-    texts = [["-" if value is None else str(value) for value in row] for row in rows]
+    texts = [["-" if value is None else one_line(str(value)) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(frame.columns, *texts, strict=True)]
     for cells in (frame.columns, *texts):
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        print_result("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
     return len(rows)
 
 

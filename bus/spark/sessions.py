@@ -7,7 +7,6 @@ spark-submit has started gets what its command line says, and nothing from here.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import site
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bus.extras import ExtraMissing, check_extra
+from bus.reentry import logger_of
 from bus.spark.jars import FOLDER_VARIABLE, check_jars, delta_coordinate, jars_folder
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # A session that works for minutes is better off without.
 SHORT_SESSION = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 _DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
 _EXTENSIONS = "spark.sql.extensions"
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"

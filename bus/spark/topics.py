@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bus.records.epoch import epoch_ms
+from bus.reentry import Turn
 from bus.tables.commit_times import version_at
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot
@@ -45,7 +45,7 @@ _LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PARTITION = "CAST(substring_index(substring_index(_metadata.file_path, '/', -2), '/', 1) AS INT)"
 _KNOWN_MAX = 8
 _known: dict[Path, TopicTables] = {}
-_turn = threading.Lock()
+_turn = Turn()
 # Byte by byte, as the embedded engine writes them: what is printable and no quote or backslash as it is.
 _ESCAPED = r"""array_join(transform(regexp_extract_all(hex(`{0}`), '(..)', 1), byte -> CASE
     WHEN byte BETWEEN '20' AND '7E' AND byte NOT IN ('22', '27', '5C') THEN char(conv(byte, 16, 10))

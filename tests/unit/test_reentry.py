@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bus import reentry
+from bus.errors import BusError, ErrorCode
 from bus.reentry import CalledInside, Flag, OwnCondition, OwnLock, Turn, _Later, drain, is_inside, later, logger_of
 
 WAIT_S = 20.0
@@ -216,6 +217,30 @@ def test_line_tells_of_the_exception_that_was_on_its_way(lines: Lines) -> None:
     drain(WAIT_S)
     assert lines.records[0].exc_info is not None
     assert str(lines.records[0].exc_info[1]) == "why"
+
+
+HOSTILE = "a\n\x1b[31mb\x9b2J\x7f\u202ec\u2066"
+ESCAPED = r"a\n\x1b[31mb\x9b2J\x7f\u202ec\u2066"
+
+
+def test_line_that_others_have_chosen_a_part_of_controls_no_terminal(lines: Lines) -> None:
+    try:
+        raise BusError(ErrorCode.UNKNOWN_SERVER_ERROR, HOSTILE)
+    except BusError as error:
+        logger_of("a.client").warning("group %s: %s, 100%%", HOSTILE, error, exc_info=True)
+    logger_of("a.client").warning("group %s", "orders")
+    hostile, usual = lines.records
+    text = logging.Formatter("%(message)s").format(hostile)
+    assert text.startswith(f"group {ESCAPED}: ")
+    assert ", 100%\nTraceback" in text
+    assert not set(HOSTILE) - set("a\n[31mb2Jc") & set(text)
+    assert (usual.msg, usual.args) == ("group %s", ("orders",)), "a program may group its lines by that"
+
+
+def test_line_whose_values_do_not_fit_is_left_to_the_handler(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("a.client"), "propagate", False)  # pytest's handler raises
+    logger_of("a.client").warning("%d", HOSTILE)
+    assert lines.records[0].args == (HOSTILE,)
 
 
 def test_line_below_the_level_reaches_no_handler(lines: Lines) -> None:

@@ -14,7 +14,6 @@ that is committed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -29,6 +28,7 @@ from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
+from bus.reentry import logger_of
 from bus.spark.sink.columns import RowRefused, SinkColumns
 from bus.spark.sink.connections import partition_count
 from bus.spark.sink.options import Application, SinkOptions
@@ -36,7 +36,7 @@ from bus.spark.sink.stamps import TaskIdentity
 from bus.spark.sink.task import number_rows
 from bus.spark.workers import settled_worker
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _TASK_BYTES_MAX = 256 << 20
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -7,7 +7,6 @@ filters let pass. They may let others pass, since Spark applies the filters once
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from pyspark.sql.datasource import (
 
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
+from bus.reentry import logger_of
 from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.boundaries import resolve, select
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
@@ -38,7 +38,7 @@ from bus.spark.source.planning import OffsetRange, ranges_between
 from bus.spark.source.positions import Edge
 from bus.spark.source.rows import RowColumns
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 # Spark asks for filters in a worker of this name; a reader that offers to take them elsewhere is refused unless a
 # setting of the session is on. Spark 4.2 keeps what they left for all uses of a frame, with other conditions too, so

@@ -9,7 +9,6 @@ broker's client, the tables of a root) is loaded by those.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
+from bus.reentry import logger_of
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
@@ -73,7 +73,7 @@ def plan_input(
     return [BusInput(access.plan(taken), rules) for taken in pack(ranges, sharing)]
 
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 # If versions are dropped faster than a task can open a file of the newest one, nothing is left to read.
 _LOOKUPS_MAX = 5

@@ -9,7 +9,6 @@ Decides only: reaches nothing.
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +21,7 @@ from bus.client.config.sources import PROFILE_SETTINGS, default_addresses, only_
 from bus.errors import BusError
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
+from bus.reentry import logger_of
 from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
@@ -38,7 +38,7 @@ from bus.spark.source.positions import (
     parse_partitions,
 )
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class OptionError(ValueError):

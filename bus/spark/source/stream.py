@@ -8,7 +8,6 @@ Runs in the driver's planning process; `read` runs in tasks.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from bus.client.connection.retrying import retry
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.reentry import logger_of
 from bus.spark.source.access import LogAccess
 from bus.spark.source.boundaries import (
     LogNow,
@@ -51,7 +51,7 @@ from bus.spark.source.positions import (
 )
 from bus.spark.source.rows import RowColumns
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 T = TypeVar("T")
 

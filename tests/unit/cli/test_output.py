@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import importlib
@@ -7,6 +8,7 @@ import io
 import json
 import pkgutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -146,6 +148,67 @@ def test_name_in_a_message_or_an_error_never_controls_the_terminal(
         write_error(f"unknown group {HOSTILE}")
         echo(HOSTILE, err=True)
     assert terminal.getvalue() == f"error: unknown group {ESCAPED}\n{ESCAPED}\n"
+
+
+def test_title_of_a_column_never_controls_the_terminal(on_terminal: OnTerminal) -> None:
+    printed = on_terminal(lambda: write_listing([Column(HOSTILE, HOSTILE)], [("x",)], "table"))
+    assert printed == f"{ESCAPED}\nx\n"
+
+
+def test_heading_never_controls_the_terminal(on_terminal: OnTerminal) -> None:
+    assert on_terminal(lambda: write_heading([f"Topic: {HOSTILE}"])) == f"Topic: {ESCAPED}\n"
+
+
+# What writes to a standard stream by itself, and so as it is. Here it is escaped, or nobody else has chosen any of it.
+RAW = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "print", "print_exception", "write", "writelines"}
+STREAMS = {"sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__", "click"}
+ESCAPING = {
+    "cli/output.py": {
+        "click.echo(line, err=err, color=True)",
+        "click.echo(text_for(sys.stdout, text, is_json=is_json), nl=False, color=True)",
+    },
+    "cli/options.py": {"click.confirm(text_for(sys.stderr, question), err=True)"},
+    "spark/jars.py": {"sys.stdout.write(f'{text_for(sys.stdout, str(jar))}\\n')"},
+    "storage_delta/files/trial.py": {"sys.stdout.write(json.dumps(answer(trial, kind, start, data)) + '\\n')"},
+}
+
+
+def raw_writes(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("click", "sys"):
+            yield from [ast.unparse(node) for one in node.names if one.name in {*RAW, "stdout", "stderr"}]
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        where, _, name = called.rpartition(".")
+        is_raw = name in RAW and (where in STREAMS or name.startswith("print"))
+        if is_raw or (called == "csv.writer" and "sys.std" in ast.unparse(node)):
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(name)",
+        "click.echo(f'warning: {warning}', err=True)",
+        "click.secho(name)",
+        "console.print(name)",
+        "sys.stderr.write(name)",
+        "csv.writer(sys.stdout)",
+        "from click import echo",
+        "from sys import stderr",
+    ],
+)
+def test_text_that_is_written_as_it_is_is_found(line: str) -> None:
+    assert list(raw_writes(line))
+
+
+def test_nothing_is_written_to_a_terminal_without_being_escaped() -> None:
+    root = Path(bus.__file__).parent
+    found = {str(path.relative_to(root)): set(raw_writes(path.read_text())) for path in root.rglob("*.py")}
+    found.pop("demo/__main__.py")  # its own data, and what it says of it; its failures are escaped
+    others = {name: raw - ESCAPING.get(name, set()) for name, raw in found.items() if raw - ESCAPING.get(name, set())}
+    assert not others, "write it by `echo` or `write_data` of bus.cli.output, or `tell` and `print_result` of a job"
 
 
 def test_lines_and_tabs_of_text_stay_on_a_terminal(on_terminal: OnTerminal) -> None:

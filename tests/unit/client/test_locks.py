@@ -1,4 +1,5 @@
-"""Clients have no plain lock and no plain logger, under or in which a user's code could hang."""
+"""Clients have no plain lock and no plain logger, under or in which a user's code could hang, and which would show
+what others have chosen as it is."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ BUS = Path(__file__).parents[3] / "bus"
 FILES = [
     *sorted(path for part in ("client", "aio", "processing", "oauth") for path in (BUS / part).rglob("*.py")),
     BUS / "key_material.py",
+    *sorted((BUS / "spark").rglob("*.py")),
 ]
 # A plain one waits for its own thread: a signal handler or a finalizer that comes back hangs.
 PLAIN_LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Event"}
