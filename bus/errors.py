@@ -8,6 +8,7 @@ Kafka's rules reacts correctly here. A refusal is an `ErrorCode` returned as a v
 from __future__ import annotations
 
 import copyreg
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -246,6 +247,17 @@ class RootNotUsable(StorageFault):
 def count_of(count: int, noun: str, plural: str | None = None) -> str:
     """`1 record`, `2 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def near_names(name: str, known: Iterable[str], *, count_max: int = 1, likeness_min: float = 0.6) -> list[str]:
+    """Return those of `known` that are written so much like `name` that one of them may be meant, the nearest first."""
+    return difflib.get_close_matches(name, list(known), count_max, likeness_min)
+
+
+def did_you_mean(meant: Iterable[str]) -> str:
+    """Return `; did you mean a or b?`, to stand behind what was found; nothing if nothing is near."""
+    names = " or ".join(meant)
+    return f"; did you mean {names}?" if names else ""
 
 
 def first_line(error: BaseException) -> str:

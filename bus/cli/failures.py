@@ -7,7 +7,6 @@ a traceback, and `--debug` shows one for everything. Exit status 1 for failures,
 
 from __future__ import annotations
 
-import difflib
 import re
 import signal
 import sys
@@ -20,7 +19,7 @@ import click
 from bus.cli.output import echo, echo_styled, styled
 from bus.client_texts import text_for
 from bus.config.keys import ConfigError
-from bus.errors import BusError, ErrorCode, StorageFault
+from bus.errors import BusError, ErrorCode, StorageFault, did_you_mean, near_names
 from bus.extras import extra_missing
 
 EXIT_FAILURE = 1
@@ -225,5 +224,4 @@ def explain_option(error: click.NoSuchOption) -> str:
         if word is not None and word[0].casefold() == command.casefold():
             return f"{said}; {word[0]} is written without an option: {ctx.command_path} {word[0]}"
     shown = [option for option in known if option.startswith("--") and option != "--debug"]
-    near = " or ".join(difflib.get_close_matches(name, shown, n=2, cutoff=_ALIKE))
-    return f"{said}; did you mean {near}?" if near else f"{said}."
+    return said + (did_you_mean(near_names(name, shown, count_max=2, likeness_min=_ALIKE)) or ".")

@@ -6,7 +6,6 @@ answers at once although the engines behind it take seconds to load.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import sys
@@ -21,7 +20,7 @@ from bus.cli.failures import Failure, debug_option, describe_failure, is_debug, 
 from bus.cli.output import echo
 from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
 from bus.client.connection.first_contact import broker_needed
-from bus.errors import RootNotUsable
+from bus.errors import RootNotUsable, did_you_mean, near_names
 
 _HINTS_MAX = 3
 _ALIKE = 0.7  # `lag` and `log` are not
@@ -114,7 +113,7 @@ class BusGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            ctx.fail(f"no such command {name!r}.{self._hint(ctx, name)}")
+            ctx.fail(f"no such command {name!r}{self._hint(ctx, name)}")
         return super().resolve_command(ctx, args)
 
     def _hint(self, ctx: click.Context, name: str) -> str:
@@ -124,9 +123,9 @@ class BusGroup(click.Group):
         path = ctx.command_path
         meant = [f"{path} {words}" for words in _MEANT.get(name, ()) if words.partition(" ")[0] in known]
         if not meant:
-            near = difflib.get_close_matches(name, known, n=2, cutoff=_ALIKE)
+            near = near_names(name, known, count_max=2, likeness_min=_ALIKE)
             meant = [f"{path} {other}" for other in near] or self._elsewhere(ctx, name)[:_HINTS_MAX]
-        return f" Did you mean {' or '.join(meant)}?" if meant else f" Known: {', '.join(known)}."
+        return did_you_mean(meant) or f"; known: {', '.join(known)}"
 
     def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
         """Commands of that name in the groups of this one."""

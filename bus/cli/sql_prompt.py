@@ -5,7 +5,6 @@ A line is a statement, or a command that begins with a dot. `SqlShell`, which ru
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 import re
@@ -23,7 +22,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from bus.cli.failures import describe_failure, write_error
 from bus.cli.output import LISTING_FORMATS, echo
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
-from bus.errors import BusError, StorageFault, count_of
+from bus.errors import BusError, StorageFault, count_of, did_you_mean, near_names
 from bus.sql.statement import quote_if_odd
 
 if TYPE_CHECKING:
@@ -192,9 +191,8 @@ class SqlShell:
     def _command(self, name: str, argument: str) -> None:
         command = self.commands.get({".exit": ".quit", ".schema": ".columns"}.get(name, name))
         if command is None:
-            near = difflib.get_close_matches(name, self.commands, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self.commands)}"
-            write_error(f"no such command {name!r}; {hint}")
+            hint = did_you_mean(near_names(name, self.commands)) or f"; known: {', '.join(self.commands)}"
+            write_error(f"no such command {name!r}{hint}")
             return
         command(argument.strip())
 

@@ -7,7 +7,6 @@ the error for any other names the key, what was expected and what was found. Kno
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
+
+from bus.errors import did_you_mean, near_names
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -277,10 +278,8 @@ def describe_key(key: ConfigKey, *, value: str, default: str, is_default: bool, 
 
 
 def unknown_key_message(name: str, known: Iterable[str]) -> str:
-    """Says that there is no such key, and the nearest one there is."""
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    return f"unknown configuration key {name!r}{hint}"
+    """Say that there is no such key, and which one may be meant."""
+    return f"unknown configuration key {name!r}{did_you_mean(near_names(name, known))}"
 
 
 def check_at_most(settings: object, name: str, longest: str) -> None:

@@ -6,7 +6,6 @@ Spring's AckMode.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from bus.client.config.values import (
     transactional_id,
 )
 from bus.client.values import ConsumerRecord
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, did_you_mean, near_names
 from bus.model import TopicPartition
 
 Order = Literal["partition", "key", "none"]
@@ -173,11 +172,11 @@ def numbered(name: str, number: int) -> str:
 
 def unknown_option(name: str, of_what: str, configs: Collection[str] = ()) -> str | None:
     """Why there is no option `name`, with the one that was probably meant; None if one of `configs` was, or nothing."""
-    near = difflib.get_close_matches(name, {*SETTING_NAMES, *_OTHER_WORDS, *configs}, n=1)
+    near = near_names(name, {*SETTING_NAMES, *_OTHER_WORDS, *configs})
     meant = _OTHER_WORDS.get(name) or (_OTHER_WORDS.get(near[0], near[0]) if near else None)
     if meant is None or meant in configs:
         return None
-    return f"expected a known option of {of_what}, found {name!r}; did you mean {meant!r}?"
+    return f"expected a known option of {of_what}, found {name!r}{did_you_mean([repr(meant)])}"
 
 
 def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
@@ -206,7 +205,7 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
 
 def _unknown_option_of_run(name: str) -> str:
     configs = {each.name for each in fields(ConsumerConfig)}
-    near = difflib.get_close_matches(name, configs, n=1, cutoff=0.8)
+    near = near_names(name, configs, likeness_min=0.8)
     if name in configs:
         return f"{name}: expected it in Consumer(..., {name}=...), it is a config of the consumer; found it in run()"
     reason = unknown_option(name, "run()", configs)

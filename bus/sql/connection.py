@@ -10,7 +10,6 @@ names the file, since the engine speaks of pages and protocols.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from bus.config.keys import is_text
-from bus.errors import StorageFault, show_way_out
+from bus.errors import StorageFault, did_you_mean, near_names, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.model import TopicPartition
@@ -311,8 +310,8 @@ def check_topic_of(view: JsonView, topics: Container[str]) -> None:
 def suggestions(missing: str, tables: Mapping[str, Sequence[str]]) -> str:
     """Lines for a statement that names a table that is not there: the nearest names, and all, as far as they fit."""
     folded = {name.casefold(): name for names in tables.values() for name in names}
-    near = difflib.get_close_matches(missing.casefold().removeprefix(f"{VIEW_SCHEMA}."), folded, n=3, cutoff=0.6)
-    lines = [f"did you mean {' or '.join(quote_if_odd(folded[name]) for name in near)}?"] if near else []
+    near = near_names(missing.casefold().removeprefix(f"{VIEW_SCHEMA}."), folded, count_max=3)
+    lines = [did_you_mean(quote_if_odd(folded[name]) for name in near).removeprefix("; ")] if near else []
     for kind, names in tables.items():
         more = f", and {len(names) - _NAMES_MAX} more: SHOW TABLES" if len(names) > _NAMES_MAX else ""
         if names or kind == "topics":

@@ -5,9 +5,8 @@ For users of Kafka's client.properties: a setting that would do nothing is refus
 
 from __future__ import annotations
 
-import difflib
-
 from bus.client.config.security import SECURITY_SETTINGS
+from bus.errors import did_you_mean, near_names
 from bus.sasl import ABSENT_MECHANISMS
 
 _GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"
@@ -49,9 +48,9 @@ def reason_of_absence(name: str) -> str | None:
     underscores."""
     if name in _REASONS:
         return _REASONS[name]
-    close = difflib.get_close_matches(name, SECURITY_SETTINGS, n=1, cutoff=0.9)
-    if close:
-        return f"did you mean {close[0]}?"
+    near = near_names(name, SECURITY_SETTINGS, likeness_min=0.9)
+    if near:
+        return did_you_mean(near).removeprefix("; ")
     return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)
 
 

@@ -1,14 +1,13 @@
 """The settings of the clients: Kafka's names with underscores for dots, its defaults, each checked when it is given.
 
-Guards one promise: no setting is silently ignored. A name that is not known is refused together with the nearest one
-that is, one of Kafka's that is not honoured with the reason; a value that cannot work, alone or beside another, is
-refused before any connection is made. Where two settings conflict and only one of them was given, the other one, a
+Guards one promise: no setting is silently ignored. A name that is not known is refused, with one that is written alike
+if there is any; one of Kafka's that is not honoured with the reason; a value that cannot work, alone or beside another,
+is refused before any connection is made. Where two settings conflict and only one of them was given, the other one, a
 default, gives way as it does in Kafka.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -39,7 +38,7 @@ from bus.client.config.values import (
     setting,
 )
 from bus.config.keys import is_text
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, did_you_mean, near_names
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
 
@@ -155,8 +154,8 @@ def _unknown_config(kind: type[ClientConfig], name: str, known: list[str]) -> st
     for other, other_name in _KINDS.items():
         if other is not kind and name in {setting.name for setting in fields(other)}:
             return f"expected a config of {_KINDS[kind]}, found {name!r}, which is one of {other_name}"
-    nearest = difflib.get_close_matches(name.replace(".", "_").lower(), known, n=1, cutoff=0.0)
-    return f"expected a known config, found {name!r}; the nearest one is {nearest[0]!r}"
+    meant = did_you_mean(map(repr, near_names(name.replace(".", "_").lower(), known)))
+    return f"expected a known config, found {name!r}{meant}"
 
 
 @dataclass(frozen=True, slots=True)

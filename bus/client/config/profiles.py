@@ -8,7 +8,6 @@ what was found, and no value of it is in an error, a `repr` or the log.
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, Pr
 from bus.client.config.values import conflict
 from bus.config.keys import ConfigError
 from bus.config.toml_files import flatten, read_toml
+from bus.errors import did_you_mean, near_names
 from bus.reentry import logger_of
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"
@@ -143,11 +143,8 @@ def _check(where: str, setting: str, key: str, value: object) -> None:
             f"{type(value).__name__}"
         )
     if setting not in _KNOWN:
-        nearest = difflib.get_close_matches(setting, (*_KNOWN, *CLIENT_SETTINGS), n=1, cutoff=0.0)[0].replace("_", ".")
-        raise conflict(
-            f"{where}: expected bootstrap.servers or a setting of a client, found {key!r}; the nearest one is "
-            f"{nearest!r}"
-        )
+        meant = did_you_mean(repr(near.replace("_", ".")) for near in near_names(setting, (*_KNOWN, *CLIENT_SETTINGS)))
+        raise conflict(f"{where}: expected bootstrap.servers or a setting of a client, found {key!r}{meant}")
     is_addresses = setting == _ADDRESSES
     # Whether a truth value is one of the setting's is seen where the setting is checked.
     if isinstance(value, str) or (_is_list_of_texts(value) if is_addresses else isinstance(value, bool)):

@@ -8,7 +8,6 @@ a file of trusted authorities, a certificate, a login or a protocol hides the ot
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +34,7 @@ from bus.client.config.security import (
 )
 from bus.client.config.tokens import CLIENT_ID_SETTINGS, CLIENT_SECRET_SETTINGS, PLACE_SETTINGS, is_token_setting
 from bus.client.config.values import conflict
+from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 from bus.sasl import OAUTHBEARER
 
@@ -178,12 +178,10 @@ def warnings_of_variables(environment: Mapping[str, str], others: Iterable[str] 
     for name in sorted(environment):
         if not name.startswith("BUS_") or name in known or name.startswith("BUS_SERVICE_"):
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=_VARIABLES_ALIKE)
-        meant = ADDRESS_VARIABLE if name in _OTHER_WORDS_FOR_ADDRESS else near[0] if near else None
-        if meant is not None or name.startswith(("BUS_SASL_", "BUS_SSL_", "BUS_SECURITY_")):
-            found.append(
-                f"{name} has no effect, there is no such variable" + (f"; did you mean {meant}?" if meant else "")
-            )
+        near = near_names(name, known, likeness_min=_VARIABLES_ALIKE)
+        meant = [ADDRESS_VARIABLE] if name in _OTHER_WORDS_FOR_ADDRESS else near
+        if meant or name.startswith(("BUS_SASL_", "BUS_SSL_", "BUS_SECURITY_")):
+            found.append(f"{name} has no effect, there is no such variable{did_you_mean(meant)}")
     return found
 
 

@@ -8,7 +8,6 @@ away. Safe to use from several threads; no lock is held during a call.
 
 from __future__ import annotations
 
-import difflib
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -41,7 +40,7 @@ from bus.client.connection.processes import Home, check_may_connect, keep_in_chi
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER
-from bus.errors import BusError, ErrorCode, show_range
+from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import Flag, OwnLock, check_outside, logger_of
 
@@ -321,8 +320,7 @@ class Cluster:
             if name in self._reported:  # another thread has asked for it at the same time
                 continue
             self._reported.add(name)
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(map(repr, near_names(name, known)))
             logger.warning("topic %r did not exist and was created, as auto.create.topics.enable allows%s", name, hint)
 
     def _check_not_older(self, response: Any) -> None:

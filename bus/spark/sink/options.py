@@ -7,7 +7,6 @@ expected and what was found; what would break exactly once is refused with the r
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,7 +15,7 @@ from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_addresses, parse_config
 from bus.client.config.sources import default_addresses, only_settings_of_connections
-from bus.errors import BusError
+from bus.errors import BusError, did_you_mean, near_names
 from bus.spark.source.options import OptionError
 
 
@@ -153,8 +152,7 @@ def _check_name(name: str, text: str, *, is_stream: bool) -> None:
     if name.startswith("kafka."):
         _check_setting(name, text)
     elif name not in _SPARKS_OWN:
-        nearest = difflib.get_close_matches(name, _SPELLINGS, n=1)
-        hint = f"; did you mean {_SPELLINGS[nearest[0]]}?" if nearest else ""
+        hint = did_you_mean(_SPELLINGS[near] for near in near_names(name, _SPELLINGS))
         raise OptionError(f"{name}: expected an option of the bus sink, found an unknown one{hint}")
 
 

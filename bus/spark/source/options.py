@@ -8,7 +8,6 @@ Decides only: reaches nothing.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,7 +17,7 @@ from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.parsing import parse_addresses, parse_config
 from bus.client.config.security import HIDDEN_SETTINGS, security_settings
 from bus.client.config.sources import PROFILE_SETTINGS, default_addresses, only_settings_of_connections
-from bus.errors import BusError
+from bus.errors import BusError, did_you_mean, near_names
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX
 from bus.reentry import logger_of
@@ -309,8 +308,7 @@ class _Options:
         if setting in _REFUSED:
             raise OptionError(f"{name}: {_REFUSED[setting]}")
         if not name.startswith("kafka."):
-            nearest = difflib.get_close_matches(name, _SPELLINGS, n=1)
-            hint = f"; did you mean {_SPELLINGS[nearest[0]]}?" if nearest else ""
+            hint = did_you_mean(_SPELLINGS[near] for near in near_names(name, _SPELLINGS))
             raise OptionError(f"{name}: expected an option of the bus source, found an unknown one{hint}")
         if setting not in _CLIENT_SETTINGS:
             raise OptionError(f"{name}: {_why_not(setting)}; leave it out")

@@ -239,7 +239,7 @@ def test_commands_take_address_and_connection_from_a_profile(
     assert "the listener expects TLS" in done.output
     done = runner.invoke(cli, ["topics", "list", "--profile", "typo"], env=environment)
     assert done.exit_code == 2
-    assert "found 'ssl.ca.locaton'; the nearest one is 'ssl.ca.location'" in done.output
+    assert "found 'ssl.ca.locaton'; did you mean 'ssl.ca.location'?" in done.output
     assert "hush" not in done.output
 
 

@@ -25,12 +25,12 @@ def answer(*arguments: str, environment: Mapping[str, str] | None = None) -> str
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("lag", "Did you mean bus groups describe?"),
-        ("groups lag", "Did you mean bus groups describe?"),
-        ("repair orders", "Did you mean bus log repair?"),
-        ("consumer-groups --list", "Did you mean bus groups?"),
-        ("topics rm orders", "Did you mean bus topics delete?"),
-        ("topcs list", "Did you mean bus topics?"),
+        ("lag", "did you mean bus groups describe?"),
+        ("groups lag", "did you mean bus groups describe?"),
+        ("repair orders", "did you mean bus log repair?"),
+        ("consumer-groups --list", "did you mean bus groups?"),
+        ("topics rm orders", "did you mean bus topics delete?"),
+        ("topcs list", "did you mean bus topics?"),
         ("groups describe --group billing", "GROUP is written without an option: bus groups describe GROUP"),
         ("topics delete --topic orders", "TOPIC is written without an option: bus topics delete TOPIC"),
         ("acls add --allow User:a", "here it is --allow-principal"),

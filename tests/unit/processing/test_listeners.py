@@ -36,7 +36,7 @@ def test_listeners_end_together_though_one_could_not_be_started(monkeypatch: pyt
     [
         ({"threads": 3}, "found 'threads'; did you mean 'workers'?"),
         ({"concurency": 3}, "expected a known option of a listener, found 'concurency'; did you mean 'concurrency'?"),
-        ({"auto_offset_rest": "latest"}, "the nearest one is 'auto_offset_reset'"),
+        ({"auto_offset_rest": "latest"}, "; did you mean 'auto_offset_reset'?"),
     ],
 )
 def test_an_option_that_a_listener_does_not_have_is_refused_with_the_one_that_was_meant(

@@ -118,7 +118,7 @@ def test_deserializers_are_closed_once() -> None:
         (("orders",), {"group_id": 5}, "group_id"),
         (("orders",), {"group_id": "g", "max_poll_records": 0}, "max_poll_records"),
         (("orders",), {"group_id": "g", "worker": 3}, "'worker'; did you mean 'workers'"),
-        (("orders",), {"group_id": "g", "max_poll_record": 3}, "the nearest one is 'max_poll_records'"),
+        (("orders",), {"group_id": "g", "max_poll_record": 3}, r"; did you mean 'max_poll_records'\?"),
         (("orders",), {"group_id": "g", "order": "keys"}, "order"),
         ((), {"group_id": "g", "pattern": "("}, "regular expression"),
     ],
