@@ -16,7 +16,7 @@ from bus.addresses import Address
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.cli.local_cluster import HOST, LaunchOptions, LocalCluster, wait_until
-from bus.cli.options import complete_broker_configs, open_admin, root_option
+from bus.cli.options import open_admin, root_option, set_option
 from bus.cli.output import echo
 from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
@@ -86,14 +86,7 @@ def broker_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
     f"[default: as before, else {PLAINTEXT}]",
 )
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="As of bus serve.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_broker_configs,
-    help="As of bus serve; repeatable.",
-)
+@set_option("As of bus serve; repeatable.")
 @timeout_option()
 @_cluster_root_option()
 def up(

@@ -248,6 +248,17 @@ def complete_broker_configs(ctx: click.Context, param: click.Parameter, incomple
     return [f"{name}{end}" for name in sorted(BROKER_CONFIGS) if name.startswith(incomplete)]
 
 
+def set_option(meaning: str) -> _Decorator[Any]:
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=complete_broker_configs,
+        help=meaning,
+    )
+
+
 def find_root(address: str) -> str | None:
     """The root of the broker that answers there within a moment, if it is a folder of this machine."""
     from bus.client.admin.admin import Admin

@@ -14,7 +14,7 @@ import click
 
 from bus.cli.failures import warn_of_secrets
 from bus.cli.groups import BusCommand
-from bus.cli.options import complete_broker_configs
+from bus.cli.options import set_option
 from bus.config.keys import ConfigError
 from bus.config.toml_files import read_toml
 from bus.errors import count_of
@@ -48,14 +48,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 @click.option("--broker-id", type=int, metavar="N", help="Number of this broker in its cluster.  [default: 0]")
 @click.option("--rack", metavar="RACK", help="Rack or zone of this broker.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file, as conf/broker.toml.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_broker_configs,
-    help="Any key of the file; repeatable.",
-)
+@set_option("Any key of the file; repeatable.")
 @click.option("--log-config", type=click.Path(path_type=Path), help="TOML file, as conf/logging.toml.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), help="One line for people, or objects.  [default: text]"

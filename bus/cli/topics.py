@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -57,6 +57,22 @@ _CONFIG_COLUMNS = (
 )
 
 
+def _configs_option(meaning: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--config",
+        "-c",
+        "configs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=complete_topic_configs,
+        help=meaning,
+    )
+
+
+def _assignment_option(meaning: str) -> Callable[[Any], Any]:
+    return click.option("--replica-assignment", metavar="ID:ID,ID:ID,...", help=meaning)
+
+
 @click.group(cls=BusGroup)
 def topics() -> None:
     """Create, list, describe, alter and delete topics, and delete records of them."""
@@ -76,25 +92,13 @@ topics.add_command(delete_records)
 )
 @topic_argument(is_repeatable=True)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
-@click.option(
-    "--config",
-    "-c",
-    "configs",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_topic_configs,
-    help="A topic config; repeatable.",
-)
+@_configs_option("A topic config; repeatable.")
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),
     help="Brokers that follow each partition, to take it over.  [default: default.replication.factor of the broker]",
 )
-@click.option(
-    "--replica-assignment",
-    metavar="ID:ID,ID:ID,...",
-    help="The brokers of each partition, the preferred leader first; instead of the two numbers.",
-)
+@_assignment_option("The brokers of each partition, the preferred leader first; instead of the two numbers.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")
 @click.option("--validate-only", is_flag=True, help="Only say whether it could be created.")
 @address_option()
@@ -379,20 +383,8 @@ def write_config(entry: ConfigDescription) -> None:
 )
 @topic_argument()
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="The new total; a topic can only grow.")
-@click.option(
-    "--replica-assignment",
-    metavar="ID:ID,ID:ID,...",
-    help="The brokers of each partition that is added, the preferred leader first.",
-)
-@click.option(
-    "--config",
-    "-c",
-    "configs",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_topic_configs,
-    help="Set a config; repeatable.",
-)
+@_assignment_option("The brokers of each partition that is added, the preferred leader first.")
+@_configs_option("Set a config; repeatable.")
 @click.option(
     "--delete-config",
     "deleted",

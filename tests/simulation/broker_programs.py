@@ -192,19 +192,12 @@ class Producer(Program):
         self._number += 1
         value: bytes | None = b"%s:%0*d" % (self.name.encode(), world.random.choice((1, 4, 4, 200)), self._number)
         key = b"k%d" % world.random.randrange(6) if self._is_keyed or world.random.randrange(2) else None
+        size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
         try:
             with self.engine.lock:
-                future = self.engine.add(
-                    self._info.name,
-                    value,
-                    key,
-                    None,
-                    partition,
-                    world.now_ms(),
-                    size_bytes=RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b""),
-                    partition_count=len(self._info.partitions),
-                    deadline_ms=world.monotonic_ms(),
-                )
+                record = (value, key, None, partition, world.now_ms(), size_bytes)
+                count = len(self._info.partitions)
+                future = self.engine.add(self._info.name, record, count, deadline_ms=world.monotonic_ms())
         finally:
             self.engine.announce()
         assert future is not None

@@ -199,17 +199,8 @@ class Client:
         data = b"%0*d" % (width, value)
         try:
             with self.engine.lock:
-                future = self.engine.add(
-                    TOPIC,
-                    data,
-                    key,
-                    None,
-                    partition,
-                    value,
-                    size_bytes=RECORD_OVERHEAD_BYTES + len(data) + len(key or b""),
-                    partition_count=len(self._known),
-                    deadline_ms=self._world.now_ms,
-                )
+                record = (data, key, None, partition, value, RECORD_OVERHEAD_BYTES + len(data) + len(key or b""))
+                future = self.engine.add(TOPIC, record, len(self._known), deadline_ms=self._world.now_ms)
         finally:
             self.engine.announce()
         assert future is not None

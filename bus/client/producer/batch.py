@@ -25,6 +25,8 @@ from bus.reentry import CalledInside, Flag, OwnLock, later, logger_of
 logger = logger_of(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
+# Value, key, headers, partition, timestamp in milliseconds, and size in bytes, as `RecordBatchBuilder.add` takes them.
+Record = tuple[bytes | None, bytes | None, Headers | None, int | None, int, int]
 # What a record costs on the wire beside its bytes: offsets of the columns and the timestamp.
 RECORD_OVERHEAD_BYTES = 24
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Produced
-from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
+from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Metadata
 from bus.client.producer.instructions import Connection, Cut, Errand, Open, Request, Resume, Send, Wake
@@ -30,7 +30,6 @@ logger = logger_of(__name__)
 
 ResultT = TypeVar("ResultT")
 # Value, key, headers, partition, timestamp_ms and size in bytes.
-_Record = tuple[bytes | None, bytes | None, Headers | None, int | None, int, int]
 
 
 class Stream(Protocol):
@@ -145,22 +144,12 @@ class Engine:
     # ------------------------------------------------------------ taking in; the caller holds the lock, then announces
 
     def add(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int,
-        *,
-        size_bytes: int,
-        partition_count: int,
-        deadline_ms: float | None,
+        self, topic: str, record: Record, partition_count: int, *, deadline_ms: float | None
     ) -> RecordFuture | None:
-        """One record into its topic's open batch. Waits for buffer.memory until `deadline_ms`; with None it does not
+        """Add one record to its topic's open batch. Waits for buffer.memory until `deadline_ms`; with None it does not
         wait but returns None, and nothing was done. Raises `BusError`."""
         sender = self.sender
-        record = (value, key, headers, partition, timestamp_ms, size_bytes)
+        size_bytes = record[-1]
         batch: RecordBatchBuilder | None = self.accumulator.open.get(topic)  # a producer that has ended has none
         if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
             return self._make_room_and_add(topic, record, partition_count, deadline_ms)
@@ -172,36 +161,15 @@ class Engine:
                     sender.follow_up(batch, now_ms)
         return future
 
-    def add_late(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int,
-        *,
-        size_bytes: int,
-        partition_count: int,
-    ) -> RecordFuture:
+    def add_late(self, topic: str, record: Record, partition_count: int) -> RecordFuture:
         """Add a record as `add` does, for a thread that has the lock already and was interrupted. Never waits. Raises
         `BusError`."""
-        future = self.sender.add_late(
-            topic,
-            value,
-            key,
-            headers,
-            partition,
-            timestamp_ms,
-            size_bytes=size_bytes,
-            partition_count=partition_count,
-            now_ms=self._clock(),
-        )
+        future = self.sender.add_late(topic, record, partition_count, self._clock())
         self._wake()
         return future
 
     def _make_room_and_add(
-        self, topic: str, record: _Record, partition_count: int, deadline_ms: float | None
+        self, topic: str, record: Record, partition_count: int, deadline_ms: float | None
     ) -> RecordFuture | None:
         """The record is added in the step that makes room for it: what is carried out at the end of a step may close
         any open batch, and an empty one would leave without its record."""
@@ -226,7 +194,7 @@ class Engine:
             if future is not None:
                 return future
 
-    def _open_and_add(self, topic: str, record: _Record, partition_count: int, taken_bytes: int) -> RecordFuture | None:
+    def _open_and_add(self, topic: str, record: Record, partition_count: int, taken_bytes: int) -> RecordFuture | None:
         if not self.sender.is_usable or topic in self.accumulator.open:
             self.pool.give_back(taken_bytes)  # it is too late, or another thread was faster
             return None
@@ -236,7 +204,7 @@ class Engine:
                 self.accumulator.open_batch(topic, taken_bytes, partition_count, now_ms), record, now_ms
             )
 
-    def _add_first(self, batch: RecordBatchBuilder, record: _Record, now_ms: float) -> RecordFuture:
+    def _add_first(self, batch: RecordBatchBuilder, record: Record, now_ms: float) -> RecordFuture:
         future = batch.add(*record)
         self.sender.follow_up(batch, now_ms)
         return future

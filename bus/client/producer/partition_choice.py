@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo
-from bus.client.producer.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
+from bus.client.producer.partitioning import StickyPartitioner, round_robin_partitioner, split_by_key
 from bus.client.producer.queue import PartitionQueue
 
 
@@ -63,7 +63,7 @@ class PartitionChoice:
         self._leader_of = leader_of
         self._queue_of = queue_of
         self._topics: dict[str, _Topic] = {}
-        self._turns = RoundRobinPartitioner()
+        self._turns = round_robin_partitioner()
 
     def choose(self, topic: str, info: TopicInfo, size_bytes: int, now_ms: float) -> int:
         """For `size_bytes` of single records that stay together."""

@@ -104,36 +104,14 @@ class RecordPartitioner(Protocol):
     ) -> int: ...
 
 
-class RoundRobinPartitioner:
-    """The available partitions of each topic in turn, whatever the key; all of them while none is available."""
+class ServingPartitioner:
+    """A partition that serves now, whatever the record; one of all while none does. `place_of`: which one of a topic's,
+    of so many."""
 
     wants_available = True
 
-    def __init__(self) -> None:
-        self._turns: dict[str, itertools.count[int]] = {}
-
-    def partition(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition_count: int,
-        available: Sequence[int] | None = None,
-        *,
-        key_object: Any = None,
-        value_object: Any = None,
-    ) -> int:
-        turn = next(self._turns.setdefault(topic, itertools.count()))
-        return available[turn % len(available)] if available else turn % partition_count
-
-
-class RandomPartitioner:
-    """Any available partition, whatever the key; any of all while none is available."""
-
-    wants_available = True
-
-    def __init__(self, draw: Callable[[], float] = random.random) -> None:
-        self._draw = draw  # 0 <= drawn < 1
+    def __init__(self, place_of: Callable[[str, int], int]) -> None:
+        self._place_of = place_of
 
     def partition(
         self,
@@ -147,7 +125,18 @@ class RandomPartitioner:
         value_object: Any = None,
     ) -> int:
         candidates = available or range(partition_count)
-        return candidates[int(self._draw() * len(candidates))]
+        return candidates[self._place_of(topic, len(candidates))]
+
+
+def round_robin_partitioner() -> ServingPartitioner:
+    """Make one that takes the partitions of each topic in turn."""
+    turns: dict[str, itertools.count[int]] = {}
+    return ServingPartitioner(lambda topic, count: next(turns.setdefault(topic, itertools.count())) % count)
+
+
+def random_partitioner(draw: Callable[[], float] = random.random) -> ServingPartitioner:
+    """Make one that takes any partition. `draw`: 0 <= drawn < 1."""
+    return ServingPartitioner(lambda _, count: int(draw() * count))
 
 
 class UserPartitioner:
@@ -195,7 +184,7 @@ def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:
     if partitioner is None:
         return None
     if isinstance(partitioner, str):
-        return RandomPartitioner() if partitioner == "random" else RoundRobinPartitioner()
+        return random_partitioner() if partitioner == "random" else round_robin_partitioner()
     return UserPartitioner(partitioner)
 
 

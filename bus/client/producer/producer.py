@@ -232,14 +232,12 @@ class Producer:
                 value_object=record.value,
             )
         record_ms = time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        values = (topic, value, key, headers, partition, record_ms)
+        taken = (value, key, headers, partition, record_ms, size)
         if self._lock.is_held_here():  # a signal handler or a finalizer has interrupted a call of this producer
-            return self._engine.add_late(*values, size_bytes=size, partition_count=partition_count)
+            return self._engine.add_late(topic, taken, partition_count)
         try:
             with self._lock:
-                return self._engine.add(
-                    *values, size_bytes=size, partition_count=partition_count, deadline_ms=deadline_ms
-                )
+                return self._engine.add(topic, taken, partition_count, deadline_ms=deadline_ms)
         finally:
             self._engine.announce_soon()
 

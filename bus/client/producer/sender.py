@@ -17,7 +17,7 @@ from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.throttle_log import ThrottleLog
 from bus.client.producer.accumulator import RecordAccumulator
-from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
+from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Connections, Leaders, Metadata
 from bus.client.producer.identity import Identity
@@ -148,22 +148,11 @@ class Sender:
             self.queues.push(topic, partition, chunk)
         self._drain(now_ms)
 
-    def add_late(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int,
-        *,
-        size_bytes: int,
-        partition_count: int,
-        now_ms: float,
-    ) -> RecordFuture:
-        """One record that came while its thread was inside of a step: from a signal handler, a finalizer. Nothing that
-        the step may be at is read or changed; `take_in_late`, in a later step, does that. Raises `BusError`."""
+    def add_late(self, topic: str, record: Record, partition_count: int, now_ms: float) -> RecordFuture:
+        """Add one that came while its thread was inside of a step: from a signal handler, a finalizer. Nothing that the
+        step may be at is read or changed; `take_in_late`, in a later step, does that. Raises `BusError`."""
         self.check_usable()
+        size_bytes = record[-1]
         late_bytes = sum(batch.limit_bytes for batch in self._late)
         if len(self._late) >= _LATE_MAX or late_bytes + size_bytes > self._config.buffer_memory:
             raise BusError(
@@ -172,7 +161,7 @@ class Sender:
                 "from signal handlers and finalizers that interrupted a call of this producer, found more",
             )
         batch = self.accumulator.new_late_batch(topic, size_bytes, partition_count, now_ms)
-        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
+        future = batch.add(*record)
         self._late.append(batch)
         return future
 

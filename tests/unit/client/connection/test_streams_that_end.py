@@ -145,9 +145,7 @@ class ProduceScenario:
     def step(self) -> None:
         size_bytes = RECORD_OVERHEAD_BYTES + 1
         with self.engine.lock:
-            future = self.engine.add(
-                "t", b"v", None, None, 0, 0, size_bytes=size_bytes, partition_count=1, deadline_ms=0
-            )
+            future = self.engine.add("t", (b"v", None, None, 0, 0, size_bytes), 1, deadline_ms=0)
         assert future is not None
         future.add_done_callback(self._note)
         self.engine.announce()

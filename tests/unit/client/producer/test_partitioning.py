@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.client.producer.partitioning import (
-    RandomPartitioner,
-    RoundRobinPartitioner,
     StickyPartitioner,
     UserPartitioner,
     murmur2,
     murmur2_column,
     partition_of_key,
     partitions_of_keys,
+    random_partitioner,
     record_partitioner_of,
+    round_robin_partitioner,
     split_by_key,
     split_by_partition,
 )
@@ -196,19 +196,19 @@ def test_load_of_a_topic_that_has_grown_since_is_forgotten() -> None:
 
 
 def test_round_robin_takes_turns_for_each_topic_whatever_the_key() -> None:
-    partitioner = RoundRobinPartitioner()
+    partitioner = round_robin_partitioner()
     assert [partitioner.partition("t", b"k", b"v", 3) for _ in range(4)] == [0, 1, 2, 0]
     assert partitioner.partition("u", b"k", b"v", 3) == 0
 
 
 def test_round_robin_passes_by_what_is_not_available() -> None:
-    partitioner = RoundRobinPartitioner()
+    partitioner = round_robin_partitioner()
     assert [partitioner.partition("t", None, b"v", 4, [1, 3]) for _ in range(3)] == [1, 3, 1]
     assert partitioner.partition("t", None, b"v", 4, []) == 3
 
 
 def test_round_robin_gives_no_turn_twice_between_threads() -> None:
-    partitioner = RoundRobinPartitioner()
+    partitioner = round_robin_partitioner()
     taken: list[int] = []
 
     def take() -> None:
@@ -268,15 +268,19 @@ def test_user_gets_objects_beside_bytes_if_it_asks() -> None:
 
 def test_random_draws_among_partitions_that_serve_and_among_all_where_none_does() -> None:
     drawn = iter([0.0, 0.99, 0.5])
-    partitioner = RandomPartitioner(lambda: next(drawn))
+    partitioner = random_partitioner(lambda: next(drawn))
     assert [partitioner.partition("t", b"k", b"v", 8, [1, 3, 5]) for _ in range(2)] == [1, 5]
     assert partitioner.partition("t", b"k", b"v", 8, []) == 4
-    assert isinstance(record_partitioner_of("random"), RandomPartitioner)
+    chosen = record_partitioner_of("random")
+    assert chosen is not None
+    assert {chosen.partition("t", b"k", b"v", 2) for _ in range(200)} == {0, 1}
 
 
 def test_partitioner_of_no_config_is_none() -> None:
     assert record_partitioner_of(None) is None
-    assert isinstance(record_partitioner_of("round_robin"), RoundRobinPartitioner)
+    chosen = record_partitioner_of("round_robin")
+    assert chosen is not None
+    assert [chosen.partition("t", b"k", b"v", 3) for _ in range(4)] == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("answer", [-1, 4, 1.0, True, None, "1"])

@@ -103,13 +103,8 @@ class Bench:
             with self.engine.lock:
                 return self.engine.add(
                     topic,
-                    value,
-                    None,
-                    None,
-                    partition,
-                    0,
-                    size_bytes=RECORD_OVERHEAD_BYTES + len(value),
-                    partition_count=len(self.leaders),
+                    (value, None, None, partition, 0, RECORD_OVERHEAD_BYTES + len(value)),
+                    len(self.leaders),
                     deadline_ms=self.now_ms if deadline_ms is None else deadline_ms,
                 )
         finally:
@@ -441,9 +436,7 @@ def test_batch_that_was_opened_while_others_wait_for_memory_does_not_linger() ->
 def test_memory_that_nobody_may_wait_for_refuses_and_leaves_nothing_behind() -> None:
     bench = crowded()
     with bench.engine.lock:
-        refused = bench.engine.add(
-            "t", b"y" * 3_000, None, None, 0, 0, size_bytes=3_024, partition_count=1, deadline_ms=None
-        )
+        refused = bench.engine.add("t", (b"y" * 3_000, None, None, 0, 0, 3_024), 1, deadline_ms=None)
     assert refused is None
     bench.answer(OK)
     assert bench.used_bytes == 0
