@@ -48,10 +48,10 @@ def bare_host(host: str) -> str:
 
 
 def counted_host(host: str) -> str:
-    """What counts as one host wherever callers are bounded by address: an IPv4 address; of IPv6 the /64, since a host
-    has a whole one, and would get round every bound by its other addresses. An IPv4 address that is written as IPv6
-    (`::ffff:192.0.2.1`) counts as itself. `host`: also as Kafka prints it, with a slash in front. What is no IP address
-    is returned as it is."""
+    """Return what counts as one host wherever callers are bounded by address: an IPv4 address; of IPv6 the /64, since a
+    host has a whole one, and would get round every bound by its other addresses. An IPv4 address that is written as
+    IPv6 (`::ffff:192.0.2.1`) counts as itself. `host`: also as Kafka prints it, with a slash in front. What is no IP
+    address is returned as it is."""
     try:
         ip = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
     except ValueError:

@@ -150,7 +150,8 @@ def show_names(names: Iterable[str]) -> str:
 
 
 def show_range(low: int, high: int) -> str:
-    """For a message: `expected a partition from 0 to 3`, or `expected a partition that is 0` where there is one."""
+    """Show a range in a message: `expected a partition from 0 to 3`, or `expected a partition that is 0` where there is
+    one."""
     return f"from {low} to {high}" if low < high else f"that is {low}" if low == high else "that there is, none yet"
 
 

@@ -1,4 +1,4 @@
-"""What is installed only with an extra of the package: who lacks it learns the extra's name, not the module's alone."""
+"""Modules that come only with an extra of the package: who lacks one learns the name of the extra."""
 
 from __future__ import annotations
 

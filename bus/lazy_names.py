@@ -11,8 +11,8 @@ from bus.extras import extra_missing
 
 
 def load_name(package: str, homes: Mapping[str, str], name: str) -> Any:
-    """For a package's `__getattr__`, which is asked once for each name; `homes` says in which modules they are. Raises
-    `ExtraMissing` if they need what is not installed."""
+    """Load a name for a package's `__getattr__`, which is asked once for each; `homes` says in which modules they are.
+    Raises `ExtraMissing` if they need what is not installed."""
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     try:

@@ -62,7 +62,7 @@ def no_line_under_a_lock() -> Iterator[None]:
 
 
 class _AllLines(pytest.LogCaptureFixture):
-    """What a client logs under a lock, or on a thread of its own, is logged on another thread: that is waited for."""
+    """Lines of a client wait to be read: under a lock, or on a thread of its own, it logs on another thread."""
 
     @property
     def records(self) -> list[logging.LogRecord]:

@@ -349,7 +349,7 @@ def _check_free(state: ClusterState, name: str) -> Refused | None:
 
 
 def _check_folder(state: ClusterState, name: str) -> Refused | None:
-    """Where both names are one folder, the new topic's tables would take the place of the other's."""
+    """Refuse a name whose folder is another topic's: the new topic's tables would take the place of the other's."""
     other = next((topic for topic in state.topics if topic.casefold() == name.casefold()), None)
     if other is None:
         return None

@@ -55,7 +55,7 @@ def place_topic(
 def check_replica_assignment(
     state: ClusterState, name: str, lists: Sequence[Sequence[int]], *, first: int = 0
 ) -> Refused | None:
-    """Whether new partitions, from number `first` on, may have these replicas: different registered brokers, as many
+    """Check that new partitions, from number `first` on, may have these replicas: different registered brokers, as many
     for each partition, one of them unfenced. Refused: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION (level 0)."""
     if state.level < LEVEL_OF_CLUSTERS:
         return refuse_level(state, "replicas")

@@ -45,7 +45,7 @@ def batches_of(records: Iterable[ConsumerRecord]) -> list[Batch]:
 
 
 def batches_of_table(table: pa.Table) -> list[Batch]:
-    """Of a table of `poll_arrow`, each chunk of which is of one partition."""
+    """Make a batch of each partition in a table of `poll_arrow`, each chunk of which is of one partition."""
     by_partition: dict[TopicPartition, list[pa.RecordBatch]] = {}
     for rows in table.to_batches():
         if rows.num_rows:

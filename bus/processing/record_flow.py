@@ -146,7 +146,8 @@ class RecordFlow:
         return decide_failure(self._settings, work.record, error, work.attempt, work.failed_at)
 
     def fail(self, work: Work, decision: FailureDecision, now_ms: int) -> FailureDecision:
-        """As decided. After DEAD_LETTER the work is still under way: `pass_over` or `stop` it."""
+        """Carry out what was decided, and return it. After DEAD_LETTER the work is still under way: `pass_over` or
+        `stop` it."""
         if not self._is_ours(work):
             self._leave(work)
             self.counts.abandoned += work.count
@@ -208,7 +209,8 @@ class RecordFlow:
         return decide_failure(self._settings, work.record, error, work.attempt, failed_at)
 
     def refuse(self, outcome: Outcome, decision: FailureDecision) -> FailureDecision:
-        """As decided. After DEAD_LETTER a letter has to take its place, or the record to `stop_for_output`."""
+        """Carry out what was decided, and return it. After DEAD_LETTER a letter has to take its place, or the record to
+        `stop_for_output`."""
         work_count = outcome.work.count
         match decision:
             case Stop(raised):

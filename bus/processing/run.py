@@ -183,7 +183,7 @@ class ProcessingRun:
             self._apply_pauses()
 
     def _poll(self) -> bool:
-        """Whether there are records."""
+        """Ask for records once; return False if there are none."""
         if self._settings.batch == "arrow":
             batches = batches_of_table(self._consumer.poll_arrow(timeout_ms=self._poll_ms()))
         else:

@@ -38,7 +38,7 @@ class Work:
 
     @property
     def content(self) -> object:
-        """What the handler gets."""
+        """The handler's first argument: a record, or the content of a batch."""
         return self.record if self.batch is None else self.batch.content
 
     @property

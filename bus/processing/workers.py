@@ -49,7 +49,7 @@ _CONSUMER = "consumer"
 
 
 def wants_consumer(handler: Any) -> bool:
-    """Whether it has a parameter of this name."""
+    """Return True if it has a parameter `consumer`."""
     try:
         parameters = inspect.signature(handler).parameters
     except ValueError:

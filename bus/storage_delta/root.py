@@ -230,7 +230,7 @@ def _make_ready(store: ObjectStore) -> None:
 
 
 def _is_case_blind(store: ObjectStore) -> bool:
-    """Whether the marker is found by a name in capitals, as on the disks of macOS and Windows."""
+    """Return True if the marker is found by a name in capitals, as on the disks of macOS and Windows."""
     try:
         store.get(ROOT_MARKER.upper())
     except KeyNotFound:
@@ -452,7 +452,8 @@ class DeltaStorage:
         return self.open_partition(partition, topic_id=topic_id)
 
     def _check_own_folder(self, topic: str) -> None:
-        """What lies in the folder of a topic of another case is not this one's to remove."""
+        """Raise `StorageFault` if the folder is that of a topic of another case: what lies there is not this one's to
+        remove."""
         for other in self._store.list(TOPICS_FOLDER).folders:
             if other != topic and other.casefold() == topic.casefold():
                 raise StorageFault(

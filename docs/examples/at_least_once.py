@@ -16,8 +16,8 @@ from bus import BusError, Consumer, ConsumerRecord, TopicPartition
 
 
 def has_read(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
-    """Whether all partitions that this member has are read up to `ends`. An empty `poll` does not tell: to join the
-    group may take longer."""
+    """Return True if all partitions that this member has are read up to `ends`. An empty `poll` does not tell: to join
+    the group may take longer."""
     mine = consumer.assignment()
     return bool(mine) and all(consumer.position(partition) >= ends.get(partition, 0) for partition in mine)
 

@@ -35,7 +35,8 @@ def stored_offset(database: sqlite3.Connection, partition: TopicPartition) -> in
 
 
 def take(database: sqlite3.Connection, record: ConsumerRecord, work: Work, window_ms: int) -> bool:
-    """Whether the record was worked on: it is new, and so is its key for `window_ms`. All or nothing is stored."""
+    """Return True if the record was worked on: it is new, and so is its key for `window_ms`. All or nothing is
+    stored."""
     place = (record.topic, record.partition)
     with database:  # one transaction
         database.execute("begin immediate")

@@ -280,7 +280,7 @@ def rewrite_as_spark_does(path: Path) -> None:
 
 
 def rewrite_as_delta_rs_does(path: Path) -> None:
-    """With views in the footer's note of Arrow's types."""
+    """Write it again with views in the footer's note of Arrow's types."""
     rows = pq.read_table(path)
     views = {"key": pa.binary_view(), "value": pa.binary_view()}
     schema = pa.schema([field.with_type(views.get(field.name, field.type)) for field in rows.schema])

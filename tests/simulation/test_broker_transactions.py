@@ -404,7 +404,7 @@ def test_ids_that_expire_while_the_clocks_of_three_brokers_differ_commit_all_tha
 
 
 def test_marks_of_lives_that_began_at_a_clock_never_cost_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a root of an older version: numbers go back, and partitions have higher ones."""
+    """Numbers go back, as on a root of an older version, and partitions have higher ones."""
     monkeypatch.setattr(transactions, "LEVEL_OF_RISING_NUMBERS", 99)
     for seed in some_seeds()[1:]:
         simulate(seed, new_forgetful_world, expire_while_clocks_jump)

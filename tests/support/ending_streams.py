@@ -87,7 +87,7 @@ class Readers:
             del self._idle[thread]
 
     def settle(self) -> None:
-        """Until each is over, or idle."""
+        """Wait until each is over, or idle."""
         for thread in list(self.threads):
             while thread.is_alive() and not self._is_idle(thread):
                 thread.join(0.0005)
@@ -97,7 +97,7 @@ class Readers:
         return is_so is not None and is_so()
 
     def watched(self) -> Any:
-        """In the place of the module `threading`, for the module of a stream or of its owner."""
+        """Make what takes the place of the module `threading`, for the module of a stream or of its owner."""
         readers = self
 
         class Reader(threading.Thread):
@@ -113,7 +113,7 @@ class Readers:
 
 
 class WatchedLock(OwnLock):
-    """Who waits for it is idle while the thread has it that asks: that of the test, which plays the step."""
+    """A lock whose waiters are idle while the thread has it that asks: that of the test, which plays the step."""
 
     def __init__(self, readers: Readers) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class FakeCluster:
         self.backoff = SimpleNamespace(ms=lambda attempt: 100.0)
 
     def known(self, address: str) -> Any:
-        """With a login streams are opened by the threads that read them."""
+        """Nothing with a login: streams are then opened by the threads that read them."""
         return None if self._has_login else self.introduce(address)
 
     def introduce(self, address: str) -> Any:

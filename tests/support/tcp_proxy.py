@@ -52,7 +52,7 @@ class Link:
         self._proxy.call(self._may_pass.clear)
 
     def swallow(self) -> None:
-        """What is sent on the connections that are open, in both directions and for good."""
+        """Swallow what is sent on the connections that are open, in both directions and for good."""
 
         def begin() -> None:
             for connection in self._connections:

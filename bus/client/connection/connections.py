@@ -204,8 +204,8 @@ class Connections:
             _close_elsewhere(connection)
 
     def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
-        """What a failed call means for a user. A connection that never came about is given up, one without an answer in
-        time is retired."""
+        """Say what a failed call means for a user. A connection that never came about is given up, one without an
+        answer in time is retired."""
         if connection.given_up is not None:
             return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {connection.given_up}")
         match failure.code():

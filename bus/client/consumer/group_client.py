@@ -52,8 +52,9 @@ _AUTO_COMMIT_WAIT_MS = 100  # at least, within one poll: an interval of 0 must n
 
 
 def _shell_error() -> int:
-    """Which error an interactive shell, such as a notebook's, has shown last. Another one than at the last poll of the
-    main thread: the cell that polled is over, by an interrupt or another error. A program has none before its end."""
+    """Identify the error that an interactive shell, such as a notebook's, has shown last. Another one than at the last
+    poll of the main thread: the cell that polled is over, by an interrupt or another error. A program has none before
+    its end."""
     return id(getattr(sys, "last_value", None))  # not the error itself, whose frames hold the consumer
 
 

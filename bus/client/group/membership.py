@@ -160,8 +160,8 @@ class Membership:
         self._left_behind_at_ms = None
 
     def note_left_behind(self, now_ms: float) -> None:
-        """What polled has ended with an error, and nobody has closed the consumer: unless it is polled again, the
-        member has as long as that of a process that died."""
+        """Note that what polled has ended with an error, and nobody has closed the consumer: unless it is polled again,
+        the member has as long as that of a process that died."""
         if self._left_behind_at_ms is None:
             self._left_behind_at_ms = now_ms
 

@@ -59,8 +59,8 @@ class RecordAccumulator:
         return batch
 
     def new_late_batch(self, topic: str, limit_bytes: int, partition_count: int, now_ms: float) -> RecordBatchBuilder:
-        """For one record that came while the lock was held by its own thread. It changes nothing here: `open_late`
-        does, which takes its bytes from the pool."""
+        """Make a batch for one record that came while the lock was held by its own thread. It changes nothing here:
+        `open_late` does, which takes its bytes from the pool."""
         return self._new_batch(topic, limit_bytes, partition_count, now_ms, now_ms)
 
     def open_late(self, batch: RecordBatchBuilder) -> None:

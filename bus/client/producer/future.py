@@ -1,4 +1,4 @@
-"""What the futures of a producer have in common, the one of `send_batch`, and the chunks of its records.
+"""Futures of a producer: what they have in common, the one of `send_batch`, and the chunks of its records.
 
 Guards one promise: a future is resolved exactly once, and what waits for it always learns of it. Never runs a callback
 while a lock is held. Single records have lighter futures: `batch`.

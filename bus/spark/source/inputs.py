@@ -189,8 +189,9 @@ def _begin_or_gone(wanted: OffsetRange, done: int, log_start: int, rules: ReadRu
 
 
 def _of_the_log(table: pa.Table, value_type: pa.DataType | None) -> pa.Table:
-    """With the types of the log, as all files of a range must have them to be joined: what OPTIMIZE or MERGE of another
-    engine wrote has other ones (Spark's times say no time zone), and what an earlier bus wrote may lack fields."""
+    """Cast the table to the types of the log, as all files of a range must have them to be joined: what OPTIMIZE or
+    MERGE of another engine wrote has other ones (Spark's times say no time zone), and what an earlier bus wrote may
+    lack fields."""
     wanted = log_schema(value_type)
     fields = [wanted.field(name) for name in table.column_names]
     # Names within a list count: tables that differ in them alone cannot be joined.

@@ -22,8 +22,8 @@ class UnreadableFile(ValueError):
 
 
 def open_data_file(store: ObjectStore, folder: str, path: str, sums: str | None = None) -> ProvedFile:
-    """By the checksums of its entry in the log, if it has these bytes; else every page of it is decoded once, where a
-    crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
+    """Open it by the checksums of its entry in the log, if it has these bytes; else every page of it is decoded once,
+    where a crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
     key = f"{folder}/{path}"
     try:
         source = StoreFile(store, key, store.size(key))

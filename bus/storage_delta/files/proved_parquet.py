@@ -153,7 +153,7 @@ def with_plain_types(table: pa.Table) -> pa.Table:
 
 
 def has_sums(source: Source, sums: FileSums) -> bool:
-    """Whether every byte of the file is one that was written. Raises what Arrow and `source` raise."""
+    """Return True if every byte of the file is one that was written. Raises what Arrow and `source` raise."""
     start, end = sums.tail_start, source.size_bytes
     if not 0 < start < end:
         return False

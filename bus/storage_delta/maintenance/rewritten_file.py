@@ -48,8 +48,8 @@ class Rewriting:
     def of(
         cls, files: Sequence[LiveFile], *, log_start: int, ages: Ages, compression: str, file_bytes_max: int
     ) -> Rewriting:
-        """Of rows of `files`, which follow each other; `ages` are theirs. What lies below `log_start` was deleted, and
-        is not written again, unless nothing might be left of a file."""
+        """Begin a rewriting of `files`, which follow each other; `ages` are those of their rows. What lies below
+        `log_start` was deleted, and is not written again, unless nothing might be left of a file."""
         first = files[0]
         is_any_left = len(files) > 1 or first.record_count > log_start - first.base_offset
         return cls(

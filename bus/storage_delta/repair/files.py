@@ -92,8 +92,8 @@ def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, comp
 
 
 def _is_as_written(reader: DataReader, file: LiveFile) -> bool:
-    """Whether all bytes have the checksums of the file's entry, and its offsets are those that the entry says. A file
-    for which this does not hold is tried in another process, which takes many times as long."""
+    """Return True if all bytes have the checksums of the file's entry, and its offsets are those that the entry says. A
+    file for which this does not hold is tried in another process, which takes many times as long."""
     if not file.sums:
         return False
     try:

@@ -244,7 +244,7 @@ def _at(found: FoundFile) -> LiveFile:
 
 
 def _is_told(found: FoundFile, history: History) -> bool:
-    """Whether the log, followed to its end, says where the producers of this file ended."""
+    """Return True if the log, followed to its end, says where the producers of this file ended."""
     return history.problem is None and found.body is not None and found.file.path in history.files
 
 

@@ -99,7 +99,7 @@ class _Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Omitted:
-    """What the log has and a repair does not go by. `checkpoints`: of these versions, since they cannot be read or do
+    """Parts of the log that a repair does not go by. `checkpoints`: of these versions, since they cannot be read or do
     not say what the versions say. `is_history_torn`: a version that only time travel reads is missing or torn."""
 
     checkpoints: frozenset[int] = frozenset()

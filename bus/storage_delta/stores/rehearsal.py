@@ -34,7 +34,7 @@ _LARGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What was written: `data`, or `size_bytes` from `start` on of the file that is open as `descriptor`."""
+    """Bytes that were written: `data`, or `size_bytes` from `start` on of the file that is open as `descriptor`."""
 
     data: bytes
     descriptor: int | None

@@ -83,12 +83,12 @@ class Breach:
 
     @property
     def is_of_checkpoint(self) -> bool:
-        """Whether another checkpoint, or the versions, say what this one should."""
+        """True if another checkpoint, or the versions, say what this one should."""
         return self.promise in (_CHECKPOINT_READABLE, _CHECKPOINT_TRUE)
 
     @property
     def is_of_history(self) -> bool:
-        """Whether a version is missing or cannot be read."""
+        """True if a version is missing or cannot be read."""
         return self.promise in (_WHOLE, _CONTIGUOUS)
 
     def __str__(self) -> str:

@@ -264,7 +264,8 @@ def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Actio
 
 
 def _are_plain_removes(rows: Any) -> bool:
-    """Whether the types of the columns say all that `_check_fields` would ask of each: there may be very many."""
+    """Return True if the types of the columns say all that `_check_fields` would ask of each: there may be very
+    many."""
     types = {field.name: field.type for field in rows.type}
     return (
         types.get("path") == pa.string()

@@ -33,7 +33,7 @@ class Site:
         self.broker.cluster.addresses[0] = self.link.address if is_behind_network else self.broker.address
 
     def append(self, value: bytes) -> None:
-        """By a client on the other side of the network."""
+        """Append by a client on the other side of the network."""
         self.publish(is_behind_network=False)
         with Producer([self.broker.address]) as producer:
             producer.send("t", value).result(PATIENCE_S)

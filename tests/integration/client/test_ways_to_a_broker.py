@@ -1,5 +1,4 @@
-"""What may stand between a client and a broker by no fault of either: proxies of the environment, names that nobody
-knows."""
+"""Obstacles on the way to a broker by no fault of it: proxies of the environment, names that nobody knows."""
 
 from __future__ import annotations
 

@@ -623,7 +623,7 @@ def test_a_folder_of_topics_without_a_partition_is_no_topic_that_was_lost(tmp_pa
 
 
 class CaseBlindStore(MemoryStore):
-    """As a disk of macOS: a name is found in any case, and listed in the case in which it was made."""
+    """A disk of macOS: a name is found in any case, and listed in the case in which it was made."""
 
     def _known(self, key: str) -> str:
         made = {part.casefold(): part for name in self._files for part in name.split("/")}

@@ -1,4 +1,4 @@
-"""What a batch may be made of, found out at the call."""
+"""Batches are checked at the call, for what they are made of."""
 
 from __future__ import annotations
 
