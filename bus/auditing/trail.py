@@ -81,9 +81,10 @@ class AuditTrail:
             return
         counted, lost = self._denials.take()
         self._denials_since_ms = None
-        self._lost += lost
-        for event in counted:
-            self.add(event)
+        # All at once, and so without a look at each: they may be ten thousand, and were cut when they came.
+        room = max(0, ROWS_MAX - len(self._rows))
+        self._rows.extend(counted[:room])
+        self._lost += lost + len(counted[room:])
 
     def put_back(self, events: Sequence[AuditEvent]) -> None:
         """They could not be written; of too many the newest are given up."""

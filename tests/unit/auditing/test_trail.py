@@ -84,6 +84,19 @@ def test_kinds_of_denials_are_bounded_and_those_beyond_are_counted_as_lost(monke
     )
 
 
+def test_counts_of_denials_take_the_room_of_rows_and_cost_no_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    trail = t.AuditTrail()
+    for _ in range(denials.NAMES_REPORTED_MAX):
+        for number in range(5):
+            trail.add_denial(replace(denial(0), principal=f"User:{number}"))
+    assert len(trail.take(99, 1)) == 5
+    monkeypatch.setattr(t, "ROWS_MAX", 4)
+    monkeypatch.setattr(t, "cut", None)
+    trail._rows.append(denial(2))
+    assert [event.count for event in trail.take(99, MINUTE)] == [1, 9, 9, 9]
+    assert trail.take(99, MINUTE) == [AuditEvent(MINUTE, AuditKind.GAP, count=2)]
+
+
 def test_what_is_too_much_is_counted_in_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t, "ROWS_MAX", 2)
     monkeypatch.setattr(t, "GRANTS_MAX", 1)

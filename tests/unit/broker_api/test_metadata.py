@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from bus.auditing.events import AuditEvent
 from bus.broker_api.metadata import ConfigResource, MetadataApi, ResourceKind
+from bus.broker_api.requests import Caller, current_caller
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
+from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.controller import AutoCreation
+from bus.runtime.tasks import TaskScope
 
 UNKNOWN_KIND = Refused(ErrorCode.INVALID_REQUEST, "expected a type that there is, found 7")
 READ_ONLY = "broker configs are read at start"
@@ -20,6 +25,39 @@ class FakeController:
 
     async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[Any]:
         return [Refused(ErrorCode.INVALID_CONFIG, "bad") if c.name == "bad" else object() for c in commands]
+
+
+def test_topic_that_is_created_for_a_call_that_has_ended_meanwhile_is_a_row_of_the_audit() -> None:
+    rows: list[AuditEvent] = []
+
+    async def play() -> None:
+        is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def auto_create_topics(names: Sequence[str]) -> AutoCreation:
+            is_asked.set()
+            await may_answer.wait()
+            return AutoCreation(names, {})
+
+        tasks = TaskScope("metadata")
+        cluster: Any = SimpleNamespace(
+            config=BrokerConfig(),
+            state=SimpleNamespace(topics={}),
+            metadata=SimpleNamespace(tasks=tasks),
+            controller=SimpleNamespace(auto_create_topics=auto_create_topics),
+        )
+        audit: Any = SimpleNamespace(add=rows.append, now_ms=lambda: 7)
+        quotas: Any = SimpleNamespace(within_mutation_quota=lambda names, cost_of, do: do(names))
+        current_caller.set(Caller("", "/10.0.0.1", "request", "User:alice"))
+        call = asyncio.create_task(MetadataApi(cluster, quotas, audit, LoopShares()).describe(["a"], may_create=True))
+        await is_asked.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        may_answer.set()
+        await tasks.join()
+
+    asyncio.run(play())
+    assert [(row.principal, row.call, row.resource) for row in rows] == [("User:alice", "Metadata", "a")]
 
 
 def test_each_resource_is_altered_or_refused_for_a_reason_of_its_own() -> None:
