@@ -27,12 +27,13 @@ from bus.reentry import logger_of
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
 _KNOWN = (_ADDRESSES, "enable_http_proxy", *SECURITY_SETTINGS)
-# Of a kind of client each, which takes its own. Objects that no text names, and where profiles are, are a program's.
+# Of a kind of client each, which takes its own. Objects that no text names, where profiles are, and the name of one
+# producer, by which another one of that name is fenced, are a program's.
 CLIENT_SETTINGS = frozenset(
     name
     for kind in (ProducerSettings, ConsumerSettings, AdminSettings)
     for name in kind.__annotations__
-    if name not in {"profile", "config_file", "sasl_oauth_token_provider"}
+    if name not in {"profile", "config_file", "sasl_oauth_token_provider", "name"}
 ) - {*_KNOWN}
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -74,14 +74,24 @@ def test_text_of_the_environment_is_what_the_setting_takes(monkeypatch: pytest.M
         "VALUE_SERIALIZER": "bus.serializers:long",
         "PARTITIONER": "round_robin",
         "INTERCEPTORS": f"{__name__}:Doubled",
-        "NAME": "42",
+        "CLIENT_ID": "42",
     }.items():
         monkeypatch.setenv(f"BUS_{name}", text)
     config = parse_config(ProducerConfig, {})
-    assert (config.linger_ms, config.enable_idempotence, config.name) == (20, True, "42")
+    assert (config.linger_ms, config.enable_idempotence, config.client_id) == (20, True, "42")
     assert (config.key_serializer("a"), config.value_serializer(1)) == (b"a", bytes(7) + b"\x01")
     assert config.partitioner == "round_robin"
     assert isinstance(config.interceptors[0], Doubled)
+
+
+def test_name_of_a_producer_is_the_programs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All producers of an environment would have it, and fence one another."""
+    monkeypatch.setenv("BUS_NAME", "loader")
+    assert parse_config(ProducerConfig, {}).name is None
+    path = tmp_path / "config.toml"
+    path.write_text('[prod]\nbootstrap.servers = "127.0.0.1:9"\nname = "loader"\n')
+    with pytest.raises(BusError, match="or a setting of a client, found 'name'"):
+        parse_config(ProducerConfig, {"profile": "prod", "config_file": str(path)})
 
 
 @pytest.mark.parametrize(
