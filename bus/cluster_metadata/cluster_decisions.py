@@ -53,6 +53,8 @@ _OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE
 INTERNAL_CONFIGS = frozenset(
     {"commit.burst", "commit.interval.ms", "compression.type", "delta.log.retention.ms", "file.delete.delay.ms"}
 )
+# Nothing depends on old rows of the audit but who reads them.
+_AUDIT_CONFIGS = INTERNAL_CONFIGS | {"retention.bytes", "retention.ms"}
 _KEPT_KEYS = frozenset(map(collision_key, _OWN_TOPICS))
 
 
@@ -269,8 +271,8 @@ def decide_alter_topic_configs(
     state: ClusterState, command: AlterTopicConfigs, *, broker: BrokerConfig | None = None
 ) -> TopicStep:
     """All operations or none; a record for each override that is another one afterwards. Refused:
-    INVALID_TOPIC_EXCEPTION (internal, and a config that is not one of `INTERNAL_CONFIGS`), UNKNOWN_TOPIC_OR_PARTITION,
-    INVALID_CONFIG, INVALID_REQUEST (a config named twice)."""
+    INVALID_TOPIC_EXCEPTION (internal, and a config that is not one of those that may be altered there, see
+    `INTERNAL_CONFIGS`), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named twice)."""
     topic = _configurable_topic(state, command)
     if isinstance(topic, Refused):
         return Step(topic)
@@ -382,9 +384,10 @@ def _check_added(state: ClusterState, topic: Topic, command: CreatePartitions) -
 def _configurable_topic(state: ClusterState, command: AlterTopicConfigs) -> Topic | Refused:
     if not is_internal_topic(command.name):
         return _changeable_topic(state, command.name)
-    unsafe = sorted({operation.name for operation in command.operations} - INTERNAL_CONFIGS)
+    configs = _AUDIT_CONFIGS if command.name == AUDIT_TOPIC else INTERNAL_CONFIGS
+    unsafe = sorted({operation.name for operation in command.operations} - configs)
     if unsafe:
-        alterable = ", ".join(sorted(INTERNAL_CONFIGS))
+        alterable = ", ".join(sorted(configs))
         expected = f"expected one of the configs of {command.name} that can be altered, {alterable}"
         return Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -1,7 +1,8 @@
 """A topic's configs as its partitions use them.
 
-Guards one promise: what a config says is decided here, once, for every partition of the topic; the bus's own topics are
-compacted as a whole and nothing else, whatever their configs say.
+Guards one promise: what a config says is decided here, once, for every partition of the topic. Of the bus's own topics
+those with state are compacted as a whole, and nothing else is done to them; `__audit` is rolled and retained as any
+other, but nobody deletes its records.
 """
 
 from __future__ import annotations
@@ -63,10 +64,13 @@ def metadata_maintenance(broker: BrokerConfig) -> MaintenanceRules:
 
 
 def _internal_maintenance(config: TopicConfig) -> MaintenanceRules:
+    is_retained = "delete" in config.cleanup_policy
     return MaintenanceRules(
         versions=_versions(config, count_max=INTERNAL_VERSION_COUNT_MAX),
         tombstone_retention_ms=config.delete_retention_ms,
         compression=config.file_compression,
+        rolling=RollingRules(config.segment_bytes, config.segment_ms) if is_retained else None,
+        retention=RetentionRules(config.retention_ms, config.retention_bytes) if is_retained else None,
         is_internal="compact" in config.cleanup_policy,
         may_delete_records=False,
     )

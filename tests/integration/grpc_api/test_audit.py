@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,21 @@ def test_each_change_is_a_row_and_so_is_each_that_was_refused(tmp_path: Path) ->
     places = rows(root, "SELECT DISTINCT host, listener, count, year(time) > 2020, length(request_id) FROM audit")
     assert places == [("/127.0.0.1", "PLAINTEXT", 1, True, 8)]
     assert rows(root, "SELECT count(*) FROM __audit WHERE value.call = 'DeleteTopics'") == [(1,)]
+
+
+def test_rows_go_when_the_retention_of_the_topic_says_so(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root, config=CONFIG) as broker, Admin(f"127.0.0.1:{broker.port}", client_id="me") as admin:
+        admin.create_topics([NewTopic("a", 1)])
+        run_on(broker, wait_for_audit_topic(broker))
+        while rows(root, "SELECT count(*) FROM audit") == [(0,)]:
+            time.sleep(0.05)
+        admin.alter_configs(AUDIT_TOPIC, {"retention.ms": "1"})
+        list(admin.maintain_log(AUDIT_TOPIC, "clean"))
+    assert [row[0] for row in rows(root, "SELECT call FROM audit WHERE kind = 'CHANGE' ORDER BY time")] == [
+        "AlterConfigs",
+        "MaintainLog",
+    ]
 
 
 def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_for_it(

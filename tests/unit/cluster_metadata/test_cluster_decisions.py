@@ -262,6 +262,19 @@ def test_configs_of_an_internal_topic_that_keep_what_is_read_can_be_altered_and_
         assert f"found {name}: the others belong to the bus itself" in refused.message
 
 
+def test_how_long_rows_of_the_audit_are_kept_can_be_altered() -> None:
+    topic = replace(STATE.topics["orders"], name="__audit", configs={})
+    state = replace(STATE, topics={**STATE.topics, "__audit": topic})
+    for name in ("retention.ms", "retention.bytes"):
+        operations = (ConfigOperation(name, AlterOperation.SET, "9"),)
+        step = decide_alter_topic_configs(state, AlterTopicConfigs("__audit", operations))
+        assert step.records == (TopicConfigChanged("__audit", "id-1", name, "9"),)
+    operations = (ConfigOperation("cleanup.policy", AlterOperation.SET, "compact"),)
+    refused = decide_alter_topic_configs(state, AlterTopicConfigs("__audit", operations)).response
+    assert isinstance(refused, Refused)
+    assert "retention.bytes, retention.ms, found cleanup.policy" in refused.message
+
+
 def test_configs_of_a_topic_that_is_not_there_cannot_be_altered() -> None:
     for name in ("none", "__none"):
         step = decide_alter_topic_configs(STATE, AlterTopicConfigs(name, ()))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
-from bus.model import CONSUMER_OFFSETS_TOPIC
+from bus.model import AUDIT_TOPIC, CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
@@ -76,3 +78,10 @@ def test_the_bus_own_topics_are_compacted_as_a_whole_and_nothing_else() -> None:
     assert (rules.rolling, rules.retention, rules.compaction) == (None, None, None)
     assert rules.versions.count_max == INTERNAL_VERSION_COUNT_MAX
     assert not rules_of(topic=CONSUMER_OFFSETS_TOPIC).is_compacted
+
+
+def test_the_audit_is_rolled_and_retained_as_its_configs_say_and_nobody_deletes_its_records() -> None:
+    rules = settings_of(AUDIT_TOPIC, replace(CONFIG, cleanup_policy=("delete",)), BROKER).maintenance
+    assert rules.retention == RetentionRules(retention_ms=1, retention_bytes=2)
+    assert rules.rolling == RollingRules(segment_bytes=3, segment_ms=4)
+    assert (rules.is_internal, rules.is_compacted, rules.may_delete_records) == (False, False, False)
