@@ -265,6 +265,7 @@ class LogCheck:
         appended = [entry for entry in added if bodies[id(entry)].get("dataChange")]
         rewritten = [entry for entry in added if not bodies[id(entry)].get("dataChange")]
         is_ours = str(_info_of(actions).get("engineInfo", "")).startswith(_OUR_ENGINE)
+        author = "" if is_ours else _author_of(_info_of(actions))
         # Delta takes a file that is added again for itself, with statistics that were computed again.
         again = [] if is_ours else [entry for entry in rewritten if entry.path in self.table.files]
         for entry in added:
@@ -273,7 +274,7 @@ class LogCheck:
         for entry in sorted(appended, key=lambda one: one.first_row):
             if entry.first_row != self.high_watermark:
                 expected = f"{entry.path} to begin at offset {self.high_watermark}"
-                self._breach("offsets are dense", file, version, expected, str(entry.first_row))
+                self._breach("offsets are dense", file, version, expected, f"{entry.first_row}{author}")
             self.high_watermark = max(self.high_watermark, entry.last_row + 1)
         removed = self._removed(version, actions)
         gone_paths = {entry.path for entry in removed}
@@ -281,18 +282,19 @@ class LogCheck:
         if is_ours:
             findings += check_apart(actions)
         for finding in findings:
-            self._breach(finding[0], file, version, *finding[1:])
+            self._breach(finding[0], file, version, finding[1], finding[2] + author)
         before = [*removed, *(self.table.files[entry.path] for entry in again if entry.path not in gone_paths)]
         if rewritten and not _keeps_offsets(before, rewritten, self.table):
             expected = f"offsets {_text(_ranges(before))}"
-            self._breach("rewriting keeps offsets", file, version, expected, _text(_ranges(rewritten)))
+            self._breach("rewriting keeps offsets", file, version, expected, _text(_ranges(rewritten)) + author)
         elif removed and not added:
             kept = [entry for path, entry in self.table.files.items() if path not in {gone.path for gone in removed}]
             lowest = min((entry.base_offset for entry in kept), default=self.high_watermark)
             for gone in removed:
                 if gone.base_offset >= lowest:
                     expected = f"only offsets below {lowest} to go"
-                    self._breach("retention takes the oldest", file, version, expected, f"{gone.path} removed")
+                    found = f"{gone.path} removed{author}"
+                    self._breach("retention takes the oldest", file, version, expected, found)
 
     def _removed(self, version: int, actions: Sequence[Action]) -> list[AddedFile]:
         gone = []
@@ -398,6 +400,14 @@ class LogCheck:
 
 def _info_of(actions: Sequence[Action]) -> Mapping[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _author_of(info: Mapping[str, Any]) -> str:
+    """Another engine, as a breach of its version names it."""
+    if not info:
+        return ""
+    author = f"{info.get('operation', 'a change')} of {info.get('engineInfo', 'another engine')}"
+    return f", by {author}: only the broker changes records, and `bus log repair` undoes it"
 
 
 def _is_repair(info: Mapping[str, Any]) -> bool:

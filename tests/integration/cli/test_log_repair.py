@@ -61,6 +61,28 @@ def fingerprint(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def merge(log: LogRoot, source: pa.Table) -> Any:
+    """By another engine, on the offset."""
+    table = deltalake.DeltaTable(str(log.folder))
+    return table.merge(source, "t.offset = s.offset", source_alias="s", target_alias="t")
+
+
+def test_a_merge_of_another_engine_that_changes_rows_is_named_and_taken_back(log: LogRoot) -> None:
+    source = pa.table({"offset": pa.array([3, 4], pa.int64()), "value": pa.array([b"x", b"y"], pa.binary())})
+    merge(log, source).when_matched_update({"value": "s.value"}).execute()
+    author = "MERGE of delta-rs:"
+    told = [breach for breach in log.verify().breaches if breach.promise == "offsets are dense"]
+    assert told[0].version == COMMITS + 1
+    assert f"found 0, by {author}" in str(told[0])
+    assert "only the broker changes records, and `bus log repair` undoes it" in str(told[0])
+    with pytest.raises(
+        StorageDamaged, match=f"{author}.* removed records of .*, which only the broker may; undo it by"
+    ):
+        log.open()
+    assert any(author in step["found"] for step in steps(repair(log, "--execute")))
+    check_mended(log, offsets_but())
+
+
 def offsets_but(*lost: Iterable[int]) -> list[int]:
     gone = {offset for some in lost for offset in some}
     return [offset for offset in range(RECORDS) if offset not in gone]
