@@ -4,8 +4,8 @@
     python -m bus.jobs.compact_files --root /srv/bus --dry-run orders
 
 Spark reads runs of small files that follow each other and writes each run as one file into the table's folder; the
-partition's leader checks it and commits the swap. No record goes, none moves, and no reader notices. A run that has
-changed meanwhile is refused and told; the others go on.
+partition's leader checks it and commits the swap. No record goes but those below the log start, which were deleted,
+none moves, and no reader notices. A run that has changed meanwhile is refused and told; the others go on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import add_file_arguments, row_bytes, staging, topic_config, write_runs
 from bus.spark.jobs import Window, sql
-from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
+from bus.spark.log_files import PartitionFiles, count_deleted, files_frame, load_files, read_rows
 from bus.storage_delta.files.live_file import LiveFile
 from bus.tables.topics import TopicTables
 
@@ -121,8 +121,10 @@ def compact_partition(
             mean_row_bytes=mean_row_bytes,
             compression=settings.compression,
         ):
-            change = FileSwap(found.partition, found.folder, runs[file.run], [file], SwapKind.SAME_ROWS)
-            check_record_count(change, sum(removed.record_count for removed in change.removes))
+            run = runs[file.run]
+            change = FileSwap(found.partition, found.folder, run, [file], SwapKind.SAME_ROWS, found.log_start)
+            deleted_count = count_deleted(found, [removed.path for removed in run])
+            check_record_count(change, sum(removed.record_count for removed in run) - deleted_count)
             try:
                 swap(change, leader)
             except jobs.JobFailed as error:

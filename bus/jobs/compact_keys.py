@@ -6,6 +6,7 @@
 Spark finds the last record of each key in all files below `--to-offset` and writes what stays into new files in the
 table's folder; the partition's leader checks them and commits the swap. Offsets and order stay as they are; a record
 without a key stays; a tombstone goes when it was in the log for `delete.retention.ms`; the last record stays always.
+Records below the log start were deleted, and go.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _swap(
             mean_row_bytes=mean_row_bytes,
             compression=compression,
         )
-        change = FileSwap(found.partition, found.folder, planned.files, written, SwapKind.LAST_OF_KEYS)
+        change = FileSwap(found.partition, found.folder, planned.files, written, SwapKind.LAST_OF_KEYS, found.log_start)
         check_record_count(change, record_count)
         swap(change, leader)
 

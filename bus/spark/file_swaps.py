@@ -37,13 +37,19 @@ _DOUBTFUL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileSwap:
-    """`written` take the place of `removes`, live files that follow each other; both in offset order."""
+    """`written` take the place of `removes`, live files that follow each other; both in offset order. Rows below
+    `log_start` are not in them: they were deleted."""
 
     partition: TopicPartition
     folder: str
     removes: Sequence[LiveFile]
     written: Sequence[WrittenFile]
     kind: SwapKind
+    log_start: int = 0
+
+    @property
+    def base_offset(self) -> int:
+        return max(self.removes[0].base_offset, self.log_start)
 
 
 class Leader(Protocol):
@@ -118,7 +124,7 @@ def check_record_count(change: FileSwap, expected: int) -> None:
 def _place(change: FileSwap) -> list[str]:
     """Give the files their names: the first offset that each stands for, as the bus names its own. Synced."""
     names: list[str] = []
-    base_offset = change.removes[0].base_offset
+    base_offset = change.base_offset
     try:
         for file in change.written:
             name = f"{base_offset:020d}-{uuid.uuid4()}.parquet"

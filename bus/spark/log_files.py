@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from bus.model import TopicPartition
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.listing import partition_folder
@@ -36,6 +39,7 @@ class PartitionFiles:
     partition: TopicPartition
     folder: str
     version: int
+    log_start: int  # rows below it were deleted, and may be in the first file still
     high_watermark: int
     compacted_to: int  # offsets below it may be missing
     files: Sequence[LiveFile]
@@ -51,6 +55,7 @@ def load_files(tables: TopicTables, partition: TopicPartition) -> PartitionFiles
         partition=partition,
         folder=str(tables.path(partition)),
         version=snapshot.version,
+        log_start=snapshot.log_start,
         high_watermark=snapshot.high_watermark,
         compacted_to=snapshot.compacted_to,
         files=list(snapshot.files),
@@ -87,8 +92,8 @@ def files_frame(spark: SparkSession, partitions: Iterable[PartitionFiles]) -> Da
 
 
 def read_rows(spark: SparkSession, found: PartitionFiles, names: Sequence[str]) -> DataFrame:
-    """The rows of the live files `names`: the columns of the log, and `file`. A page whose checksum is wrong fails the
-    query: what rewrites a file must not carry its damage on."""
+    """The rows of the live files `names` from the log start on: the columns of the log, and `file`. A page whose
+    checksum is wrong fails the query: what rewrites a file must not carry its damage on."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import StructType
 
@@ -98,4 +103,18 @@ def read_rows(spark: SparkSession, found: PartitionFiles, names: Sequence[str]) 
         .option("parquet.page.verify-checksum.enabled", "true")
         .parquet(*(f"file:{found.folder}/{name}" for name in names))
     )
-    return frame.select("*", sql.col("_metadata.file_name").alias("file"))
+    rows = frame.select("*", sql.col("_metadata.file_name").alias("file"))
+    return rows.where(sql.col("offset") >= found.log_start) if _has_deleted(found, names) else rows
+
+
+def count_deleted(found: PartitionFiles, names: Sequence[str]) -> int:
+    """The rows of the live files `names` that `read_rows` leaves out."""
+    if not _has_deleted(found, names):
+        return 0
+    offsets = pq.read_table(f"{found.folder}/{found.files[0].path}", columns=["offset"]).column("offset")
+    return int(np.count_nonzero(offsets.to_numpy() < found.log_start))
+
+
+def _has_deleted(found: PartitionFiles, names: Sequence[str]) -> bool:
+    first = found.files[0]
+    return first.base_offset < found.log_start and first.path in names

@@ -15,17 +15,17 @@ from pyspark.sql import SparkSession
 
 from bus import Admin
 from bus.config.topic import TopicConfig
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, Refused
 from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from bus.model import ProducerStamp, TopicPartition
-from bus.ports import SwapKind
+from bus.ports import Committed, SwapKind
 from bus.records.log_schema import LOG_SCHEMA, nullable_type
 from bus.spark import jobs
 from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.tables.topics import TopicTables
-from tests.support.job_root import JobRoot
+from tests.support.job_root import NOW_MS, JobRoot
 
 CONFIG = TopicConfig()
 DAY_MS = 86_400_000
@@ -73,6 +73,21 @@ class FailingLeader:
         if self.is_committed:
             self.root.commit(partition, removes, adds, kind)
         raise self.error
+
+    def live_names(self, partition: TopicPartition) -> frozenset[str]:
+        return self.root.live_names(partition)
+
+
+@dataclass
+class RefusingLeader:
+    """Answers as the broker does whose table refuses the files."""
+
+    root: JobRoot
+
+    def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
+        refused = self.root.tables[partition].check_swap(removes, adds, kind)
+        assert isinstance(refused, Refused)
+        raise BusError(refused.code, refused.message)
 
     def live_names(self, partition: TopicPartition) -> frozenset[str]:
         return self.root.live_names(partition)
@@ -141,6 +156,31 @@ def test_four_files_become_one_with_the_same_rows(
     assert (file.base_offset, file.next_offset, file.record_count, file.level) == (0, 12, 12, 1)
     assert root.breaches() == []
     assert not list(root.path().glob("_job-*"))
+
+
+def test_records_below_the_log_start_are_not_in_the_new_file(
+    spark: SparkSession, root: JobRoot, run_job: Callable[..., int]
+) -> None:
+    assert isinstance(root.table.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
+    frame = spark.read.format("delta").load(str(root.path()))
+    assert sorted(row.offset for row in frame.collect()) == list(range(3, 12))
+    assert run_job() == 0
+    again = spark.read.format("delta").load(str(root.path()))
+    assert sorted(row.offset for row in again.collect()) == list(range(4, 12))
+    (file,) = load(root).files
+    assert (file.base_offset, file.next_offset, file.record_count) == (4, 12, 8)
+    assert root.breaches() == []
+
+
+def test_a_job_that_has_read_an_earlier_log_start_is_refused(
+    root: JobRoot, run_job: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(root.table.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
+    found, before = load(root), names_in(root)
+    assert isinstance(root.table.advance_log_start(5, leader_epoch=1, now_ms=NOW_MS), Committed)
+    assert run_job(RefusingLeader(root), found) == 1
+    assert names_in(root) == before
+    assert f"or the log start, {5:020d}, found {4:020d}" in capsys.readouterr().err
 
 
 def test_a_new_file_has_the_types_of_the_log_and_a_page_index(root: JobRoot, run_job: Callable[..., int]) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
 from bus.jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
-from bus.ports import PreparedFiles
+from bus.ports import Committed, PreparedFiles
 from bus.spark.jobs import JobFailed
 from bus.spark.log_files import PartitionFiles, load_files
 from bus.tables.topics import TopicTables
@@ -189,6 +189,20 @@ def test_the_same_records_stay_as_after_the_bus_s_own_compaction(
     told = capsys.readouterr().err
     assert "of 50 records up to offset 49 stay" in told
     assert not list(root.path().glob("_job-*"))
+
+
+def test_records_below_the_log_start_go_and_those_behind_it_are_as_after_the_bus_s_own_compaction(
+    spark: SparkSession, root: JobRoot
+) -> None:
+    assert isinstance(root.table.advance_log_start(25, leader_epoch=0, now_ms=NOW), Committed)
+    planned = plan(load(root), replace(SETTINGS, delete_retention_ms=9 * DAY_MS), CONFIG, now_ms=NOW)
+    compact_partition(spark, load(root), planned, compression="zstd", leader=root)
+    last = {key or offset: offset for offset, (key, _) in enumerate(profile_rows(0, 50)) if offset >= 25}
+    rows = spark.read.format("delta").load(str(root.path())).collect()
+    assert sorted(row.offset for row in rows) == [*sorted(last.values()), *range(50, 60)]
+    files = load(root).files
+    assert (files[0].base_offset, files[-1].next_offset) == (25, 60)
+    assert root.breaches() == []
 
 
 def test_nothing_is_written_where_every_record_stays(

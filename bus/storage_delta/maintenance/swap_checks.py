@@ -1,8 +1,9 @@
 """Are files that another program wrote fit to take the place of live ones? Judged by all of their rows.
 
-Guards two promises: a swap neither loses nor moves nor invents an offset, but for those that key compaction may drop;
-and what is swapped in can be decoded, every page of it. What the log will say of the files is gathered here, and never
-taken from their writer. A row group is in memory at a time. Changes neither the table nor the files.
+Guards two promises: a swap neither loses nor moves nor invents an offset, but for those that key compaction may drop
+and those below the log start, which were deleted; and what is swapped in can be decoded, every page of it. What the log
+will say of the files is gathered here, and never taken from their writer. A row group is in memory at a time. Changes
+neither the table nor the files.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_swap(
     try:
         files = _find_removes(view, removes, kind)
         _check_names(adds, {*removed, *(file.path for file in view.live_files)})
-        described = _check_files(reader, schema, files, adds, kind)
+        described = _check_files(reader, schema, files, adds, kind, log_start=view.state.log_start)
     except _Unfit as unfit:
         return Refused(ErrorCode.INVALID_REQUEST, str(unfit))
     ages = thin_by_ratio(ages_of(files))
@@ -105,12 +106,18 @@ def _check_names(names: Sequence[str], taken: Collection[str]) -> None:
 
 
 def _check_files(
-    reader: DataReader, schema: pa.Schema, removes: Sequence[LiveFile], adds: Sequence[str], kind: SwapKind
+    reader: DataReader,
+    schema: pa.Schema,
+    removes: Sequence[LiveFile],
+    adds: Sequence[str],
+    kind: SwapKind,
+    *,
+    log_start: int,
 ) -> list[tuple[LiveFile, str]]:
     """The entries of `adds`, each with its statistics as JSON."""
-    offsets = _OffsetsToStay(reader, removes, kind)
+    base_offset = _find_begin(adds[0], removes[0], log_start)
+    offsets = _OffsetsToStay(reader, removes, kind, begin=base_offset)
     described: list[tuple[LiveFile, str]] = []
-    base_offset = removes[0].base_offset
     for name in adds:
         if int(name[:20]) != base_offset:
             raise _Unfit(
@@ -124,6 +131,19 @@ def _check_files(
         base_offset = statistics.next_offset
     offsets.check_end(adds[-1], base_offset - 1)
     return described
+
+
+def _find_begin(name: str, first: LiveFile, log_start: int) -> int:
+    """The offset that `name` begins with: that of the first file that goes, or the log start, if it lies in there. One
+    between them is that of a job which has read an earlier log start: verification would miss the rows behind it."""
+    begin = int(name[:20])
+    if begin == log_start > first.base_offset or begin == first.base_offset:
+        return begin
+    is_deleted = f", or the log start, {log_start:020d}" if log_start > first.base_offset else ""
+    raise _Unfit(
+        f"{name}: expected a name that begins with the offset where the file has to begin, "
+        f"{first.base_offset:020d}{is_deleted}, found {name[:20]}"
+    )
 
 
 def _check_rows(
@@ -191,10 +211,12 @@ def _check_group_size(name: str, group: int, metadata: Any) -> None:
 class _OffsetsToStay:
     """The offsets of the rows that are to be replaced, beside those of the rows that come for them."""
 
-    def __init__(self, reader: DataReader, removes: Sequence[LiveFile], kind: SwapKind) -> None:
-        self._parts = self._read(reader, removes)
+    def __init__(self, reader: DataReader, removes: Sequence[LiveFile], kind: SwapKind, *, begin: int) -> None:
+        """What is below `begin` was deleted."""
+        self._parts = self._read(reader, removes, begin)
         self._ahead = np.empty(0, np.int64)
         self._may_miss = kind is SwapKind.LAST_OF_KEYS
+        self._begin = begin
 
     def check(self, name: str, found: Any) -> None:
         """`found`: offsets of `name` that grow, and go on where the last call ended. Raises `_Unfit`."""
@@ -204,7 +226,8 @@ class _OffsetsToStay:
         is_known = np.isin(found, expected, assume_unique=True)
         if not np.all(is_known):
             alien = int(found[np.argmin(is_known)])
-            raise _Unfit(f"{name}: expected offsets of the files to be removed, found {alien}, which is not in them")
+            why = "was deleted" if alien < self._begin else "is not in them"
+            raise _Unfit(f"{name}: expected offsets of the files to be removed, found {alien}, which {why}")
         if not self._may_miss:
             missing = int(np.setdiff1d(expected, found, assume_unique=True)[0])
             raise _Unfit(f"{name}: expected offset {missing}, which is in the files to be removed, found it missing")
@@ -229,7 +252,8 @@ class _OffsetsToStay:
         return ahead[:count]
 
     @staticmethod
-    def _read(reader: DataReader, files: Sequence[LiveFile]) -> Iterator[Any]:
+    def _read(reader: DataReader, files: Sequence[LiveFile], begin: int) -> Iterator[Any]:
         for file in files:
             for rows in reader.scan(file, ["offset"]):
-                yield rows.column("offset").to_numpy()
+                offsets = rows.column("offset").to_numpy()
+                yield offsets[offsets >= begin]

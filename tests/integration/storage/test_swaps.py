@@ -174,6 +174,46 @@ def test_files_to_be_removed_that_are_none_or_do_not_follow_each_other_are_refus
     assert "follows" in refused(table.check_swap([paths[0], paths[0]], [name], SAME))
 
 
+def started_at(offset: int) -> TableBench:
+    bench = some_rows()
+    assert isinstance(bench.table.advance_log_start(offset, leader_epoch=0, now_ms=1), Committed)
+    return bench
+
+
+@pytest.mark.parametrize(("kind", "offsets"), [(SAME, range(3, 12)), (LAST, (4, 11)), (SAME, range(2, 12))])
+def test_rows_below_the_log_start_may_be_missing_in_a_file_that_begins_there(
+    kind: SwapKind, offsets: Sequence[int]
+) -> None:
+    bench = started_at(3)
+    rows = rows_of(bench)
+    base = 2 if offsets[0] == 2 else 3
+    name = write(bench, rows.filter(pc.is_in(rows["offset"], pa.array(offsets, pa.int64()))), name_of(base))
+    swap(bench, [name], kind, count=5)
+    (file,) = bench.reopen().files
+    assert (file.base_offset, file.next_offset) == (base, 12)
+    assert [row[0] for row in bench.rows(3)] == [offset for offset in offsets if offset >= 3]
+    assert bench.breaches() == []
+
+
+@pytest.mark.parametrize(
+    ("log_start", "base", "first", "said"),
+    [
+        (5, 4, 5, "expected offset 4, which is in the files to be removed, found it missing"),
+        (5, 5, 4, "expected offsets of the files to be removed, found 4, which was deleted"),
+        (5, 5, 6, "expected offset 5, which is in the files to be removed, found it missing"),
+        # a job that has read an earlier log start, and one that makes up a later one
+        (5, 3, 3, f"begins with the offset where the file has to begin, {4:020d}, or the log start, {5:020d}, found"),
+        (5, 6, 6, f"begins with the offset where the file has to begin, {4:020d}, or the log start, {5:020d}, found"),
+        (4, 5, 5, f"begins with the offset where the file has to begin, {4:020d}, found {5:020d}"),
+    ],
+)
+def test_rows_from_the_log_start_on_may_not_be_missing(log_start: int, base: int, first: int, said: str) -> None:
+    bench = started_at(log_start)
+    rows = rows_of(bench)
+    name = write(bench, rows.filter(pc.greater_equal(rows["offset"], first)), name_of(base))
+    assert said in refused(check(bench, [name], count=4))
+
+
 def test_key_compaction_that_begins_in_the_middle_is_refused() -> None:
     bench = some_rows()
     name = write(bench, rows_of(bench).slice(2), name_of(2))
