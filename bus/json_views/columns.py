@@ -32,6 +32,7 @@ FRACTION_KINDS = ("float", "double")
 # own casts differ in what else they take (1.5 as a whole number, 2024-1-2 as a date, a time without a zone in the zone
 # of the session), so nothing reaches them that does not match. No backslashes: they are quoted differently.
 WHOLE = "-?[0-9]{1,19}"
+EXPONENT = "[eE][-+]?[0-9]{1,4}"
 NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
 BOOLEAN = "true|false"
 DATE = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"

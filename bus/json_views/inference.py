@@ -1,19 +1,23 @@
 """The columns that a sample of JSON values seems to have.
 
-Guards one promise: no scalar of the sample is null in the columns that come out, if it has one. Fields are in the order
-in which they are first seen; what is null everywhere, what has several types and what JSON alone cannot tell is text.
+Guards two promises: no scalar of the sample is null in the columns that come out, if it has one; and no number of the
+sample is another one there, so fractions are DOUBLE only if a double has the digits of all of them, else DECIMAL.
+Fields are in the order in which they are first seen. What is null everywhere, what has several types, what JSON alone
+cannot tell and numbers that no decimal holds are text.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from bus.json_views.columns import (
     DATE,
+    DECIMAL_PRECISION_MAX,
     TIMESTAMP,
     ArrayType,
     Field,
@@ -26,12 +30,57 @@ from bus.json_views.columns import (
     is_legal_name,
 )
 from bus.json_views.ddl import DEPTH_MAX
-from bus.records.json_text import parse_json
+from bus.records.json_text import parse_strict
 
 TEXT = ScalarType("string")
-_BIGINT = ScalarType("bigint")
-_DOUBLE = ScalarType("double")
-_WIDER = {frozenset((_BIGINT, _DOUBLE)): _DOUBLE}
+_WHOLE_DIGITS_MAX = 1_000_000  # far more than any column holds
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers(ScalarType):
+    """The numbers that were seen, until all have been: their DECIMAL has `whole_digits` before the point."""
+
+    kind: str = "numbers"
+    whole_digits: int = 0
+    is_bigint: bool = True  # written as whole numbers, of 64 bits
+    is_whole: bool = True
+    is_double: bool = True  # a double of each is written as a number that is equal
+
+    @classmethod
+    def of(cls, text: str) -> _Numbers:
+        is_whole = re.fullmatch("-?[0-9]+", text) is not None
+        try:
+            number = Decimal(text)
+        except InvalidOperation:  # an exponent beyond Python's
+            return cls(whole_digits=_WHOLE_DIGITS_MAX, is_bigint=False, is_whole=is_whole, is_double=False)
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int), f"expected a number of JSON, found {text[:100]}"
+        return cls(
+            whole_digits=max(0, len(digits) + exponent) if number else 0,
+            scale=max(0, -exponent),
+            is_bigint=is_whole and len(digits) < 20 and -(2**63) <= int(text) < 2**63,
+            is_whole=is_whole,
+            is_double=Decimal(repr(float(text))) == number,
+        )
+
+    def and_of(self, other: _Numbers) -> _Numbers:
+        return _Numbers(
+            whole_digits=max(self.whole_digits, other.whole_digits),
+            scale=max(self.scale, other.scale),
+            is_bigint=self.is_bigint and other.is_bigint,
+            is_whole=self.is_whole and other.is_whole,
+            is_double=self.is_double and other.is_double,
+        )
+
+    def settled(self) -> ScalarType:
+        """The column. A decimal has all the digits that there are: other values may be larger."""
+        if self.is_bigint:
+            return ScalarType("bigint")
+        if self.is_double and not self.is_whole:
+            return ScalarType("double")
+        if self.whole_digits + self.scale <= DECIMAL_PRECISION_MAX:
+            return ScalarType("decimal", DECIMAL_PRECISION_MAX, self.scale)
+        return TEXT
 
 
 def infer_fields(texts: Iterable[str | bytes]) -> tuple[Field, ...]:
@@ -39,7 +88,7 @@ def infer_fields(texts: Iterable[str | bytes]) -> tuple[Field, ...]:
     seen: JsonType | None = None
     for text in texts:
         try:
-            value = parse_json(text, parse_constant=_refuse_constant)
+            value = parse_strict(text, parse_float=_Numbers.of, parse_int=_Numbers.of)
             if isinstance(value, dict):
                 seen = _merge(seen, _type_of(value, 0))
         except ValueError:
@@ -52,10 +101,6 @@ def infer_fields(texts: Iterable[str | bytes]) -> tuple[Field, ...]:
     return check_fields(settled.fields)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"expected JSON, found {name}")
-
-
 def _type_of(value: Any, depth: int) -> JsonType | None:
     """None: of a null, which fits every type. What lies deeper than a column can is text."""
     match value:
@@ -65,10 +110,8 @@ def _type_of(value: Any, depth: int) -> JsonType | None:
             return None
         case bool():
             return ScalarType("boolean")
-        case int():
-            return _BIGINT if -(2**63) <= value < 2**63 else TEXT
-        case float():
-            return _DOUBLE if math.isfinite(value) else TEXT
+        case _Numbers():
+            return value
         case str():
             return _type_of_text(value)
         case list():
@@ -79,7 +122,7 @@ def _type_of(value: Any, depth: int) -> JsonType | None:
         case dict():
             fields = tuple(Field(name, _type_of(inner, depth + 1) or _UNKNOWN) for name, inner in value.items())
             return StructType(fields) if fields else None
-    raise AssertionError(f"expected a value of json.loads, found {type(value).__name__}")
+    raise AssertionError(f"expected a value of JSON, found {type(value).__name__}")
 
 
 _UNKNOWN = ScalarType("unknown")  # seen as null only
@@ -106,8 +149,8 @@ def _merge(left: JsonType | None, right: JsonType | None) -> JsonType | None:
             return _merge_structs(left, right)
         case ArrayType(), ArrayType():
             return ArrayType(_merge(left.item, right.item) or _UNKNOWN)
-        case ScalarType(), ScalarType():
-            return _WIDER.get(frozenset((left, right)), TEXT)
+        case _Numbers(), _Numbers():
+            return left.and_of(right)
         case _:
             return TEXT
 
@@ -131,5 +174,7 @@ def _settle(found: JsonType, depth: int) -> JsonType:
             return StructType(tuple(by_folded.values())) if by_folded and depth < DEPTH_MAX else TEXT
         case ArrayType(item):
             return ArrayType(_settle(item, depth + 1)) if depth < DEPTH_MAX else TEXT
+        case _Numbers():
+            return found.settled()
         case ScalarType():
             return TEXT if found == _UNKNOWN else found

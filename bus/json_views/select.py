@@ -1,9 +1,11 @@
 """The SELECT that stands for a view, for each engine, over a topic with text in `key` and `value`.
 
-Guards one promise: both engines give the same columns and the same values. So both first turn the object into a struct
-of texts, of the shape of the schema, and then each text into its type by the same patterns and the same cast: what does
-not match is null. A struct none of whose fields is there is null. Only a fraction in a column of text is written as the
-engine writes it.
+Guards two promises: both engines give the same columns and the same values; and a number is shown with all of its
+digits or not at all, but for FLOAT and DOUBLE, which show the nearest one that they have. The parsers of both make a
+double of a fraction. So a value whose numbers may change is parsed with its numbers as marked texts. Both engines then
+turn the object into a struct of texts, of the shape of the schema, and each text into its type by the same patterns and
+the same cast: what does not match is null. A struct none of whose fields is there is null. An object that has a name
+twice makes the value none, at any depth.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Protocol
 from bus.json_views.columns import (
     BOOLEAN,
     DATE,
+    EXPONENT,
     FRACTION_KINDS,
     INTEGER_KINDS,
     NUMBER,
@@ -32,18 +35,34 @@ from bus.json_views.view import CORRUPT_COLUMN, JsonView
 
 _TEXT = ScalarType("string")
 OBJECT = "_object"
+MARKED = "_marked"  # the value as the engine's parser gets it
+
+# 7 and "7" are not the same within an object that is shown as text, so the text of a number is marked. Marks are
+# noncharacters of Unicode, which texts between programs do not have: a value with one counts as no JSON.
+NUMBER_MARK = "\ufdd0"
+TEXT_MARK = "\ufdd1"  # where an engine would take a text for the object that it is the text of
+_RESERVED = rf"[\x01\x02\x03{NUMBER_MARK}{TEXT_MARK}]|\\u[fF][dD][dD][01]"  # control characters: JSON has none
+# What a parser may not give back as it was: a fraction, an exponent, a zero below zero, more digits than 18.
+_CHANGEABLE = "[0-9][.eE]|-0|[0-9]{19}"
+_JSON_NUMBER = "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][-+]?[0-9]+)?"
+_SPACE = r"[ \t\r\n]*"
+_NUMBER_AS_NAME = f"-?[0-9][-+.0-9eE]*{_SPACE}:"  # is no JSON, and would be with quotes
 
 
 class Dialect(Protocol):
     """How an engine says it."""
 
     def name(self, name: str) -> str: ...
-    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
+    def parse(self, fields: tuple[Field, ...]) -> tuple[tuple[str, str], ...]:
         """Columns to add to those of the topic, one after the other. The last one is `_object`, the struct of texts;
         null of what is no JSON object."""
         ...
 
     def matches(self, text: str, pattern: str) -> str: ...
+    def unmarked(self, text: str, json_type: ScalarType) -> str:
+        """`text` of a field as it was written."""
+        ...
+
     def cast(self, text: str, json_type: ScalarType) -> str: ...
     def each(self, items: str, item: JsonType, variable: str, body: str) -> str: ...
     def struct(self, values: list[tuple[str, str]]) -> str: ...
@@ -51,7 +70,7 @@ class Dialect(Protocol):
 
 def select_view(view: JsonView, dialect: Dialect, source: str) -> str:
     """`source` is the topic, as the dialect names it."""
-    for name, expression in dialect.parse(view):
+    for name, expression in dialect.parse(view.fields):
         source = f"(SELECT *, {expression} AS {name} FROM {source}) AS {name}_rows"
     return f"SELECT {', '.join(columns_of(view, dialect))} FROM {source}"
 
@@ -59,14 +78,20 @@ def select_view(view: JsonView, dialect: Dialect, source: str) -> str:
 def columns_of(view: JsonView, dialect: Dialect) -> list[str]:
     """Over the columns of the topic and those of `parse`."""
     before = [dialect.name(column) for column in view.columns if column != CORRUPT_COLUMN]
-    fields = [
-        f"{_convert(dialect, field.type, _part(dialect, OBJECT, field), 0)} AS {dialect.name(field.name)}"
-        for field in view.fields
-    ]
+    fields = [f"{value} AS {dialect.name(name)}" for name, value in _values(view.fields, dialect)]
     if CORRUPT_COLUMN not in view.columns:
         return [*before, *fields]
     corrupt = f"CASE WHEN {OBJECT} IS NULL THEN {dialect.name('value')} END AS {dialect.name(CORRUPT_COLUMN)}"
     return [*before, *fields, corrupt]
+
+
+def struct_of(fields: tuple[Field, ...], dialect: Dialect) -> str:
+    """Over the columns of `parse`: the value as one struct, null where it is no JSON object."""
+    return f"CASE WHEN {OBJECT} IS NOT NULL THEN {dialect.struct(_values(fields, dialect))} END"
+
+
+def _values(fields: tuple[Field, ...], dialect: Dialect) -> list[tuple[str, str]]:
+    return [(field.name, _convert(dialect, field.type, _part(dialect, OBJECT, field), 0)) for field in fields]
 
 
 def _part(dialect: Dialect, struct: str, field: Field) -> str:
@@ -83,12 +108,19 @@ def _convert(dialect: Dialect, json_type: JsonType, text: str, depth: int) -> st
         case StructType(fields):
             parts = [(field, _part(dialect, text, field)) for field in fields]
             values = [(field.name, _convert(dialect, field.type, part, depth)) for field, part in parts]
-            is_empty = " AND ".join(f"{part} IS NULL" for _, part in parts)
-            return f"CASE WHEN NOT ({is_empty}) THEN {dialect.struct(values)} END"
+            return f"CASE WHEN NOT ({_is_empty(dialect, json_type, text)}) THEN {dialect.struct(values)} END"
+
+
+def _is_empty(dialect: Dialect, json_type: JsonType, text: str) -> str:
+    """Tell whether nothing of it is there. A struct within another may be null, or one of nulls: engines differ."""
+    if not isinstance(json_type, StructType):
+        return f"{text} IS NULL"
+    return " AND ".join(_is_empty(dialect, field.type, _part(dialect, text, field)) for field in json_type.fields)
 
 
 def _convert_scalar(dialect: Dialect, json_type: ScalarType, text: str) -> str:
     kind = json_type.kind
+    text = dialect.unmarked(text, json_type)
     if kind == "string":
         return text
     pattern = {"boolean": BOOLEAN, "date": DATE, "timestamp": TIMESTAMP, **dict.fromkeys(INTEGER_KINDS, WHOLE)}
@@ -100,29 +132,75 @@ def _convert_scalar(dialect: Dialect, json_type: ScalarType, text: str) -> str:
     if kind in FRACTION_KINDS:
         infinite = dialect.cast("'Infinity'", json_type)
         cast = f"CASE WHEN abs({cast}) < {infinite} THEN {cast} END"
+    if kind == "decimal":
+        cast = f"CASE WHEN {_has_scale(dialect, text, json_type.scale)} THEN {cast} END"
     return f"CASE WHEN {dialect.matches(text, pattern.get(kind, NUMBER))} THEN {cast} END"
 
 
+def _has_scale(dialect: Dialect, text: str, scale: int) -> str:
+    """Tell whether the number of `text` has at most `scale` digits behind the point: casts round without a word. One
+    with an exponent of more than four digits has not."""
+    mantissa = f"regexp_extract({text}, '^[-.0-9]+', 0)"
+    digits = f"regexp_replace(replace(replace({mantissa}, '-', ''), '.', ''), '0+$', '')"
+    whole = f"length(regexp_extract({text}, '^-?([0-9]+)', 1))"
+    exponent = dialect.cast(f"regexp_extract({text}, '[eE](.*)$', 1)", ScalarType("int"))
+    is_scaled = f"length({digits}) - {whole} - coalesce({exponent}, 0) <= {scale}"
+    has_exponent = f"({dialect.matches(text, f'.*{EXPONENT}')} AND ({digits} = '' OR {is_scaled}))"
+    return f"({dialect.matches(text, f'-?[0-9]+([.][0-9]{{0,{scale}}}0*)?')} OR {has_exponent})"
+
+
+# One half of a pair of surrogates, for Java: Spark's parser makes a question mark of it.
+_HALF = (
+    r"(?<!\\)(?:\\\\)*+\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
 _STRICTLY = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'mode', 'PERMISSIVE')"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkDialect:
     """Spark's parser stops after the first value, so the text is parsed as a list, which must have one object. Its
-    leniency towards other quotes and NaN is switched off. A list of objects that has one element of another type would
-    be null as a whole, so such lists are texts first, and parsed element by element."""
+    leniency towards other quotes and NaN is switched off. Of two fields of one name it takes the last, so its variants,
+    which refuse them, are asked. A list of objects that has one element of another type would be null as a whole, so
+    such lists are texts first, and parsed element by element; texts are marked then, lest one be taken for an object.
+    """
 
     def name(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
 
-    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
-        row = StructType(tuple(Field(field.name, _spark_shape(field.type)) for field in view.fields))
-        items = f"from_json(concat('[', `value`, ']'), '{format_type(ArrayType(row))}', {_STRICTLY})"
-        is_object = "`value` RLIKE '^[ \\\\t\\\\r\\\\n]*[{]'"
-        return ("_items", items), (OBJECT, f"CASE WHEN {is_object} AND size(_items) = 1 THEN _items[0] END")
+    def parse(self, fields: tuple[Field, ...]) -> tuple[tuple[str, str], ...]:
+        row = StructType(tuple(Field(field.name, _spark_shape(field.type)) for field in fields))
+        listed = f"concat('[', {MARKED}, ']')"
+        items = f"from_json({listed}, '{format_type(ArrayType(row))}', {_STRICTLY})"
+        is_object = f"{_rlike('`value`', f'^{_SPACE}[{{]')} AND size(_items) = 1"
+        is_right = f"{is_object} AND try_parse_json({listed}) IS NOT NULL AND NOT {_rlike('`value`', _HALF)}"
+        return (
+            (MARKED, self._marked(marks_texts=any(_has_list_of_lists(field.type) for field in fields))),
+            ("_items", items),
+            (OBJECT, f"CASE WHEN {is_right} THEN _items[0] END"),
+        )
+
+    def _marked(self, *, marks_texts: bool) -> str:
+        # Possessive: Java's stack bounds how often other groups repeat.
+        text = r'"(?:[^"\\]++|\\.)*+"'
+        name = text + _SPACE + ":" if marks_texts else text
+        pattern = f"(?s)({name}|{_NUMBER_AS_NAME})|({_JSON_NUMBER})" + (f"|({text})" if marks_texts else "")
+        signs = "concat('$1', chr(1), '$2', chr(2)" + (", chr(3), '$3')" if marks_texts else ")")
+        marked = f"replace(regexp_replace(`value`, {_spark_text(pattern)}, {signs}), concat(chr(1), chr(2)), '')"
+        if marks_texts:
+            marked = f"replace(replace({marked}, concat(chr(3), '\"'), '\"{TEXT_MARK}'), chr(3), '')"
+        marked = f"replace(replace({marked}, chr(1), '\"{NUMBER_MARK}'), chr(2), '\"')"
+        unchanged = "" if marks_texts else f"WHEN NOT {_rlike('`value`', _CHANGEABLE)} THEN `value` "
+        return f"CASE WHEN {_rlike('`value`', _RESERVED)} THEN NULL {unchanged}ELSE {marked} END"
 
     def matches(self, text: str, pattern: str) -> str:
         return f"{text} RLIKE '^({pattern})$'"
+
+    def unmarked(self, text: str, json_type: ScalarType) -> str:
+        if json_type.kind == "string":  # of an object or a list, perhaps
+            inside = f"""regexp_replace({text}, '"{NUMBER_MARK}([^"]*)"', '$1')"""
+            text = f"CASE WHEN contains({text}, '{NUMBER_MARK}') THEN {inside} ELSE {text} END"
+        return f"replace(replace({text}, '{NUMBER_MARK}', ''), '{TEXT_MARK}', '')"
 
     def cast(self, text: str, json_type: ScalarType) -> str:
         return f"try_cast({text} AS {format_type(json_type)})"
@@ -140,25 +218,53 @@ class SparkDialect:
 @dataclass(frozen=True, slots=True)
 class DuckdbDialect:
     """DuckDB's parser takes commas at the end of lists and objects, NaN and Infinity: looked for outside of strings,
-    where there is a trace of them at all."""
+    where there is a trace of them at all. Of two fields of one name it takes the first, and lists both."""
 
     def name(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
-        shape = _quote(json.dumps({field.name: _duckdb_shape(field.type) for field in view.fields}))
-        lenient = "(?i)nan|inf|,[ \\t\\r\\n]*[]}]"
-        strings = '"([^"\\\\]|\\\\.)*"'
+    def parse(self, fields: tuple[Field, ...]) -> tuple[tuple[str, str], ...]:
+        shape = _quote(json.dumps({field.name: _duckdb_shape(field.type) for field in fields}))
+        lenient = f"(?i)nan|inf|,{_SPACE}[]}}]"
+        strings = r'"([^"\\]|\\.)*"'
         is_lenient = (
             f"regexp_matches(\"value\", '{lenient}') AND "
             f"regexp_matches(regexp_replace(\"value\", '{strings}', '\"\"', 'g'), '{lenient}')"
         )
-        is_object = "regexp_matches(\"value\", '^[ \\t\\r\\n]*[{]')"
-        is_right = f'{is_object} AND json_valid("value") AND NOT ({is_lenient})'
-        return ((OBJECT, f'CASE WHEN {is_right} THEN json_transform("value", {shape}) END'),)
+        is_object = f"regexp_matches(\"value\", '^{_SPACE}[{{]')"
+        is_right = f"{is_object} AND json_valid({MARKED}) AND NOT ({is_lenient})"
+        # In a CASE of its own: what is no JSON has no names, and is an error to ask for them.
+        return (
+            (MARKED, self._marked()),
+            (OBJECT, f"CASE WHEN {is_right} THEN {self._if_names_are_once(f'json_transform({MARKED}, {shape})')} END"),
+        )
+
+    def _marked(self) -> str:
+        pattern = f'(?s)("(?:[^"\\\\]|\\\\.)*"|{_NUMBER_AS_NAME})|({_JSON_NUMBER})'
+        signs = r"'\1' || chr(1) || '\2' || chr(2)"
+        marked = f"""replace(regexp_replace("value", '{pattern}', {signs}, 'g'), chr(1) || chr(2), '')"""
+        marked = f"""replace(replace({marked}, chr(1), '"{NUMBER_MARK}'), chr(2), '"')"""
+        is_reserved = f"regexp_matches(\"value\", '{_RESERVED}')"
+        is_changeable = f"regexp_matches(\"value\", '{_CHANGEABLE}')"
+        return f'CASE WHEN {is_reserved} THEN NULL WHEN {is_changeable} THEN {marked} ELSE "value" END'
+
+    def _if_names_are_once(self, value: str) -> str:
+        outer, inner = f"json_keys({MARKED})", f"json_keys({MARKED}, '$..*')"
+        has_inner = f"contains(substr({MARKED}, strpos({MARKED}, '{{') + 1), '{{')"
+        is_inner_once = f"list_bool_and(list_transform({inner}, lambda names: list_unique(names) = len(names)))"
+        return (
+            f"CASE WHEN list_unique({outer}) < len({outer}) THEN NULL "
+            f"WHEN NOT {has_inner} THEN {value} WHEN {is_inner_once} THEN {value} END"
+        )
 
     def matches(self, text: str, pattern: str) -> str:
         return f"regexp_full_match({text}, '{pattern}')"
+
+    def unmarked(self, text: str, json_type: ScalarType) -> str:
+        if json_type.kind == "string":  # of an object or a list, perhaps
+            inside = f"""regexp_replace({text}, '"{NUMBER_MARK}([^"]*)"', '\\1', 'g')"""
+            text = f"CASE WHEN contains({text}, '{NUMBER_MARK}') THEN {inside} ELSE {text} END"
+        return f"replace({text}, '{NUMBER_MARK}', '')"
 
     def cast(self, text: str, json_type: ScalarType) -> str:
         return f"try_cast({text} AS {_duckdb_type(json_type)})"
@@ -168,6 +274,25 @@ class DuckdbDialect:
 
     def struct(self, values: list[tuple[str, str]]) -> str:
         return "struct_pack(" + ", ".join(f'"{name}" := {value}' for name, value in values) + ")"
+
+
+def _has_list_of_lists(json_type: JsonType) -> bool:
+    """Look for a list whose elements are lists or objects."""
+    match json_type:
+        case ScalarType():
+            return False
+        case ArrayType(item):
+            return not isinstance(item, ScalarType)
+        case StructType(fields):
+            return any(_has_list_of_lists(field.type) for field in fields)
+
+
+def _rlike(text: str, pattern: str) -> str:
+    return f"{text} RLIKE {_spark_text(pattern)}"
+
+
+def _spark_text(text: str) -> str:
+    return _quote(text.replace("\\", "\\\\"))
 
 
 def _spark_shape(json_type: JsonType) -> JsonType:

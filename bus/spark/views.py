@@ -108,7 +108,7 @@ def register_json_views(spark: SparkSession, tables: TopicTables, views: Iterabl
     """`read` gives the topics."""
     for view in views:
         frame = with_text(read(view.topic))
-        for name, expression in SPARK.parse(view):
+        for name, expression in SPARK.parse(view.fields):
             frame = frame.selectExpr("*", f"{expression} AS {name}")
         _register(spark, tables, view.name, frame.selectExpr(*columns_of(view, SPARK)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import bus.sql
 from bus.cluster_metadata.cluster_records import TopicDeleted, ViewDeleted
 from bus.sql import SqlError
+from tests.support import json_documents
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.json_values import CASES, NAMES, SCHEMA
 
@@ -43,6 +45,25 @@ def test_each_value_is_seen_as_the_columns_say(
         (row,) = [dict(zip(result.columns, row, strict=True)) for row in result]
     assert {name: row[name] for name in NAMES} == seen
     assert row["_corrupt"] == (row["value"] if is_corrupt else None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_made_by_chance_are_seen_as_python_reads_them_exactly(tmp_path: Path, seed: int) -> None:
+    documents = json_documents.documents(Random(seed), 400)
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("raw")
+    root.append("raw", 0, *((None, document.encode()) for document in documents))
+    root.create_view("typed", "raw", json_documents.SCHEMA, ["offset", "_corrupt"])
+    found = [
+        dict(zip(("offset", *json_documents.NAMES, "_corrupt"), row, strict=True))
+        for row in rows(root, "SELECT * FROM typed ORDER BY offset")
+    ]
+    for document, row in zip(documents, found, strict=True):
+        seen = json_documents.seen(document)
+        assert row["_corrupt"] == (document if seen is None else None), document
+        assert {name: row[name] for name in json_documents.NAMES} == (seen or dict.fromkeys(json_documents.NAMES)), (
+            document
+        )
 
 
 def test_the_usual_columns_come_first_and_the_corrupt_one_last(root: HandWrittenRoot) -> None:
