@@ -36,7 +36,6 @@ KAFKA_JSON_SCHEMA = (
     "headers array<string>"
 )
 _FILE, _SIZE, _POSITION = "__file", "__file_size", "__position"
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}  # Spark leaves microseconds out otherwise
 _RECORD_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 
 
@@ -82,7 +81,7 @@ def as_records(rows: DataFrame, mapping: Mapping) -> DataFrame:
     if value := mapping.value or _there("value", columns):
         found["value"] = _text_or_bytes(rows, value)
     else:
-        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false", **_JSON})
+        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false", **jobs.WHOLE_TIMES})
     if "headers" in columns:
         found["headers"] = sql.col("headers").cast("array<struct<key:string,value:binary>>")
     if mapping.keeps_partitions:
@@ -118,7 +117,7 @@ def _text_or_bytes(rows: DataFrame, name: str) -> Column:
     if kind in ("binary", "string"):
         return sql.col(name)
     is_nested = kind in ("struct", "array", "map")
-    return sql.to_json(name, _JSON) if is_nested else sql.col(name).cast("string")
+    return sql.to_json(name, jobs.WHOLE_TIMES) if is_nested else sql.col(name).cast("string")
 
 
 def in_file_order(rows: DataFrame, tasks: int) -> DataFrame:

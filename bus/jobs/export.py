@@ -41,7 +41,7 @@ def exported(rows: DataFrame, *, values: str, schema: str | None, is_flat: bool,
     key = _decoded(sql.col("key"), "text" if values == "json" else values)
     if values == "json":
         assert schema is not None, "no schema of the values"
-        value = sql.from_json(sql.col("value").cast("string"), schema)
+        rows, value = jobs.typed_values(rows, schema), sql.col("value")
     else:
         value = _decoded(sql.col("value"), values)
     headers = sql.transform(
@@ -136,6 +136,8 @@ def _export(options: argparse.Namespace, spark: SparkSession) -> int:
         by_date=options.by_date,
     )
     writer = files.writeStream.format(options.format).option("checkpointLocation", options.checkpoint)
+    if options.format in _TEXT_FORMATS:
+        writer = writer.options(**jobs.WHOLE_TIMES)
     if options.format == "csv":
         writer = writer.option("header", "true")
     if options.by_date:

@@ -37,11 +37,13 @@ from bus.spark import jobs
 from bus.spark.jobs import sql
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
-# Sums of it do not depend on the order in which records come: a batch that runs again has the same results.
-_NUMBER = "decimal(28,9)"
+# Doubles as it: their sums do not depend on the order in which records come, so a batch that runs again has the same
+# results.
+_FRACTION = "decimal(28,9)"
+_WHOLE = "decimal(20,0)"
 
 
 def parsed_records(rows: DataFrame, schema: str | None, *, key: str | None, time: str | None) -> DataFrame:
@@ -53,10 +55,10 @@ def parsed_records(rows: DataFrame, schema: str | None, *, key: str | None, time
     fields = rows
     names: list[str] = []
     if schema is not None:
-        parsed = rows.withColumn("__value", sql.from_json(sql.col("value").cast("string"), schema))
-        names = parsed.schema["__value"].dataType.fieldNames()  # type: ignore[attr-defined]  # a struct
+        parsed = jobs.typed_values(rows, schema)
+        names = parsed.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]  # a struct
         fields = parsed.withColumnRenamed("timestamp", "__timestamp").withColumnRenamed("key", "__key")
-        fields = fields.select("__timestamp", "__key", "__value.*")
+        fields = fields.select("__timestamp", "__key", "value.*")
     else:
         fields = rows.select(sql.col("timestamp").alias("__timestamp"), sql.col("key").alias("__key"))
     for option, name in (("--key", key), ("--time", time)):
@@ -71,15 +73,14 @@ def parsed_records(rows: DataFrame, schema: str | None, *, key: str | None, time
 def windowed(records: DataFrame, *, window: str, slide: str | None, late: str, measure: str | None) -> DataFrame:
     """A row for each window and group: window_start, window_end, key, records [, sum, min, max, mean].
 
-    Numbers are taken with nine decimals; larger ones than 19 digits before the point are left out of the figures.
+    Whole numbers and decimals are taken as they are, and their figures are decimals, or null where those do not hold
+    them. Of fractions nine decimals are taken, and none with more than 19 digits before the point.
     """
     if measure is not None and measure not in records.columns:
         raise jobs.JobFailed(f"--measure: expected a column of --schema, found {measure}")
     figures = [sql.count("*").alias("records")]
     if measure is not None:
-        number = sql.col(measure).try_cast(_NUMBER)
-        names = ("sum", "min", "max", "mean")
-        figures += [getattr(sql, name)(number).cast("double").alias(name) for name in names]
+        figures += _figures_of(records, measure)
     grouped = records.withWatermark("event_time", late).groupBy(
         sql.window("event_time", window, slide).alias("window"), sql.col("group_key").alias("key")
     )
@@ -90,9 +91,23 @@ def windowed(records: DataFrame, *, window: str, slide: str | None, late: str, m
     )
 
 
+def _figures_of(records: DataFrame, measure: str) -> list[Column]:
+    kind = records.schema[measure].dataType.typeName()
+    if kind == "decimal":
+        number, is_exact = sql.col(measure), True
+    elif kind in ("byte", "short", "integer", "long"):
+        number, is_exact = sql.col(measure).cast(_WHOLE), True
+    else:
+        number, is_exact = sql.col(measure).try_cast(_FRACTION), False
+    figures = {"sum": sql.try_sum(number), "min": sql.min(number), "max": sql.max(number), "mean": sql.try_avg(number)}
+    return [(figure if is_exact else figure.cast("double")).alias(name) for name, figure in figures.items()]
+
+
 def as_topic_rows(results: DataFrame) -> DataFrame:
     """Key: the group's; value: all columns as JSON, times in UTC."""
-    value = sql.to_json(sql.struct(*results.columns), {"ignoreNullFields": "false", "timeZone": "UTC"})
+    value = sql.to_json(
+        sql.struct(*results.columns), {"ignoreNullFields": "false", "timeZone": "UTC", **jobs.WHOLE_TIMES}
+    )
     return results.select(sql.col("key").alias("key"), value.alias("value"))
 
 

@@ -23,6 +23,8 @@ from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, chosen
 from bus.client_texts import one_line, text_for
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, show_range
+from bus.json_views import SchemaError, parse_ddl
+from bus.json_views.select import SPARK, struct_of
 from bus.model import TopicPartition
 from bus.records.epoch import epoch_ms
 from bus.spark.jars import JarsMissing
@@ -32,6 +34,8 @@ from bus.tables.topics import TopicTables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# For JSON and CSV: Spark leaves microseconds out otherwise.
+WHOLE_TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 
@@ -169,6 +173,22 @@ def broker_options(options: argparse.Namespace, address: str | None = None) -> d
     """The same for `format("bus")`."""
     profile = {"bus.profile": options.profile} if options.profile else {}
     return {"bus.bootstrap.servers": address or options.bootstrap, **profile}
+
+
+def typed_values(rows: DataFrame, schema: str) -> DataFrame:
+    """`rows` with their values as structs of `schema`, by the same reading of JSON as a view's; null where they are no
+    JSON object. Raises `JobFailed` for a schema that a view cannot have."""
+    from pyspark.sql import functions
+
+    try:
+        fields = parse_ddl(schema)
+    except SchemaError as error:
+        raise JobFailed(f"--schema: {error}") from None
+    frame = rows.withColumn("value", functions.col("value").cast("string"))
+    added = SPARK.parse(fields)
+    for name, expression in added:
+        frame = frame.selectExpr("*", f"{expression} AS {name}")
+    return frame.withColumn("value", functions.expr(struct_of(fields, SPARK))).drop(*(name for name, _ in added))
 
 
 def whole_number(text: str) -> int:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
+from bus import Producer
 from bus.jobs import export
 from bus.jobs.export import exported, parse_arguments
+from bus.spark import jobs
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
 
@@ -100,6 +104,45 @@ def test_the_same_checkpoint_goes_on_from_the_storage_alone(spark: SparkSession,
     found = spark.read.option("header", "true").csv(str(tmp_path / "d")).collect()
     expected = [(str(partition), str(n), str(n)) for partition, end in ((0, 20), (1, 21)) for n in range(end)]
     assert sorted((row.partition, row.offset, row.value) for row in found) == sorted(expected)
+
+
+def test_numbers_of_json_are_exact_or_null_as_in_views(spark: SparkSession) -> None:
+    values = [b'{"t":12345678901234567.890,"m":1.10}', b'{"t":"x","m":1.005}', b'{"t":"a","t":"b"}', b'{"m":1e400}']
+    found = exported(
+        rows_of(spark, *values), values="json", schema="t string, m decimal(10,2)", is_flat=False, by_date=False
+    ).collect()
+    assert [None if row.value is None else tuple(row.value) for row in found] == [
+        ("12345678901234567.890", Decimal("1.10")),
+        ("x", None),
+        None,
+        (None, None),
+    ]
+
+
+def test_a_schema_that_no_view_can_have_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(jobs.JobFailed, match=r"--schema: expected one of STRING, .*, found 'map'"):
+        exported(rows_of(spark, b"{}"), values="json", schema="a map<string,int>", is_flat=False, by_date=False)
+
+
+def test_times_have_their_microseconds_in_every_format(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    place.create({"times": 1})
+    time = datetime(2026, 11, 21, 12, 0, 0, 123_456, tzinfo=timezone.utc)
+    with Producer(place.address) as producer:
+        producer.send_batch(
+            "times", pa.table({"value": [b"v"], "timestamp": pa.array([time], pa.timestamp("us", "UTC"))})
+        )
+    for form in ("csv", "json"):
+        arguments = [
+            "--root",
+            str(place.root),
+            "--to",
+            str(tmp_path / form),
+            "--checkpoint",
+            str(tmp_path / f"c-{form}"),
+        ]
+        assert export.main([*arguments, "--format", form, "times"]) == 0
+        (written,) = (tmp_path / form).glob(f"*.{form}")
+        assert "12:00:00.123456" in written.read_text()
 
 
 def test_format_that_cannot_hold_the_columns_and_a_missing_topic_are_told(

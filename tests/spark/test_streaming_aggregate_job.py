@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bus.jobs import streaming_aggregate
 from bus.jobs.streaming_aggregate import as_topic_rows, parse_arguments, parsed_records, windowed
+from bus.records.json_text import parse_strict
 from bus.spark import jobs
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
@@ -86,10 +88,44 @@ def test_a_window_has_the_figures_of_each_group(spark: SparkSession) -> None:
 
 
 def test_results_are_json_under_the_key_of_their_group(spark: SparkSession) -> None:
-    results = spark.createDataFrame([(at(0), None, 2)], "window_start timestamp, key string, records long")
+    begin = NOON + timedelta(microseconds=123_456)
+    results = spark.createDataFrame([(begin, None, 2)], "window_start timestamp, key string, records long")
     (row,) = as_topic_rows(results).collect()
     assert row.key is None
-    assert json.loads(row.value) == {"window_start": "2026-11-21T12:00:00.000Z", "key": None, "records": 2}
+    assert json.loads(row.value) == {"window_start": "2026-11-21T12:00:00.123456Z", "key": None, "records": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "figures"),
+    [
+        (
+            "decimal(20,2)",
+            ["12345678901234567.89", "0.02"],
+            {
+                "sum": "12345678901234567.91",
+                "min": "0.02",
+                "max": "12345678901234567.89",
+                "mean": "6172839450617283.955",
+            },
+        ),
+        (
+            "bigint",
+            ["9007199254740993", "9223372036854775807"],
+            {"sum": "9232379236109516800", "max": "9223372036854775807"},
+        ),
+        ("decimal(38,0)", ["9" * 38, "1"], {"sum": None, "max": "9" * 38}),
+    ],
+)
+def test_figures_of_whole_numbers_and_decimals_have_all_digits_or_are_null(
+    spark: SparkSession, kind: str, numbers: list[str], figures: dict[str, str | None]
+) -> None:
+    rows = rows_of(spark, *((b"k", f'{{"total":{number}}}', 0) for number in numbers))
+    records = parsed_records(rows, f"total {kind}", key=None, time=None)
+    results = windowed(records, window="1 minute", slide=None, late="1 second", measure="total")
+    (row,) = as_topic_rows(results).collect()
+    found = parse_strict(row.value, parse_float=Decimal, parse_int=Decimal)
+    expected = {name: None if figure is None else Decimal(figure) for name, figure in figures.items()}
+    assert {name: found[name] for name in figures} == expected
 
 
 @pytest.fixture(scope="module")
