@@ -11,7 +11,7 @@ import pytest
 
 from bus.auditing.events import AuditEvent
 from bus.errors import ErrorCode
-from bus.grpc_api.server.audited_calls import CHANGES, AuditedServicer
+from bus.grpc_api.server.audited_calls import CHANGES, AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.cancelled_calls import QuietContext
@@ -93,11 +93,11 @@ class Audit:
         return 1
 
 
-def told_of_one_that_goes_away(method: str, request: Any) -> list[AuditEvent]:
+def told_of_one_that_goes_away(method: str, request: Any, kind: Any = AuditedServicer) -> list[AuditEvent]:
     audit: Any = Audit()
 
     async def go_away() -> None:
-        call = asyncio.ensure_future(getattr(AuditedServicer(Servicer(), audit, "L"), method)(request, QuietContext()))
+        call = asyncio.ensure_future(getattr(kind(Servicer(), audit, "L"), method)(request, QuietContext()))
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
@@ -205,3 +205,15 @@ def test_what_changes_nothing_leaves_none() -> None:
     assert told_of_one_that_goes_away("CreateTopics", asked) == []
     unreadable = Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "no request")
     assert told_of_one_that_goes_away("CreateTopics", unreadable) == []
+
+
+def test_change_that_a_broker_sends_on_and_does_not_wait_for_may_be_done() -> None:
+    inner, resources = REQUESTS["DeleteTopics"]
+    envelope = pb.EnvelopeRequest(
+        method="DeleteTopics", request=inner.SerializeToString(), client="/10.0.0.1", principal="User:alice"
+    )
+    events = told_of_one_that_goes_away("Envelope", envelope, AuditedEnvelopes)
+    for_whom = "for User:alice from /10.0.0.1 by DeleteTopics"
+    assert [(event.resource, event.error, event.rule) for event in events] == [
+        (resource, NO_ANSWER, for_whom) for resource in resources
+    ]
