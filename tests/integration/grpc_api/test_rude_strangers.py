@@ -14,7 +14,7 @@ import pytest
 from bus import Producer
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
-from bus.grpc_api.server.strangers import Strangers, _peer_of
+from bus.grpc_api.server.strangers import Strangers, _Ended, _peer_of
 from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
@@ -157,6 +157,15 @@ def test_caller_by_ipv6_is_recognised(tmp_path: Path) -> None:
 )
 def test_peer_is_named_as_by_grpc_and_counted_by_its_network(host: str, expected: tuple[str, str]) -> None:
     assert _peer_of(host, 5) == expected
+
+
+def test_connections_of_one_ipv6_network_that_were_cut_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    strangers = Strangers()
+    for host in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"):
+        strangers._ended.append(_Ended("STAFF", host, "too much"))
+    strangers._log_ended()
+    assert [message.split()[4] for message in caplog.messages] == ["2001:db8::1", "2001:db8:0:1::1"]
+    strangers.close()
 
 
 def test_memory_of_a_broker_stays_bounded_whatever_strangers_send(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,8 @@ from bus.spark.jobs import (
     broker_options,
     first_line,
     open_admin,
+    print_rows,
+    tell,
     timestamp_ms,
 )
 
@@ -125,3 +131,27 @@ def profiles_in(folder: Path) -> Path:
     )
     path.chmod(0o600)
     return path
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_job_prints_controls_no_terminal_and_is_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "a\x1b[31m\u202eb"
+    frame: Any = SimpleNamespace(columns=["group"], collect=lambda: [(hostile,)])
+    print_rows(frame, csv=True)
+    tell(hostile)
+    assert capsys.readouterr() == (f"group\n{hostile}\n", f"{hostile}\n")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal())
+    print_rows(frame, csv=True)
+    print_rows(frame, csv=False)
+    tell(hostile)
+    written: Any = sys.stdout, sys.stderr
+    for stream in written:
+        assert r"a\x1b[31m\u202eb" in stream.getvalue()
+        assert not {"\x1b", "\u202e"} & set(stream.getvalue())
