@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from bus.errors import RootNotUsable
 from bus.json_views import JsonView
 from bus.json_views.select import SPARK, columns_of
@@ -101,7 +103,16 @@ def _told_apart(spark: SparkSession, topics: list[str]) -> list[str]:
 def register_system_views(spark: SparkSession, tables: TopicTables, names: Iterable[str]) -> None:
     """Those of `names`, as of now. Raises `StorageFault`."""
     for name in names:
-        _register(spark, tables, name, spark.createDataFrame(read_view(name, tables)))
+        _register(spark, tables, name, _frame_of(spark, read_view(name, tables)))
+
+
+def _frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Spark Connect takes no columns from a table without rows."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if table.num_rows:
+        return spark.createDataFrame(table)
+    return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=False))
 
 
 def register_json_views(spark: SparkSession, tables: TopicTables, views: Iterable[JsonView], read: ReadTopic) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bus import Admin, NewTopic, Producer
 from bus.errors import RootNotUsable, StorageFault
 from bus.spark import read_topic, register
 from bus.spark.views import find_root
+from bus.tables.system_views import read_view
+from bus.tables.topics import TopicTables
 from tests.support.broker_thread import running_broker
 from tests.support.hand_written_root import HandWrittenRoot
 
@@ -106,3 +109,22 @@ def test_topics_that_differ_in_case_only_never_stand_for_one_another(
         for name in ("Bills", "bills", "other"):
             spark.catalog.dropTempView(name)
         spark.conf.set("spark.sql.caseSensitive", "false")
+
+
+def test_a_view_without_rows_is_made_where_spark_takes_no_columns_from_it_as_under_connect(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = spark.createDataFrame
+
+    def make_as_connect_does(data: Any, schema: Any = None) -> DataFrame:
+        assert schema is not None or len(data), "CANNOT_INFER_EMPTY_SCHEMA"
+        return make(data, schema)
+
+    monkeypatch.setattr(spark, "createDataFrame", make_as_connect_does)
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("flights")
+    register(spark, str(root.folder), topics=[], views=["quotas", "groups", "lag", "audit", "topics"])
+    assert spark.table("bus.topics").count() > 0
+    for name in ("quotas", "groups", "lag", "audit"):
+        found = spark.table(f"bus.{name}")
+        assert (found.count(), found.columns) == (0, read_view(name, TopicTables(str(root.folder))).schema.names)
