@@ -212,7 +212,7 @@ class _OffsetsToStay:
     """The offsets of the rows that are to be replaced, beside those of the rows that come for them."""
 
     def __init__(self, reader: DataReader, removes: Sequence[LiveFile], kind: SwapKind, *, begin: int) -> None:
-        """What is below `begin` was deleted."""
+        """Read those from `begin` on: rows below it were deleted."""
         self._parts = self._read(reader, removes, begin)
         self._ahead = np.empty(0, np.int64)
         self._may_miss = kind is SwapKind.LAST_OF_KEYS
