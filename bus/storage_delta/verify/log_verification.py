@@ -403,7 +403,7 @@ def _info_of(actions: Sequence[Action]) -> Mapping[str, Any]:
 
 
 def _author_of(info: Mapping[str, Any]) -> str:
-    """Another engine, as a breach of its version names it."""
+    """Name the other engine that wrote a version, as its breach says it."""
     if not info:
         return ""
     author = f"{info.get('operation', 'a change')} of {info.get('engineInfo', 'another engine')}"
