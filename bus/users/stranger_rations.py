@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,13 @@ class RationSizes:
     modest_address_bytes: int = 16 * 1024  # of an address, while all together have used up theirs
     connections_max: int = 1_024  # of strangers, at a time
     address_connections_max: int = 256
+
+    def within(self, connections_max: int) -> RationSizes:
+        """Leave half of the places of a listener that takes so many connections to callers who have logged in, and most
+        of the others to other addresses. Each stranger takes a second open file (`bus.grpc_api.server.strangers`)."""
+        strangers_max = max(2, min(self.connections_max, connections_max // 2))
+        address_max = max(1, min(self.address_connections_max, strangers_max // 4))
+        return replace(self, connections_max=strangers_max, address_connections_max=address_max)
 
 
 @dataclass(slots=True)

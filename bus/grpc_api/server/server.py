@@ -58,6 +58,7 @@ from bus.model import PLAINTEXT
 from bus.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.transaction_calls import StepKind
+from bus.users.stranger_rations import RationSizes, StrangerRations
 
 _PENDING_CALLS_MAX = 20_000
 _PENDING_CALLS_MAX_OF_STRANGERS = 8_000
@@ -475,7 +476,7 @@ class BusServer:
         self._health = HealthOfServices()
         self._open_streams = OpenStreams(config.client_streams_count_max)
         self._calls = CallsInFlight()
-        self._strangers = Strangers()
+        self._strangers = Strangers(StrangerRations(RationSizes().within(connections_max)))
         self._listening = [
             _Listening(listener, config, self._calls, (keys or {}).get(listener.name), connections_max, self._strangers)
             for listener in config.serving_listeners

@@ -153,8 +153,12 @@ class Strangers:
             admitted = self._rations.admit(key, address, time.monotonic())
             if isinstance(admitted, Admitted):
                 self._make_room(admitted)
-                self._register(_Watched(key, host, _duplicate(connection), first_sequence(connection)))
-                return
+                try:
+                    self._watch_over(key, host, connection)
+                    return
+                except OSError as error:  # there may be no open file left; what is not watched has no bound
+                    self._rations.leave(key)
+                    admitted = f"it cannot be watched ({error.strerror})"
             self._ended.append(_Ended(listener, host, admitted))
             with suppress(OSError):
                 discard_and_shut(connection)
@@ -164,12 +168,18 @@ class Strangers:
             if watched.key == admitted.instead_of:
                 self._cut(watched, "its address has the most connections without a login")
 
-    def _register(self, watched: _Watched) -> None:
+    def _watch_over(self, key: _Key, host: str, connection: socket.socket) -> None:
+        """Raises `OSError`; then nothing is kept of it."""
         assert self._epoll is not None
-        watched.bound_to(_FIRST_BYTES_MAX)
-        descriptor = watched.connection.fileno()
-        self._by_key[watched.key] = self._by_descriptor[descriptor] = watched
-        self._epoll.register(descriptor, _EVENTS)
+        first = first_sequence(connection)
+        watched = _Watched(key, host, _duplicate(connection), first)
+        try:
+            watched.bound_to(_FIRST_BYTES_MAX)
+            self._epoll.register(watched.connection.fileno(), _EVENTS)
+        except OSError:
+            watched.connection.close()
+            raise
+        self._by_key[key] = self._by_descriptor[watched.connection.fileno()] = watched
 
     # ------------------------------------------------------------ in the thread
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -100,6 +102,26 @@ def test_address_gets_in_no_more_than_its_ration_by_however_many_connections(bro
             arrived += client.arrived
     # The system takes a segment's worth of each one before the broker sees it, also of one that is never let in.
     assert arrived <= arrivals_bytes_max(SIZES.address, begun_s) + connection_count * SEGMENT_BYTES_MAX
+
+
+def test_connection_that_cannot_be_watched_is_cut_and_takes_no_place(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no open file left for the duplicate it would have no bound, and would be counted for good."""
+    source = next(addresses)
+    with monkeypatch.context() as patched:
+
+        def refuse(connection: socket.socket) -> socket.socket:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        patched.setattr("bus.grpc_api.server.strangers._duplicate", refuse)
+        for _ in range(3):
+            with RudeClient(port_of(broker), source=source) as client:
+                assert client.wait_until_cut(CUT_SECONDS_MAX)
+    assert not strangers_of(broker)._rations._addresses[source].connections
+    with RudeClient(port_of(broker), source=source) as client:
+        assert client.send(hello())
+        assert not client.wait_until_cut(0.5)
 
 
 def test_silent_connections_of_one_address_leave_room_for_others(broker: Broker) -> None:

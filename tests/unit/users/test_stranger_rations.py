@@ -102,3 +102,11 @@ def test_addresses_that_owe_nothing_are_forgotten(rations: StrangerRations) -> N
         rations.receive(number, 9, number)
         rations.leave(number)
     assert len(rations._addresses) <= 3
+
+
+@pytest.mark.parametrize(("connections_max", "expected"), [(20_000, (1_024, 256)), (512, (256, 64)), (1, (2, 1))])
+def test_strangers_leave_half_of_the_places_of_a_listener_and_most_of_theirs_to_other_addresses(
+    connections_max: int, expected: tuple[int, int]
+) -> None:
+    sizes = RationSizes().within(connections_max)
+    assert (sizes.connections_max, sizes.address_connections_max) == expected
