@@ -153,7 +153,8 @@ class Sender:
         step may be at is read or changed; `take_in_late`, in a later step, does that. Raises `BusError`."""
         self.check_usable()
         size_bytes = record[-1]
-        late_bytes = sum(batch.limit_bytes for batch in self._late)
+        # A copy, which is made in one step: another thread, or a finalizer, may change the queue while it is counted.
+        late_bytes = sum(batch.limit_bytes for batch in list(self._late))
         if len(self._late) >= _LATE_MAX or late_bytes + size_bytes > self._config.buffer_memory:
             raise BusError(
                 ErrorCode.INVALID_REQUEST,

@@ -1108,3 +1108,20 @@ def test_part_that_is_refused_without_a_hint_waits_for_metadata() -> None:
     bench.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert len(bench.sent()) == 1
     assert bench.engine.sender._leaders.next_event() < 1e9
+
+
+def test_record_of_a_finalizer_is_taken_while_another_thread_takes_in_those_before_it() -> None:
+    """Records that come inside of a step are counted without the lock, which their thread has already."""
+    bench = Bench("a")
+    sender = bench.engine.sender
+
+    class TakenInMeanwhile:
+        @property
+        def limit_bytes(self) -> int:
+            sender._late.popleft()
+            return 0
+
+    sender._late.append(TakenInMeanwhile())  # type: ignore[arg-type]
+    sender.add_late("t", (b"x", None, None, 0, 0, RECORD_OVERHEAD_BYTES + 1), 1, bench.now_ms)
+    bench.engine.tick()
+    assert [len(stream.requests) for stream in bench.streams] == [1]
