@@ -189,7 +189,9 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
         try:
             checked[name] = checks[name](value)
         except (ValueError, TypeError) as expected:
-            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {value!r}") from None
+            raise BusError(
+                ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {_shown(name, value)}"
+            ) from None
     settings = ProcessingSettings(**checked)
     for name, modes in (("ack_count", ("count", "count_time")), ("ack_time_ms", ("time", "count_time"))):
         if name in given and settings.ack not in modes:
@@ -201,6 +203,11 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
         )
     _check_transactions(settings, given)
     return settings
+
+
+def _shown(name: str, value: Any) -> str:
+    """What was found, for an error. Settings of a producer may hold passwords."""
+    return f"another value: {type(value).__name__}" if name == "producer_configs" else repr(value)
 
 
 def _unknown_option_of_run(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bus import serializers
@@ -31,6 +31,8 @@ _TRUTHS = {"true": True, "false": False}
 
 def check_text(name: str, check: Check, value: Any) -> Any:
     """The checked value of `name`. Raises `ValueError` that says what was expected."""
+    if name in _LISTS and isinstance(value, list):  # of a profile
+        return _check_listed(name, check, value)
     if not isinstance(value, str):
         return check(value)
     if name in _OBJECTS:
@@ -51,10 +53,21 @@ def check_text(name: str, check: Check, value: Any) -> Any:
 def _check_named(name: str, check: Check, value: str) -> Any:
     if name not in _LISTS:
         return check(_found(name, value))
-    parts = [part.strip() for part in value.split(",")]
-    found = [_found(name, part) for part in parts]
-    # A class of an interceptor has no settings of its own to be made with.
-    return check([each() if name == "interceptors" and isinstance(each, type) else each for each in found])
+    return _check_listed(name, check, value.split(","))
+
+
+def _check_listed(name: str, check: Check, parts: Sequence[str]) -> Any:
+    found = [_found(name, part.strip()) for part in parts]
+    return check([_made(each) if name == "interceptors" and isinstance(each, type) else each for each in found])
+
+
+def _made(kind: type) -> Any:
+    """An object of a class of an interceptor, which gets no settings of its own."""
+    try:
+        return kind()
+    except Exception as error:  # its own code, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"a class that can be made without arguments ({reason})") from None
 
 
 def _found(name: str, value: str) -> Any:
@@ -71,6 +84,7 @@ def _found(name: str, value: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"package.module:name of something that can be imported ({error})") from None
+    except Exception as error:  # importing runs the module's own code, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"package.module:name of something that can be imported ({reason})") from None
     return found

@@ -53,6 +53,13 @@ def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message:
     assert message in raised.value.message
 
 
+def test_an_error_of_the_settings_of_a_producer_shows_none_of_them() -> None:
+    for given in ({"sasl_password": "pencil", 1: 2}, [("sasl_password", "pencil")]):
+        with pytest.raises(BusError) as raised:
+            parse_settings({"transactional_id": "a", "producer_configs": given})
+        assert "pencil" not in str(raised.value)
+
+
 def test_the_dead_letter_topic_is_named_after_the_records() -> None:
     assert parse_settings({}).dead_letter_topic_of("orders") == "orders.dlq"
     assert parse_settings({"dead_letter_topic": "failed"}).dead_letter_topic_of("orders") == "failed"

@@ -113,6 +113,37 @@ def test_text_that_is_no_such_setting_is_refused_with_the_variable(
     assert repr(text) in raised.value.message
 
 
+def test_code_that_a_variable_names_and_that_fails_is_an_error_of_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_interceptors.py").write_text("class Greedy:\n    def __init__(self, more): ...\n")
+    (tmp_path / "failing_import.py").write_text("raise RuntimeError('out of order')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for variable, text, expected in (
+        ("BUS_VALUE_SERIALIZER", "failing_import:x", "can be imported (RuntimeError: out of order)"),
+        ("BUS_INTERCEPTORS", "failing_interceptors:Greedy", "a class that can be made without arguments (TypeError"),
+    ):
+        with monkeypatch.context() as context:
+            context.setenv(variable, text)
+            with pytest.raises(BusError) as raised:
+                parse_config(ProducerConfig, {})
+        assert expected in raised.value.message
+
+
+def test_interceptors_of_a_profile_are_named_in_a_list_as_in_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "listed_interceptors.py").write_text(
+        "class Silent:\n    on_send = on_acknowledgement = close = print\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "config.toml"
+    for value in ('"listed_interceptors:Silent"', '["listed_interceptors:Silent"]'):
+        path.write_text(f"[prod]\ninterceptors = {value}\n")
+        config = parse_config(ProducerConfig, {"profile": "prod", "config_file": str(path)})
+        assert [type(each).__name__ for each in config.interceptors] == ["Silent"]
+
+
 def test_clients_that_the_bus_makes_for_itself_take_settings_of_connections_alone(profile: Path) -> None:
     with only_settings_of_connections():
         consumer = parse_config(ConsumerConfig, {})
