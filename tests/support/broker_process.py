@@ -15,8 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.earlier_version import environment_of_version
+
 READY_TIMEOUT_S = 100
 _PORTS_PER_PROCESS = 2_000
+_PROGRAM = ["-m", "bus"]
+_MAIN = "import runpy, sys; sys.argv[0] = 'bus'; runpy.run_module('bus', run_name='__main__')"
 
 
 def _candidate_ports() -> itertools.cycle[int]:
@@ -52,7 +56,15 @@ class BrokerProcess:
         self._options = list(options)
         self._listen = ["--listen", self.address]
         self._process: subprocess.Popen[bytes] | None = None
+        self._code: Path | None = None
+        self._program = _PROGRAM
         self.ready_after_s = 0.0
+
+    def run_version(self, code: Path | None, *, prelude: str = "") -> None:
+        """Make it the package in this folder from its next start on, `None`: the one of the tests. `prelude`: lines of
+        Python that come before its program, to have it make a mistake."""
+        self._code = code
+        self._program = ["-c", f"{prelude}\n{_MAIN}"] if prelude else _PROGRAM
 
     def configure(self, settings: Path) -> None:
         """It listens where the file says, and not by itself."""
@@ -75,8 +87,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-m",
-                    "bus",
+                    *self._program,
                     "serve",
                     "--root",
                     str(self.root),
@@ -85,7 +96,8 @@ class BrokerProcess:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log if stderr is None else stderr,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**(environment_of_version(self._code) if self._code else os.environ), "PYTHONUNBUFFERED": "1"},
+                cwd=self._code,
             )
         assert self._process.stdout is not None
         try:

@@ -73,10 +73,14 @@ def choose_faults(chance: random.Random, count: int) -> list[Fault]:
 
 
 class ChaoticCluster:
-    def __init__(self, folder: Path) -> None:
+    """`code`: the folder of another version's package, which all brokers are at first."""
+
+    def __init__(self, folder: Path, *, code: Path | None = None) -> None:
         self.root = folder / "root"
         self._proxy = TcpProxy()
         self.brokers = [ChaoticBroker(self._proxy, self.root, broker_id) for broker_id in range(BROKERS)]
+        for broker in self.brokers:
+            broker.process.run_version(code)
         self.addresses = [broker.link.address for broker in self.brokers]
         self.told: list[str] = []  # what was done when
         self._began_s = time.monotonic()
