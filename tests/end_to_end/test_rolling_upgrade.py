@@ -1,0 +1,152 @@
+"""A cluster of the version before this one is upgraded broker by broker, while programs go on: nothing is lost, doubled
+or torn, whichever brokers are of which version."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bus import Admin, BusError, ErrorCode, NewTopic
+from bus.cli.main import cli
+from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from tests.support.chaos_programs import Program, told_if_it_fails
+from tests.support.chaotic_cluster import BROKERS, ChaoticCluster
+from tests.support.earlier_version import LEVEL, unpack_version
+from tests.support.record_programs import (
+    LEDGER,
+    ORDERS,
+    IdempotentProducer,
+    Member,
+    NamedProducer,
+    Progress,
+    check_ledger,
+    check_orders,
+    committed_by_group,
+    read_all,
+    wait_until,
+)
+from tests.support.transaction_programs import (
+    ACCOUNTS,
+    COPIES,
+    Copier,
+    KilledWriter,
+    VersionReader,
+    Writer,
+    check_writers,
+    settle_transactions,
+    wait_for_copies,
+)
+
+
+class Traffic:
+    """What programs do beside the upgrade, and what must be there afterwards. A client of the version before is among
+    them: a process that is killed in the middle of its transactions."""
+
+    def __init__(self, cluster: ChaoticCluster, code: Path, journal: Path) -> None:
+        addresses = self._addresses = cluster.addresses
+        self._root = cluster.root
+        self._progress = Progress()
+        self._orders = IdempotentProducer(addresses)
+        self._ledger = NamedProducer(addresses)
+        self._member = Member(addresses, self._progress)
+        self._writer = Writer(addresses, "writer", 0)
+        self._killed = KilledWriter(addresses, "earlier-writer", 0, journal, code=code)
+        self._copier = Copier(addresses, "copier", 0)
+        self._reader = VersionReader(cluster.root)
+        self.programs: list[Program] = [
+            self._orders,
+            self._ledger,
+            self._member,
+            self._writer,
+            self._killed,
+            self._copier,
+            self._reader,
+        ]
+
+    def wait_for_progress(self) -> None:
+        """Until each of them has done something that it began now."""
+        sent, committed, killed = len(self._orders.futures), len(self._writer.committed), self._killed.killed
+        read, versions = sum(self._progress.next_offsets.values()), self._reader.versions
+
+        def have_progressed() -> list[bool]:
+            return [
+                len(self._orders.futures) > sent and self._orders.futures[sent].done(),
+                len(self._writer.committed) > committed + 1,
+                self._killed.killed > killed,
+                sum(self._progress.next_offsets.values()) > read,
+                self._reader.versions > versions,
+            ]
+
+        wait_until(have_progressed, [True] * 5, self.programs)
+
+    def finish(self) -> None:
+        for program in (self._orders, self._ledger, self._writer, self._killed):
+            program.end()
+        self._writer.close()
+        settle_transactions(self._addresses, [self._writer.name, self._killed.name])
+        rows = wait_for_copies(self._root, self.programs)
+        check_writers([self._writer], self._killed, rows)
+        assert self._writer.committed
+
+        wait_until(lambda: sum(not future.done() for future in self._orders.futures), 0, self.programs)
+        records = read_all(self._addresses, [*ORDERS, *LEDGER])
+        check_orders({one: records[one] for one in ORDERS}, self._orders.futures)
+        check_ledger({one: records[one] for one in LEDGER}, self._ledger.last_values)
+        ends = {one: len(some) for one, some in records.items()}
+        wait_until(lambda: committed_by_group(self._addresses), ends, self.programs)
+        assert self._progress.next_offsets == ends
+        for program in (self._member, self._copier, self._reader):
+            program.end()
+
+    def close(self) -> None:
+        self._orders.producer.close(timeout=10)
+        self._member.consumer.close()
+        self._copier.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_of_the_version_before_is_upgraded_broker_by_broker_while_programs_go_on(tmp_path: Path) -> None:
+    code = unpack_version(tmp_path)
+    with ChaoticCluster(tmp_path, code=code) as cluster, told_if_it_fails(cluster):
+        topics = {"orders": ORDERS, "ledger": LEDGER, "accounts": ACCOUNTS, "copies": COPIES}
+        with Admin(cluster.addresses) as admin:
+            admin.create_topics([NewTopic(name, len(partitions)) for name, partitions in topics.items()])
+            assert level_and_highest(admin) == (LEVEL, {LEVEL})
+        traffic = Traffic(cluster, code, tmp_path / "journal")
+        with ExitStack() as stack:
+            for program in traffic.programs:
+                stack.enter_context(program)
+            upgrade(cluster, traffic)
+            traffic.finish()
+        traffic.close()
+        assert cluster.stop() == [0] * BROKERS
+        verified = CliRunner().invoke(cli, ["log", "verify", "--all"], env={"BUS_ROOT": str(cluster.root)})
+        assert verified.exit_code == 0, verified.output
+
+
+def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
+    with Admin(cluster.addresses) as admin:
+        for broker in cluster.brokers:
+            traffic.wait_for_progress()
+            with pytest.raises(BusError) as refused:
+                admin.update_features({"bus.version": LEVEL_MAX})
+            assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+            assert broker.process.terminate() == 0
+            broker.process.run_version(None)
+            broker.process.start()
+            cluster.tell(f"broker {broker.broker_id} is upgraded")
+        assert level_and_highest(admin) == (LEVEL, {LEVEL_MAX})
+        traffic.wait_for_progress()
+        admin.update_features({"bus.version": LEVEL_MAX})
+        cluster.tell(f"bus.version is {LEVEL_MAX}")
+        assert level_and_highest(admin) == (LEVEL_MAX, {LEVEL_MAX})
+        traffic.wait_for_progress()
+
+
+def level_and_highest(admin: Admin) -> tuple[int, set[int]]:
+    """The level of bus.version that is finalized, and the highest one of each broker."""
+    found = admin.describe_cluster(include_fenced_brokers=True)
+    return found.feature_level, {broker.feature_levels[1] for broker in found.brokers}
