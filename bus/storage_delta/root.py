@@ -46,6 +46,7 @@ from bus.storage_delta.log.listing import (
     partition_folder,
     version_name,
 )
+from bus.storage_delta.log.recovery import LEFTOVER_AGE_MIN_MS
 from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.staged_cache import STAGED_CACHE_BYTES, StagedCache
@@ -59,6 +60,7 @@ from bus.storage_delta.stores.store import (
     Lock,
     ObjectStore,
     Stamp,
+    is_temporary_name,
 )
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
@@ -134,6 +136,7 @@ def open_storage_on(
             locks.append(_lock_root(store, holder))
         if broker_id is not None:
             store.check_private()
+            _remove_leftovers(store, broker_id)
         # Read again: another process may have made it a root before the lock was taken.
         marker = _read_marker(store) or _write_marker(store)
         is_case_blind = _is_case_blind(store)
@@ -190,6 +193,22 @@ def _lock_broker(store: ObjectStore, broker_id: int, holder: str) -> Lock:
         return store.lock(_broker_lock(broker_id), holder)
     except KeyLocked as locked:
         raise _in_use(store, [locked.holder], "broker.id or folder") from None
+
+
+def _remove_leftovers(store: ObjectStore, broker_id: int) -> None:
+    """Remove what brokers have left that were killed in the middle of a write: of this broker's lease all, since
+    whoever holds its lock is the only one to write it; else what was written an hour before what was written last, by
+    the clock of the storage."""
+    lease = _broker_lease(broker_id).rpartition("/")[2]
+    listings = {folder: store.list(folder) for folder in ("", _CLUSTER)}
+    now_ms = max((entry.modified_ms for listing in listings.values() for entry in listing.files), default=0)
+    for folder, listing in listings.items():
+        for entry in listing.leftovers:
+            is_own = folder == _CLUSTER and is_temporary_name(entry.name, lease)
+            if is_own or entry.modified_ms <= now_ms - LEFTOVER_AGE_MIN_MS:
+                key = f"{folder}/{entry.name}".lstrip("/")
+                store.delete(key)
+                _log.info("%s: removed, an interrupted write left it", key)
 
 
 def _broker_lock(broker_id: int) -> str:

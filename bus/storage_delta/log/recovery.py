@@ -26,7 +26,12 @@ LEFTOVER_AGE_MIN_MS = 3_600_000
 def remove_leftovers(store: ObjectStore, folder: str) -> None:
     """Remove temporary files of the log, where no other process can be writing one. Data files are written under their
     own names: those of interrupted writes are orphans."""
-    _remove(store, folder, store.list(f"{folder}/{LOG_FOLDER}", with_sizes=False).leftovers)
+    remove_leftovers_in(store, f"{folder}/{LOG_FOLDER}")
+
+
+def remove_leftovers_in(store: ObjectStore, folder: str) -> None:
+    """Remove those of any folder."""
+    _remove(store, folder, store.list(folder, with_sizes=False).leftovers)
 
 
 def remove_old_leftovers(store: ObjectStore, folder: str, last_version: int) -> bool:
@@ -39,13 +44,13 @@ def remove_old_leftovers(store: ObjectStore, folder: str, last_version: int) -> 
     found = store.list(f"{folder}/{LOG_FOLDER}", start_at=version_name(last_version))
     now_ms = max((entry.modified_ms for entry in found.files), default=0)  # at the earliest
     old = [entry for entry in found.leftovers if entry.modified_ms <= now_ms - LEFTOVER_AGE_MIN_MS]
-    _remove(store, folder, old)
+    _remove(store, f"{folder}/{LOG_FOLDER}", old)
     return bool(old)
 
 
 def _remove(store: ObjectStore, folder: str, leftovers: Sequence[Entry]) -> None:
     for entry in leftovers:
-        key = f"{folder}/{LOG_FOLDER}/{entry.name}"
+        key = f"{folder}/{entry.name}"
         store.delete(key)
         _log.info("%s: removed, an interrupted write left it", key)
 

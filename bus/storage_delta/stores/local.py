@@ -18,7 +18,6 @@ import shlex
 import shutil
 import stat
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -38,6 +37,8 @@ from bus.storage_delta.stores.store import (
     OutcomeUnknown,
     Stamp,
     Written,
+    is_temporary_name,
+    temporary_name,
 )
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.
 # A lock is tried again so soon: `lock_holder` of another process has it for a moment.
 _LOCK_RETRY_S = 0.01
 _LOCK_TRIES = 3
-TEMPORARY_PREFIX = ".writing-"
 # The owner writes; programs of the owner's group read, such as Spark; all others may not. A umask can take more away.
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
@@ -88,7 +88,7 @@ class LocalStore:
 
     def create(self, key: str, data: Data, *, after: Written | None = None) -> Stamp:
         path, folder = self._path(key), self._make_folder_of(key)
-        temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = f"{folder}/{temporary_name(os.path.basename(path))}"
         with _translated(key):
             try:
                 stamp = self._write_synced(temporary, (data,))
@@ -141,7 +141,7 @@ class LocalStore:
 
     def put(self, key: str, data: Data) -> None:
         path, folder = self._path(key), self._make_folder_of(key)
-        temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = f"{folder}/{temporary_name(os.path.basename(path))}"
         with _translated(key):
             try:
                 self._write_synced(temporary, (data,))
@@ -297,10 +297,11 @@ class LocalStore:
 
     def _check_file_system(self, path: str) -> None:
         """That names can be linked and folders be synced where this file is; a warning if it is NFS."""
-        probe = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        probe = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"
         with self._unsupported("hard links"):
             self._fs.link(path, probe)
-        os.unlink(probe)
+        with contextlib.suppress(FileNotFoundError):  # another process has taken it for a leftover
+            os.unlink(probe)
         with self._unsupported("syncs of folders"):
             self._sync_folder(os.path.dirname(path))
         mount = find_mount(self._folder, self._fs.mounts)
@@ -493,7 +494,7 @@ def _stamp_of(found: os.stat_result) -> Stamp:
 
 
 def _is_leftover(name: str) -> bool:
-    return name.startswith(TEMPORARY_PREFIX) or ("#" in name and _LEFTOVER_OF_DELTA_RS.fullmatch(name) is not None)
+    return is_temporary_name(name) or ("#" in name and _LEFTOVER_OF_DELTA_RS.fullmatch(name) is not None)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ means what. Keys are relative, '/'-separated and never begin or end with '/'. No
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,19 @@ Data = Any
 
 # What lies below it is for the broker's own user alone, where the store can say so.
 PRIVATE_FOLDER = "private"
+
+TEMPORARY_PREFIX = ".writing-"
+
+
+def temporary_name(name: str) -> str:
+    """Return a new name for a file that is being written, beside the one that it will be."""
+    return f"{TEMPORARY_PREFIX}{name}.{uuid.uuid4().hex}"
+
+
+def is_temporary_name(entry_name: str, name: str = "") -> bool:
+    """Return whether the file was never finished. `name`: and would have been this one, or one whose name goes on from
+    there with a dot."""
+    return entry_name.startswith(f"{TEMPORARY_PREFIX}{name}." if name else TEMPORARY_PREFIX)
 
 
 class KeyExists(StorageFault):

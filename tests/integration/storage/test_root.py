@@ -32,7 +32,7 @@ from bus.storage_delta.root import (
 )
 from bus.storage_delta.stores.local import FileSystem, LocalStore, find_mount
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import KeyLocked, KeyNotFound
+from bus.storage_delta.stores.store import KeyLocked, KeyNotFound, temporary_name
 from bus.storage_delta.typed_log import replay_values
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
@@ -661,6 +661,33 @@ def test_lease_is_not_renewed_where_no_version_could_be_made(tmp_path: Path, cal
         storage.renew_lease(b"3 of broker 7")
         assert storage.read_lease(7) == b"3 of broker 7"
     assert storage.read_lease(8) == b""
+
+
+class KilledWhileItLinks(FailingFileSystem):
+    """Keeps what the process would have left that was killed before its next link: `left`."""
+
+    left: Path | None = None
+
+    def _link(self, source: str, target: str) -> None:
+        super()._link(source, target)
+        self.left = Path(source)
+
+
+def test_what_a_killed_broker_left_beside_its_lease_goes_when_it_starts_again(tmp_path: Path) -> None:
+    root, file_system = tmp_path / "root", KilledWhileItLinks()
+    with contextlib.closing(open_storage_on(LocalStore(str(root), file_system), broker_id=7)) as storage:
+        storage.renew_lease(b"1")
+    assert file_system.left is not None
+    assert file_system.left.parent == root / "cluster"
+    file_system.left.write_bytes(b"1")
+    young = root / "cluster" / temporary_name("broker-70.lease")  # of one that may be at work
+    old = [root / "cluster" / temporary_name("broker-8.lease"), root / temporary_name("bus-root.json")]
+    for each in (young, *old):
+        each.write_bytes(b"1")
+    for each in old:
+        os.utime(each, (0, 0))
+    open_storage(str(root), broker_id=7).close()
+    assert [path.name for path in root.rglob(".writing-*")] == [young.name]
 
 
 def test_renewal_of_a_lock_is_seen_by_others_and_keeps_its_holder(tmp_path: Path) -> None:

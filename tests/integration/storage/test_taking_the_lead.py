@@ -21,8 +21,8 @@ from bus.storage_delta.log.listing import (
     version_name,
 )
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.local import TEMPORARY_PREFIX, LocalStore
-from bus.storage_delta.stores.store import KeyExists, OutcomeUnknown
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import TEMPORARY_PREFIX, KeyExists, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
