@@ -1,9 +1,9 @@
 """Calls and streams between a process and its coordinator, with all that may happen to them.
 
-A call may be lost on its way there or back (soon noticed, or not before its timeout), arrive twice, or be answered
-twice. A stream delivers in order until it breaks or falls silent; what was on its way when it broke may arrive late.
-Connections end with the coordinator's process: nothing from before a crash arrives after it. Notices may be lost,
-doubled and late.
+A call may be lost on its way there or back (soon noticed, or not before its timeout, or that of a question on its
+connection), arrive twice, or be answered twice. A stream delivers in order until it breaks or falls silent; what was on
+its way when it broke may arrive late. Connections end with the coordinator's process: nothing from before a crash
+arrives after it. Notices may be lost, doubled and late.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ class Call(SimulatedCall):
             self._fail_soon("nothing listens")
             return
         self._set_out(world.faults, timeout_s=request.timeout_ms / 1000)
+
+    def _be_lost(self) -> None:
+        super()._be_lost()
+        patience_ms = self._request.patience_ms
+        if patience_ms is not None:  # a question on its connection is lost, too
+            self._world.at(2 * patience_ms / 1000, self._time_out)
 
     def _arrive(self) -> None:
         coordinator, request = self._world.coordinator, self._request

@@ -18,7 +18,8 @@ _CHUNK_BYTES = 65_536
 
 @dataclass(eq=False)
 class _Connection:
-    is_swallowed: bool = False
+    swallows_requests: bool = False
+    swallows_answers: bool = False
 
 
 class Link:
@@ -51,12 +52,12 @@ class Link:
     def silence(self) -> None:
         self._proxy.call(self._may_pass.clear)
 
-    def swallow(self) -> None:
-        """Swallow what is sent on the connections that are open, in both directions and for good."""
+    def swallow(self, *, only_answers: bool = False) -> None:
+        """Swallow what is sent on the connections that are open, in both directions or by the broker alone."""
 
         def begin() -> None:
             for connection in self._connections:
-                self._swallow(connection)
+                self._swallow(connection, only_answers=only_answers)
 
         self._proxy.call(begin)
 
@@ -64,6 +65,11 @@ class Link:
     def connection_count(self) -> int:
         """Those that are open, swallowed or not."""
         return len(self._connections)
+
+    @property
+    def passing_count(self) -> int:
+        """Those that are open and not swallowed."""
+        return sum(not connection.swallows_answers for connection in tuple(self._connections))
 
     def delay(self, seconds: float) -> None:
         """Every piece of data, in both directions."""
@@ -93,10 +99,10 @@ class Link:
 
     # ------------------------------------------------------------ on the loop
 
-    def _swallow(self, connection: _Connection) -> None:
-        if not connection.is_swallowed:
-            connection.is_swallowed = True
-            self.swallowed_count += 1
+    def _swallow(self, connection: _Connection, *, only_answers: bool) -> None:
+        self.swallowed_count += not connection.swallows_answers
+        connection.swallows_answers = True
+        connection.swallows_requests |= not only_answers
 
     def _break_off(self) -> None:
         for writer in self._writers:
@@ -115,7 +121,8 @@ class Link:
                 self._connections.add(connection)
                 try:
                     await asyncio.gather(
-                        self._pump(connection, reader, to_broker[1]), self._pump(connection, to_broker[0], writer)
+                        self._pump(reader, to_broker[1], lambda: connection.swallows_requests),
+                        self._pump(to_broker[0], writer, lambda: connection.swallows_answers),
                     )
                 finally:
                     self._connections.discard(connection)
@@ -125,9 +132,11 @@ class Link:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_swallowed: Callable[[], bool]
+    ) -> None:
         while data := await reader.read(_CHUNK_BYTES):
-            if connection.is_swallowed:
+            if is_swallowed():
                 continue
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)

@@ -1,7 +1,8 @@
-"""Puts `SilentBrokers` to work: a thread that lives while something that was sent has no answer.
+"""Puts `SilentBrokers` and `SilentConnections` to work: a thread that lives while an answer is awaited.
 
-It asks another broker about those that are silent, and gives up what is under way at those that are fenced. Safe to use
-from several threads; nothing is asked or given up while the lock is held.
+It asks another broker about those that are silent, and gives up what is under way at those that are fenced; and it has
+silent connections asked, on which a call waits for long. Safe to use from several threads; nothing is asked or given up
+while the lock is held.
 """
 
 from __future__ import annotations
@@ -9,21 +10,38 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
+from bus.client.connection.connections import Connection
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.silent_brokers import SilentBrokers
+from bus.client.connection.silent_connections import PatientCall, SilentConnections
+from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnCondition, OwnLock, logger_of
 
 logger = logger_of(__name__)
 
 
+class Cancellable(Protocol):
+    def cancel(self) -> object: ...
+
+
 class BrokerWatch:
-    def __init__(self, *, ask: Callable[[], Mapping[str, bool] | None], give_up: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        ask: Callable[[], Mapping[str, bool] | None],
+        give_up: Callable[[str], None],
+        ask_on: Callable[[Connection, float], None],
+    ) -> None:
         """`ask`: by address whether a broker is fenced, as another one says; None if none answers. `give_up`: ends all
-        calls and streams to an address."""
+        calls and streams to an address. `ask_on`: begins a question on a connection, with a time-out in ms;
+        `note_asked` follows."""
         self._ask = ask
         self._give_up = give_up
+        self._ask_on = ask_on
         self._machine = SilentBrokers()
+        self._connections: SilentConnections[Connection] = SilentConnections()
         self._due = OwnCondition(OwnLock())
         self._thread: threading.Thread | None = None
         self._wakes_at_ms = math.inf
@@ -32,10 +50,15 @@ class BrokerWatch:
     def note_sent(self, address: str) -> None:
         with self._due:
             self._machine.note_sent(address, monotonic_ms())
-            if self._thread is None:
-                self._start()
-            elif self._machine.next_event() < self._wakes_at_ms:
-                self._due.notify()
+            self._wake(self._machine.next_event())
+
+    def _wake(self, due_ms: float) -> None:
+        if due_ms == math.inf:
+            return
+        if self._thread is None:
+            self._start()
+        elif due_ms < self._wakes_at_ms:
+            self._due.notify()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="bus-broker-watch", daemon=True)
@@ -64,6 +87,32 @@ class BrokerWatch:
         with self._due:
             self._machine.note_live(addresses)
 
+    def begin_patient(
+        self, connection: Connection, patience_ms: float, give_up: Callable[[], object]
+    ) -> PatientCall[Connection]:
+        """A call waits on the connection for an answer that may take long, until `end_patient`. It is given up where
+        nothing comes on the connection any more."""
+        with self._due:
+            call = self._connections.begin(connection, patience_ms, give_up, monotonic_ms())
+            self._wake(self._connections.next_event())
+            return call
+
+    def end_patient(self, call: PatientCall[Connection]) -> None:
+        with self._due:
+            self._connections.end(call)
+
+    def note_asked(self, connection: Connection, *, is_late: bool) -> None:
+        """The question that was asked on it has ended. `is_late`: nothing came in time."""
+        with self._due:
+            if not is_late:
+                self._connections.note_settled(connection)
+            given_up = self._connections.note_unanswered(connection) if is_late else []
+            self._wake(self._next_event())
+        if given_up:
+            logger.info("nothing comes on a connection to the broker at %s: another one is used", connection.address)
+        for call in given_up:
+            call.give_up()
+
     def likeliest_first(self, addresses: Iterable[str]) -> list[str]:
         """Those from which an answer is to be expected before the others, each in the order given."""
         with self._due:
@@ -82,7 +131,8 @@ class BrokerWatch:
     def _run(self) -> None:
         while self._wait_until_due():
             try:
-                self._look()
+                self._ask_on_silent()
+                self._ask_about_silent()
             except Exception:  # the thread's edge: the next request starts another one
                 logger.exception("asking about a silent broker failed")
                 with self._due:
@@ -93,16 +143,28 @@ class BrokerWatch:
         with self._due:
             while not self._is_closed:
                 now_ms = monotonic_ms()
-                if self._machine.tick(now_ms):
+                self._wakes_at_ms = self._next_event()
+                if now_ms >= self._wakes_at_ms:
                     return True
-                self._wakes_at_ms = self._machine.next_event()
                 if self._wakes_at_ms == math.inf:
                     break
                 self._due.wait(max(0.0, self._wakes_at_ms - now_ms) / 1000)
             self._thread = None
             return False
 
-    def _look(self) -> None:
+    def _next_event(self) -> float:
+        return min(self._machine.next_event(), self._connections.next_event())
+
+    def _ask_on_silent(self) -> None:
+        with self._due:
+            silent = self._connections.tick(monotonic_ms())
+        for connection, timeout_ms in silent:
+            self._ask_on(connection, timeout_ms)
+
+    def _ask_about_silent(self) -> None:
+        with self._due:
+            if not self._machine.tick(monotonic_ms()):
+                return
         is_fenced = self._ask()
         with self._due:
             now_ms = monotonic_ms()
@@ -113,3 +175,32 @@ class BrokerWatch:
         for address in given_up:
             logger.warning("the broker at %s is silent, and the cluster has fenced it: others are asked", address)
             self._give_up(address)
+
+
+class PatientWait:
+    """The wait for a call whose answer may take long, from its start until `end`. The call is cancelled where nothing
+    comes on its connection any more. `patience_ms` None: an ordinary call, which its time-out ends."""
+
+    def __init__(self, watch: BrokerWatch, connection: Connection, patience_ms: float | None, call: Cancellable):
+        self._watch = watch
+        self._address = connection.address
+        self._call = call
+        self._is_given_up = False
+        self._patient = (
+            None if patience_ms is None else watch.begin_patient(connection, patience_ms, give_up=self._give_up)
+        )
+
+    def _give_up(self) -> None:
+        self._is_given_up = True
+        self._call.cancel()
+
+    def end(self) -> None:
+        if self._patient is not None:
+            self._watch.end_patient(self._patient)
+
+    def error(self, what: str) -> BusError | None:
+        """Return why it was cancelled, if that was done here."""
+        if not self._is_given_up:
+            return None
+        found = "nothing comes on its connection any more, a question neither"
+        return BusError(ErrorCode.REQUEST_TIMED_OUT, f"{what} at {self._address}: {found}")

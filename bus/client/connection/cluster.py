@@ -21,7 +21,7 @@ from bus.addresses import format_address
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.security import security_of
 from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT, BrokerContract, decode_contract, new_question
-from bus.client.connection.broker_watch import BrokerWatch
+from bus.client.connection.broker_watch import BrokerWatch, PatientWait
 from bus.client.connection.connections import (
     SERVICE,
     Connection,
@@ -86,6 +86,25 @@ class TopicInfo:
     fetched_at_ms: float  # monotonic_ms()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _StartedCall:
+    """A call that no thread waits for."""
+
+    method: str
+    request: Any
+    address: str
+    timeout_ms: float
+    deadline_ms: float
+    patience_ms: float | None
+    on_done: Callable[[Any], None]
+
+    def left_ms(self) -> float:
+        return _left_ms(self.deadline_ms, self.timeout_ms)
+
+    def failed(self, why: str) -> BusError:
+        return BusError(ErrorCode.NETWORK_EXCEPTION, f"{self.method} at {self.address} {why}")
+
+
 class OldMetadata(BusError):
     """A broker knows less of the cluster than another one has told before."""
 
@@ -120,7 +139,7 @@ class Cluster:
         self._connections = Connections(config, security)
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
         self._logins = Logins(security.login, client_headers, self._connections)
-        self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced)
+        self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
         self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
@@ -441,8 +460,12 @@ class Cluster:
 
     def _ask(self, address: str, method: str, request: Any, headers: Headers, timeout_ms: float) -> Any:
         def ask(connection: Connection) -> Any:
+            call = connection.call(method)
             try:
-                return connection.call(method)(request, timeout=timeout_ms / 1000, metadata=headers)
+                if timeout_ms <= self._config.request_timeout_ms:
+                    return call(request, timeout=timeout_ms / 1000, metadata=headers)
+                future = call.future(request, timeout=timeout_ms / 1000, metadata=headers)
+                return self._wait_patiently(connection, future, method)
             except grpc.RpcError as failure:
                 raise self.failure(connection, failure, method, headers) from None
 
@@ -455,17 +478,27 @@ class Cluster:
         self._note_answer(address)
         return response
 
+    def _wait_patiently(self, connection: Connection, future: Any, method: str) -> Any:
+        wait = PatientWait(self.watch, connection, self._config.request_timeout_ms, future)
+        try:
+            return future.result()
+        except grpc.FutureCancelledError:
+            cancelled = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {connection.address} was cancelled")
+            raise wait.error(method) or cancelled from None
+        finally:
+            wait.end()
+            future.cancel()  # where something else has ended the wait
+
     def known(self, address: str) -> Acquaintance | None:
         """Return what `introduce` does, without waiting; None if it has to ask."""
         contract = self._contracts.get(address)
-        if contract is None or not self._logins.is_ready(address):
-            return None
-        return self._logins.headers(address, 0), contract
+        headers = self._logins.ready_headers(address)
+        return None if contract is None or headers is None else (headers, contract)
 
     def introduce(self, address: str, timeout_ms: float | None = None) -> Acquaintance:
         """Return what a call there shows, and what the broker knows. Asks the broker where that is not known yet,
-        within the time-out, or request.timeout.ms; raises `BusError` as a call does."""
-        timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        within the time-out, and request.timeout.ms; raises `BusError` as a call does."""
+        timeout_ms = min(self._config.request_timeout_ms, math.inf if timeout_ms is None else timeout_ms)
         deadline_ms = monotonic_ms() + timeout_ms
         headers = self._logins.headers(address, timeout_ms)
         contract = self._contracts.get(address)
@@ -486,66 +519,86 @@ class Cluster:
         return decode_contract(answer, address)
 
     def start_call(
-        self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
+        self,
+        method: str,
+        request: Any,
+        *,
+        address: str,
+        timeout_ms: float,
+        on_done: Callable[[Any], None],
+        patience_ms: float | None = None,
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
-        cancels the call. Raises `BusError` if this client is closed."""
+        cancels the call. Raises `BusError` if this client is closed. `patience_ms`: of a call whose time-out is far
+        longer than an answer takes to travel. Where nothing has come on its connection for so long, nor in as long
+        after a question, it ends with REQUEST_TIMED_OUT."""
         self.home.check()
+        deadline_ms = monotonic_ms() + timeout_ms
+        call = _StartedCall(method, request, address, timeout_ms, deadline_ms, patience_ms, on_done)
         known = self.known(address)
         if known is None:
-            return self._start_in_thread(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+            return self._start_in_thread(call)
+        return self._start(call, known)
+
+    def _start(self, call: _StartedCall, known: Acquaintance, *, is_again: bool = False) -> Callable[[], object]:
+        """`is_again`: after a new login."""
+        method, address = call.method, call.address
         headers, contract = known
-        contract.check(method, request, address)
+        contract.check(method, call.request, address)
+        timeout_s = call.left_ms() / 1000
         self.watch.note_sent(address)
         try:
             connection, future = self._connections.start(
-                address,
-                lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=headers),
+                address, lambda found: found.call(method).future(call.request, timeout=timeout_s, metadata=headers)
             )
         except BaseException:
             self._note_failure(address)
             raise
+        wait = PatientWait(self.watch, connection, call.patience_ms, future)
 
         def settle(done: Any) -> None:
+            wait.end()
             try:
                 answer = done.result()
             except grpc.RpcError as failure:
                 self._note_failure(address)
                 answer = self.failure(connection, failure, method, headers)
-                if isinstance(answer, SessionExpired):
-                    self._start_in_thread(method, request, address=address, timeout_ms=timeout_ms, on_done=on_done)
+                if isinstance(answer, SessionExpired) and not is_again:
+                    self._start_in_thread(call, is_again=True)
                     return
             except grpc.FutureCancelledError:
                 self._note_failure(address)
-                answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} was cancelled")
+                answer = wait.error(method) or call.failed("was cancelled")
             else:
                 self._note_answer(address)
-            on_done(answer)
+            call.on_done(answer)
 
         future.add_done_callback(settle)
         return future.cancel  # type: ignore[no-any-return]
 
-    def _start_in_thread(
-        self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
-    ) -> Callable[[], object]:
+    def _start_in_thread(self, call: _StartedCall, *, is_again: bool = False) -> Callable[[], object]:
         """On a thread of its own, since a first contact waits for the broker. Nothing cancels it; it ends with its
         time-out."""
 
-        def ask() -> None:
+        def start() -> None:
             try:
-                answer = self._call_one(address, method, request, timeout_ms)
+                contact_ms = call.left_ms() if call.patience_ms is None else min(call.left_ms(), call.patience_ms)
+                try:
+                    known = self.introduce(call.address, contact_ms)
+                except SessionExpired:
+                    known = self.introduce(call.address, contact_ms)
+                self._start(call, known, is_again=is_again)
             except BusError as failure:
-                answer = failure
+                call.on_done(failure)
             except BaseException as failure:  # the thread's edge: who asked waits for an answer
-                logger.exception("%s at %s failed", method, address)
-                answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} failed: {failure!r}")
-            on_done(answer)
+                logger.exception("%s at %s failed", call.method, call.address)
+                call.on_done(call.failed(f"failed: {failure!r}"))
 
-        thread = threading.Thread(target=ask, name=f"bus-contact-{address}", daemon=True)
+        thread = threading.Thread(target=start, name=f"bus-contact-{call.address}", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # too many threads, or the interpreter shuts down
-            on_done(BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address}: no thread could be started"))
+            call.on_done(call.failed("was not sent: no thread could be started"))
         return lambda: None
 
     def _note_failure(self, address: str) -> None:
@@ -628,7 +681,8 @@ class Cluster:
 
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
         """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
-        or letting go of it, ends the call."""
+        or letting go of it, ends the call. It ends by itself where nothing has come on its connection for
+        request.timeout.ms, nor in as long after a question."""
         self.home.check()
         headers, contract = self.introduce(address)
         contract.check(method, request, address)
@@ -647,14 +701,17 @@ class Cluster:
     def _answers(self, connection: Connection, stream: Any, method: str) -> Generator[Any, None, None]:
         keep_in_children(stream)
         self.watch.note_sent(connection.address)
+        wait = PatientWait(self.watch, connection, self._config.request_timeout_ms, stream)
         try:
             for answer in stream:
+                connection.note_heard()
                 self.watch.note_heard(connection.address)
                 yield answer
         except grpc.RpcError as failure:
-            raise self.failure(connection, failure, method) from None
+            raise wait.error(method) or self.failure(connection, failure, method) from None
         finally:
             if self.home.is_here():  # in a child of a fork the stream is the parent's
+                wait.end()
                 self.watch.note_settled(connection.address)
                 stream.cancel()
 
@@ -674,6 +731,29 @@ class Cluster:
             live = {_address_of(broker) for broker in response.brokers if not broker.is_fenced}
             return {address: address not in live for address in map(_address_of, response.brokers)}
         return None
+
+    def _ask_on(self, connection: Connection, timeout_ms: float) -> None:
+        """Ask whether anything comes on it: each answer will do, also a refusal."""
+
+        def settle(done: Any) -> None:
+            code = done.code()
+            is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+            if is_late:
+                self._connections.note_late(connection)
+            elif code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                connection.note_heard()
+                self.watch.note_heard(connection.address)
+            self.watch.note_asked(connection, is_late=is_late)
+
+        headers = self._logins.ready_headers(connection.address) or ()
+        try:
+            question = connection.call("ApiVersions").future(
+                new_question(), timeout=timeout_ms / 1000, metadata=headers
+            )
+        except ValueError:  # gRPC's word for a channel that is closed
+            self.watch.note_asked(connection, is_late=False)
+        else:
+            question.add_done_callback(settle)
 
     def _give_up_fenced(self, address: str) -> None:
         self._connections.give_up(address, f"the broker at {address} does not answer, and the cluster has fenced it")

@@ -76,6 +76,7 @@ class Connection:
         "calls_under_way",
         "channel",
         "given_up",
+        "heard_at_ms",
         "is_heard",
         "is_retired",
         "made_at_ms",
@@ -90,7 +91,7 @@ class Connection:
         self.is_retired = False  # nothing new is begun on it
         self.calls_under_way = 0
         self.streams: set[Leaving] = set()
-        self.made_at_ms = monotonic_ms()
+        self.made_at_ms = self.heard_at_ms = monotonic_ms()  # heard: when something came last
         self.is_heard = False  # the broker has answered something
         self.silent_since_ms: float | None = None  # when the first request went out that nothing has come after
         self._calls: dict[str, Any] = {}
@@ -105,7 +106,7 @@ class Connection:
             self.silent_since_ms = monotonic_ms()
 
     def note_heard(self) -> None:
-        self.is_heard, self.silent_since_ms = True, None
+        self.is_heard, self.silent_since_ms, self.heard_at_ms = True, None, monotonic_ms()
 
     def call(self, method: str) -> Any:
         call = self._calls.get(method)

@@ -103,12 +103,13 @@ class Logins:
     def use_watch(self, watch: Watch) -> None:
         self._watch = watch
 
-    def is_ready(self, address: str) -> bool:
-        """Whether `headers` would not wait for a broker."""
+    def ready_headers(self, address: str) -> Headers | None:
+        """Return what `headers` does, without waiting; None if it would wait for a broker."""
         if self._fixed is not None:
-            return True
+            return self._fixed
         place = self._places.get(address)
-        return place is not None and place.session is not None
+        session = None if place is None else place.session
+        return None if session is None else (*self._client_headers, *session.headers)
 
     def headers(self, address: str, timeout_ms: float) -> Headers:
         """For a call to this address. Raises `BusError`: SASL_AUTHENTICATION_FAILED and UNSUPPORTED_SASL_MECHANISM are

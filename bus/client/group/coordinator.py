@@ -33,11 +33,13 @@ LOST_COORDINATOR = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRequest:
-    """A call on its way; its answer comes with this very object. `address` None: any broker."""
+    """A call on its way; its answer comes with this very object. `address` None: any broker. `patience_ms`: of a call
+    that waits for other members, how long its connection may be silent until a question shows whether it is dead."""
 
     call: GroupCall
     address: str | None
     timeout_ms: int
+    patience_ms: int | None = None
 
     @property
     def method(self) -> str:

@@ -117,6 +117,7 @@ class GroupLink:
                     address=address,
                     timeout_ms=request.timeout_ms,
                     on_done=partial(self._on_answer, request),
+                    patience_ms=request.patience_ms,
                 )
             except Exception as failure:
                 self._on_answer(request, _not_begun(request, failure))

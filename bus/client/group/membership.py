@@ -136,6 +136,7 @@ class Membership:
         self._rejoin_reason = ""
         self._is_prepared = False  # what has to be given up before the next join is given up
         self._under_way: GroupRequest | None = None  # JoinGroup or SyncGroup
+        self._lost_sync: GroupRequest | None = None  # it had no answer, and is to be sent again
         self._lead: Lead | None = None
         self._assignment: frozenset[TopicPartition] | None = None  # as it was synced, not taken over yet
         self._led_partitions: dict[str, int] | None = None  # by topic, of partitions that have their place
@@ -183,6 +184,8 @@ class Membership:
         self._coordinator.raise_error()
         if self._coordinator.address is None:
             self._coordinator.find(now_ms)
+            return None
+        if self._lost_sync is not None and not self._is_sync_over(self._lost_sync, self._coordinator.address, now_ms):
             return None
         if not self._is_prepared:
             revoke = self._preparation()
@@ -356,9 +359,7 @@ class Membership:
         return min(deadline_ms, self._left_behind_at_ms + self._config.session_timeout_ms)
 
     def _send_heartbeat(self, address: str, now_ms: float) -> None:
-        """It has a third of the session: the one before was answered a third ago, and another third is left for the
-        coordinator to be found by another connection before it takes this member for dead."""
-        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms // 3)
+        timeout_ms = self._patience_ms()
         request = GroupRequest(Heartbeat(self.metadata()), address, timeout_ms)
         self._heartbeat = _SentHeartbeat(request, self.generation, now_ms + timeout_ms)
         self._send(request)
@@ -405,10 +406,29 @@ class Membership:
         self.phase = Phase.SYNCING
         self._begin(SyncGroup(self.metadata(), self._assignor_name, assignment), address)
 
+    def _is_sync_over(self, lost: GroupRequest, address: str, now_ms: float) -> bool:
+        """Send the sync that had no answer again, when it is time: whether the first one has arrived or not, the
+        answer is that of this generation. A join would be asked for another assignment, if it is the leader's. Another
+        coordinator may not know the generation: there the member joins."""
+        if now_ms < self._retry_at_ms:
+            return False
+        if lost.address != address:
+            self._unjoin()
+            return True
+        self._lost_sync = None
+        self._begin(lost.call, address)
+        return False
+
     def _begin(self, call: GroupCall, address: str) -> None:
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
-        self._under_way = GroupRequest(call, address, timeout_ms)
+        self._under_way = GroupRequest(call, address, timeout_ms, patience_ms=self._patience_ms())
         self._send(self._under_way)
+
+    def _patience_ms(self) -> int:
+        """A third of the session, for each request to the coordinator: the one before was answered a third ago, and
+        another third is left for the coordinator to be found by another connection before it takes this member for
+        dead."""
+        return min(self._config.request_timeout_ms, self._config.session_timeout_ms // 3)
 
     def _complete(self, assigned: frozenset[TopicPartition]) -> Work | None:
         assert self.topics is not None, "only a subscriber is assigned partitions"
@@ -482,7 +502,10 @@ class Membership:
         else:
             if error.code in LOST_COORDINATOR:
                 self._coordinator.mark_unknown(request.address, error, now_ms)
-            if error.retriable:
+            if error.code is ErrorCode.REQUEST_TIMED_OUT and isinstance(request.call, SyncGroup):
+                self._lost_sync = request
+                self._note_failure(error, now_ms)
+            elif error.retriable:
                 self._fail(error, now_ms)
             else:
                 self._give_up(error, now_ms)
@@ -518,7 +541,7 @@ class Membership:
 
     def _unjoin(self) -> None:
         self.phase = Phase.UNJOINED
-        self._under_way = self._lead = self._assignment = self._heartbeat = None
+        self._under_way = self._lost_sync = self._lead = self._assignment = self._heartbeat = None
 
     def _reset(self, reason: str, *, keeps_member_id: bool) -> None:
         """Out of the generation: what is owned is lost."""
@@ -535,9 +558,12 @@ class Membership:
 
     def _fail(self, error: BusError, now_ms: float) -> None:
         """Join again after a pause."""
+        self._unjoin()
+        self._note_failure(error, now_ms)
+
+    def _note_failure(self, error: BusError, now_ms: float) -> None:
         level = logging.DEBUG if self._failures else logging.INFO
         logger.log(level, "joining group %r is tried again: %s", self._group_id, error)
-        self._unjoin()
         self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
         self._failures += 1
 

@@ -4,6 +4,7 @@ balancer, NAT or firewall that has forgotten them. Each part of a client goes on
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 import bus.aio
-from bus import Admin, Consumer, Producer, TopicPartition
+from bus import Admin, BusError, Consumer, ErrorCode, Producer, TopicPartition
+from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.fake_broker import FakeBroker
 from tests.support.tcp_proxy import Link, TcpProxy
 
@@ -152,6 +154,60 @@ def test_administrator_asks_by_another_connection(site: Site) -> None:
         assert admin.list_topics() == ["t"]
         site.link.swallow()
         assert admin.list_topics() == ["t"]
+
+
+class BusyBroker(FakeBroker):
+    """Its maintenance has one answer, and no end until `is_over`; swaps of files wait as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = threading.Event()
+
+    def MaintainLog(self, request: pb.MaintainLogRequest, context: Any) -> Iterator[pb.MaintainLogResponse]:
+        yield pb.MaintainLogResponse(partition=0)
+        self.is_over.wait(PATIENCE_S)
+
+    def SwapFiles(self, request: pb.SwapFilesRequest, context: Any) -> pb.SwapFilesResponse:
+        self.is_over.wait(PATIENCE_S)
+        return pb.SwapFilesResponse(version=7)
+
+    def stop(self) -> None:
+        self.is_over.set()
+        super().stop()
+
+
+@pytest.fixture
+def busy() -> Iterator[Site]:
+    with BusyBroker() as broker, TcpProxy() as proxy:
+        yield Site(broker, proxy.link(broker.address))
+
+
+def test_maintenance_that_takes_long_is_not_waited_for_on_a_dead_connection(busy: Site) -> None:
+    with Admin([busy.link.address], **TIMES) as admin:
+        answers = admin.maintain_log("t", "roll")
+        next(answers)
+        busy.link.swallow()
+        with pytest.raises(BusError, match="nothing comes on its connection any more") as caught:
+            next(answers)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert admin.list_topics() == ["t"]
+
+
+def test_call_with_a_long_time_out_is_not_waited_for_on_a_dead_connection(busy: Site) -> None:
+    with Admin([busy.link.address], **TIMES) as admin:
+        admin.list_topics()
+        swallowing = threading.Timer(0.1, busy.link.swallow)
+        swallowing.start()
+        with pytest.raises(BusError, match="nothing comes on its connection any more"):
+            admin.swap_files("t", 0, ["a"], ["b"], timeout_ms=300_000)
+        swallowing.join()
+
+
+def test_call_that_takes_longer_than_a_request_is_waited_for_while_its_connection_lives(busy: Site) -> None:
+    assert isinstance(busy.broker, BusyBroker)
+    with Admin([busy.link.address], **TIMES) as admin:
+        threading.Timer(3 * TIMES["request_timeout_ms"] / 1000, busy.broker.is_over.set).start()
+        assert admin.swap_files("t", 0, ["a"], ["b"], timeout_ms=300_000) == 7
 
 
 def test_awaited_clients_go_on_by_another_connection(site: Site) -> None:

@@ -141,8 +141,7 @@ def test_call_behind_a_login_that_fails_unexpectedly_is_answered() -> None:
     def fail(*call: Any) -> Any:
         raise RuntimeError("no more memory")
 
-    cluster._call_one = fail  # type: ignore[method-assign]
-    cluster._logins.is_ready = lambda address: False  # type: ignore[method-assign]
+    cluster.introduce = fail  # type: ignore[method-assign]
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     cluster.start_call("Metadata", None, address="a:1", timeout_ms=1_000, on_done=answers.put)
     answer = answers.get(timeout=20)

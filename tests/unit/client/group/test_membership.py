@@ -241,6 +241,72 @@ def test_assignment_of_topics_that_are_subscribed_no_longer_is_not_taken_over() 
     assert said(member.take("JoinGroup")).topics == ("u",)
 
 
+def lose_sync(member: Member) -> Any:
+    """As a follower in generation 1; the sync that had no answer."""
+    sync = member.join()
+    member.refuse(sync, ErrorCode.REQUEST_TIMED_OUT)
+    member.machine.tick(member.now_ms)
+    member.sent.clear()
+    return sync
+
+
+def test_sync_without_an_answer_is_sent_again_in_its_generation_by_another_connection() -> None:
+    member = Member().find()
+    sync = lose_sync(member)
+    assert member.finder.address is None
+    assert member.machine.next_event(member.now_ms) > member.now_ms
+    member.now_ms += BACKOFF_MS
+    assert member.work() is None
+    member.finder.on_answer(member.take("FindCoordinator"), BrokerInfo(1, "c", 1), member.now_ms)
+    assert member.work() is None
+    again = member.take("SyncGroup")
+    assert again.call == sync.call, "a join could begin a rebalance"
+    member.sync(sync, P2)  # what was given up counts no more
+    assert not member.machine.has_work()
+    member.sync(again, P0)
+    assert isinstance(member.work(), Assign)
+
+
+def test_member_whose_sync_had_no_answer_stays_alive_meanwhile() -> None:
+    member = Member().find()
+    lose_sync(member)
+    member.finder.address = "c:1"
+    member.pass_time(3_000)
+    member.take("Heartbeat")
+
+
+def test_member_whose_sync_had_no_answer_joins_again_at_another_coordinator() -> None:
+    member = Member().find()
+    lose_sync(member)
+    member.finder.address = "d:1"
+    member.now_ms += BACKOFF_MS
+    member.work()
+    join = member.take("JoinGroup")
+    assert (join.address, join.call.member.member_id) == ("d:1", "m")
+
+
+def test_member_that_is_out_does_not_send_its_sync_again() -> None:
+    member = Member().find()
+    lose_sync(member)
+    member.finder.address = "c:1"
+    member.pass_time(3_000)
+    member.refuse(member.take("Heartbeat"), ErrorCode.UNKNOWN_MEMBER_ID)
+    member.work()
+    assert member.take("JoinGroup").call.member.member_id == ""
+
+
+@pytest.mark.parametrize(("request_timeout_ms", "patience_ms"), [(300_000, 15_000), (5_000, 5_000)])
+def test_join_and_sync_are_given_up_in_time_for_another_connection_before_the_session_is_over(
+    request_timeout_ms: int, patience_ms: int
+) -> None:
+    member = Member(request_timeout_ms=request_timeout_ms).find()
+    member.work()
+    join = member.take("JoinGroup")
+    assert (join.patience_ms, join.timeout_ms) == (patience_ms, 305_000)
+    member.answer(join, followed(1))
+    assert member.take("SyncGroup").patience_ms == patience_ms
+
+
 # ---------------------------------------------------------------- rebalances
 
 
