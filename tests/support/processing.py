@@ -13,6 +13,8 @@ from bus.client.values import ConsumerRecord
 from bus.model import TimestampType, TopicPartition
 from bus.processing.run import OnPartitions
 
+PATIENCE_S = 50  # however busy the machine is, nearly as long as a test may take
+
 
 def partition(number: int = 0, topic: str = "orders") -> TopicPartition:
     return TopicPartition(topic, number)
@@ -93,7 +95,7 @@ class FakeConsumer:
 
     def wait_for_wakeup(self) -> None:
         """A step: a poll that nothing ends but a wake-up."""
-        assert self._awoken.wait(10), "nobody woke the poll"
+        assert self._awoken.wait(PATIENCE_S), "nobody woke the poll"
 
     def revoke(self, *partitions: TopicPartition) -> None:
         self.on_revoked(list(partitions))

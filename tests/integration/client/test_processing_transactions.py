@@ -74,8 +74,12 @@ def values_of(address: str, topic: str = "doubles") -> list[int]:
 
 def committed_sum(address: str, group_id: str = "billing", *, partitions: int = 2) -> int:
     with Consumer(address, **{**GROUP, "group_id": group_id}) as consumer:
-        committed = consumer.committed([TopicPartition("orders", number) for number in range(partitions)])
-        return sum(each.offset for each in committed.values() if each is not None)
+        return sum_of_committed(consumer, partitions)
+
+
+def sum_of_committed(consumer: Consumer, partitions: int) -> int:
+    committed = consumer.committed([TopicPartition("orders", number) for number in range(partitions)])
+    return sum(each.offset for each in committed.values() if each is not None)
 
 
 def double(record: ConsumerRecord, output: Output) -> None:
@@ -107,11 +111,15 @@ class Counted:
 
 
 def stop_when_committed(address: str, count: int) -> threading.Event:
+    """The run ends also if they are not committed in time."""
     stop = threading.Event()
 
     def watch() -> None:
-        wait_until(lambda: committed_sum(address) == count, f"{count} are committed")
-        stop.set()
+        try:
+            with Consumer(address, **GROUP) as consumer:
+                wait_until(lambda: sum_of_committed(consumer, 2) == count, f"{count} are committed", 180)
+        finally:
+            stop.set()
 
     threading.Thread(target=watch).start()
     return stop

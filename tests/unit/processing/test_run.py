@@ -19,10 +19,11 @@ from bus.processing import Acknowledgement, Output, ProcessingRun, RecordFailed,
 from bus.processing.running_consumer import RunningConsumer
 from bus.processing.transactions import OutputTransactions
 from bus.processing.work import Work
-from tests.support.processing import FakeConsumer, partition, record
+from tests.support.processing import PATIENCE_S, FakeConsumer, partition, record
 from tests.support.processing_transactions import FakeMember, FakeProducer
 
 P0, P1 = partition(0), partition(1)
+_FOR_GOOD_MS = 86_400_000  # a run that waited so long for a worker would not end within the time of its test
 
 
 class DeadLetterBox:
@@ -240,12 +241,12 @@ def test_a_revocation_waits_for_work_in_flight_and_commits_it_before_the_partiti
     def handler(record: ConsumerRecord) -> None:
         if record.partition == 0:
             began.set()
-            assert may_end.wait(10)
+            assert may_end.wait(PATIENCE_S)
         else:
             of_p1.set()
 
     def rebalance() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         threading.Timer(0.05, may_end.set).start()
         consumer.revoke(P0)
         assert consumer.committed[P0] == 1, "it was committed while it was ours, and no record more was begun"
@@ -262,10 +263,10 @@ def test_a_revocation_waits_no_longer_than_the_drain_timeout_and_commits_nothing
 
     def handler(record: ConsumerRecord) -> None:
         began.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE_S)
 
     def rebalance() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         consumer.revoke(P0)
         may_end.set()
 
@@ -285,10 +286,10 @@ def test_of_lost_partitions_nothing_is_committed_and_nothing_is_waited_for() -> 
             of_p1.set()
             return
         began.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE_S)
 
     def lose() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         consumer.lose(P0)
         may_end.set()
 
@@ -332,7 +333,7 @@ def test_a_busy_partition_is_paused_and_resumed() -> None:
     _, note = handles_all(consumer, 4)
 
     def handler(record: ConsumerRecord) -> None:
-        assert may_go.wait(10)
+        assert may_go.wait(PATIENCE_S)
         note(record)
 
     consumer.script.insert(1, lambda: may_go.set() if consumer.paused == {P0} else None)
@@ -349,10 +350,10 @@ def test_a_signal_drains_commits_leaves_and_puts_the_handlers_back(number: signa
 
     def handler(record: ConsumerRecord) -> None:
         began.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE_S)
 
     def send_signal() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         os.kill(os.getpid(), number)
         threading.Timer(0.05, may_end.set).start()
 
@@ -370,18 +371,17 @@ def test_a_second_signal_waits_for_nobody_and_says_so(caplog: pytest.LogCaptureF
 
     def handler(record: ConsumerRecord) -> None:
         began.set()
-        may_end.wait(30)
+        may_end.wait(PATIENCE_S)
 
     def send_signals() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
 
     consumer.script += [send_signals, never(consumer)]
-    summary = run(consumer, handler, drain_timeout_ms=30_000)
+    summary = run(consumer, handler, drain_timeout_ms=_FOR_GOOD_MS)
     may_end.set()
     assert (summary.handled, summary.abandoned) == (0, 1)
-    assert summary.duration_ms < 10_000
     assert consumer.committed == {}
     assert ": ending at once" in caplog.text
     assert "1 record still with workers, ended without waiting" in caplog.text
@@ -393,19 +393,18 @@ def test_hurry_beside_stop_waits_for_nobody() -> None:
 
     def handler(record: ConsumerRecord) -> None:
         began.set()
-        may_end.wait(30)
+        may_end.wait(PATIENCE_S)
 
     def end_at_once() -> None:
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         stop.set()
         hurry.set()
 
     consumer.script += [end_at_once, never(consumer)]
-    settings = parse_settings({"drain_timeout_ms": 30_000})
+    settings = parse_settings({"drain_timeout_ms": _FOR_GOOD_MS})
     summary = ProcessingRun(consumer, consumer, handler, settings, DeadLetterBox().send, stop, hurry).run()
     may_end.set()
     assert (summary.abandoned, summary.ended_by, consumer.committed) == (1, "stop", {})
-    assert summary.duration_ms < 10_000
 
 
 class TimedConsumer(FakeConsumer):
@@ -614,7 +613,7 @@ def test_a_batch_that_is_too_large_for_the_queue_pauses_its_partition() -> None:
     goes_on = threading.Event()
     consumer.script += [waiting_for(consumer, lambda: consumer.paused == {P0}), goes_on.set]
     consumer.script.append(waiting_for(consumer, lambda: consumer.pauses[-1] == ("resume", [P0])))
-    run(consumer, lambda records: goes_on.wait(10), batch="list", queued_records_max=4)
+    run(consumer, lambda records: goes_on.wait(PATIENCE_S), batch="list", queued_records_max=4)
 
 
 # ---------------------------------------------------------------- handlers that call the consumer
@@ -649,7 +648,7 @@ def test_a_handler_has_its_answer_of_the_consumer_while_a_rebalance_waits_for_it
         begun.set()
         seen.append(consumer.position(P0))
 
-    consumer.script += [lambda: begun.wait(10) and None, lambda: consumer.revoke(P0)]
+    consumer.script += [lambda: begun.wait(PATIENCE_S) and None, lambda: consumer.revoke(P0)]
     run(consumer, handler)
     assert seen == [1]
     assert consumer.committed == {P0: 1}
