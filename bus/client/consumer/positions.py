@@ -161,7 +161,12 @@ class Positions:
             self._missed.add(key)
             info = self._cluster.cached_topic(key.topic)
             found = f"no topic {key.topic!r}" if info is None else count_of(len(info.partitions), "partition")
-            logger.warning("%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: found %s", key, found)
+            logger.warning(
+                "%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: expected partition %d, found %s",
+                key,
+                key.partition,
+                found,
+            )
 
     def _refresh(self, topics: list[str]) -> set[str]:
         """Those that do not exist. Raises `BusError` for all else."""
