@@ -206,7 +206,7 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
 
 
 def _shown(name: str, value: Any) -> str:
-    """What was found, for an error. Settings of a producer may hold passwords."""
+    """Return the words for it in an error. Settings of a producer may hold passwords."""
     return f"another value: {type(value).__name__}" if name == "producer_configs" else repr(value)
 
 
