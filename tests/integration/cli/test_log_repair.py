@@ -79,7 +79,7 @@ def test_a_merge_of_another_engine_that_changes_rows_is_named_and_taken_back(log
         StorageDamaged, match=f"{author}.* removed records of .*, which only the broker may; undo it by"
     ):
         log.open()
-    assert any(author in step["found"] for step in steps(repair(log, "--execute")))
+    assert any(author in step["detail"] for step in steps(repair(log, "--execute")))
     check_mended(log, offsets_but())
 
 

@@ -111,7 +111,7 @@ def test_clients_over_their_quotas_say_so(tmp_path: Path, caplog: pytest.LogCapt
             producer.send("orders", value.encode()).result(60)
         with Consumer(f"127.0.0.1:{broker.port}", client_id="reader", auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("orders", 0)])
-            assert len(consumer.poll(60)) == 1
+            assert len(consumer.poll(60_000)) == 1
     said = [one for one in caplog.messages if "is throttled" in one]
     assert [one.partition(" by the broker at ")[0] for one in said] == ["loader is throttled", "reader is throttled"]
     assert "by the quota producer_byte_rate" in said[0]
