@@ -153,7 +153,7 @@ def error_of_commits(producer: Producer, value: str, partitions: int) -> ErrorCo
 # ---------------------------------------------------------------- what this version makes of it
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_ids_with_numbers_of_wrong_clocks_commit_their_rows_or_fail_aloud_after_an_upgrade(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -107,7 +107,7 @@ class Traffic:
         self._copier.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_cluster_of_the_version_before_is_upgraded_broker_by_broker_while_programs_go_on(tmp_path: Path) -> None:
     code = unpack_version(tmp_path)
     with ChaoticCluster(tmp_path, code=code) as cluster, told_if_it_fails(cluster):

@@ -77,7 +77,7 @@ def wait_until_moved(admin: Admin, topics: list[str], broker_id: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_queries_copy_each_record_once_while_brokers_die_and_partitions_move(
     spark: SparkSession, tmp_path: Path
 ) -> None:
