@@ -8,7 +8,7 @@ connection: a network may swallow what is sent on one without a word.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
@@ -300,9 +300,7 @@ class GrpcPeers:
     ) -> Traces | Refused:
         request = pb.FindNeededRequest(coordinator_partition=coordinator_partition, traces=encode_traces(traces))
         answer = await self._ask(coordinator, "FindNeeded", request, timeout_s)
-        if isinstance(answer, Refused):
-            return answer
-        return replace(traces_of(answer.traces), ended=traces_of(answer.ended).rows)
+        return answer if isinstance(answer, Refused) else traces_of(answer.traces)
 
     async def append_audit(self, leader: BrokerEndpoint, rows: bytes, *, timeout_s: float) -> Refused | None:
         answer = await self._ask(leader, "AppendAudit", pb.AppendAuditRequest(rows=rows), timeout_s)
