@@ -50,7 +50,8 @@ def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(
                     assert to_new.send("t", b"new 3").result(10).offset == 3
                 with Admin(old_address, retries=0) as admin, pytest.raises(BusError) as refused:
                     admin.create_topics([NewTopic("u", partitions=1)])
-                assert refused.value.name == "NOT_CONTROLLER"
+                # It may know of the younger one by then, or ask itself, who does not answer as a controller.
+                assert refused.value.name in ("NOT_CONTROLLER", "REQUEST_TIMED_OUT")
 
     rows = (
         DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["offset", "value", "leader_epoch"]).sort_by("offset")
