@@ -55,8 +55,8 @@ class SettableClock(SystemClock):
 
 
 class Rows:
-    """What the two partitions of `t` must have: each value that a commit was answered for, once in each of its first
-    partitions, and nothing of a commit that has failed."""
+    """The rows that the two partitions of `t` must have: each value whose commit was answered, once in each partition
+    that it was sent to, and nothing of a commit that has failed."""
 
     def __init__(self, root: Path) -> None:
         self._folders = [root / partition_folder(TopicPartition("t", number)) for number in range(2)]
@@ -99,7 +99,8 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def wait_for_expiry(admin: Admin, *names: str) -> None:
-    """Of ids that were used since their coordinator was loaded: others it keeps for an hour."""
+    """Wait until the ids have expired. They must have been used since their coordinator was loaded, which keeps all
+    others for an hour."""
     wait_until(lambda: not {one.transactional_id for one in admin.list_transactions()}.intersection(names))
 
 
@@ -110,7 +111,7 @@ NAMES = ("gone", "behind", "silent", "stuck", "decided")
 
 
 def leave_marks_of_tomorrow(root: Path, code: Path, rows: Rows) -> None:
-    """By a clock that is a day ahead, and then the ids expire."""
+    """Commit under each id while the clock is a day ahead, and wait until the ids have expired."""
     expiration = f"--set=transactional.id.expiration.ms={EXPIRATION_MS}"
     broker = BrokerProcess(root, "--set=transaction.state.log.num.partitions=1", expiration)
     broker.run_version(code, prelude=_A_DAY_AHEAD)
@@ -124,7 +125,8 @@ def leave_marks_of_tomorrow(root: Path, code: Path, rows: Rows) -> None:
 
 
 def meet_marks_of_tomorrow(root: Path, code: Path, rows: Rows) -> None:
-    """By the right clock. What the version before did then: an answered commit without rows, one that hangs."""
+    """Commit under the same ids by the right clock, and expect the faults of the version before: an answered commit
+    without rows, and commits that hang."""
     broker = BrokerProcess(root)
     broker.run_version(code, prelude=_CARRIES_OUT_NO_DECISION)
     with broker:
@@ -141,7 +143,7 @@ def meet_marks_of_tomorrow(root: Path, code: Path, rows: Rows) -> None:
 
 
 def error_of_commits(producer: Producer, value: str, partitions: int) -> ErrorCode | None:
-    """Of the first one that fails."""
+    """Return the error of the first commit that fails; None if none does."""
     try:
         for number in range(3):
             commit(producer, f"{value}, {number}", None, partitions)

@@ -42,8 +42,8 @@ from tests.support.transaction_programs import (
 
 
 class Traffic:
-    """What programs do beside the upgrade, and what must be there afterwards. A client of the version before is among
-    them: a process that is killed in the middle of its transactions."""
+    """The programs that run beside the upgrade, and the judgement of what they leave. One of them is a client of the
+    version before: a process that is killed in the middle of its transactions."""
 
     def __init__(self, cluster: ChaoticCluster, code: Path, journal: Path) -> None:
         addresses = self._addresses = cluster.addresses
@@ -67,7 +67,7 @@ class Traffic:
         ]
 
     def wait_for_progress(self) -> None:
-        """Until each of them has done something that it began now."""
+        """Wait until each program has finished something that it began after this call."""
         sent, committed, killed = len(self._orders.futures), len(self._writer.committed), self._killed.killed
         read, versions = sum(self._progress.next_offsets.values()), self._reader.versions
 

@@ -56,7 +56,7 @@ def copies_of(root: Path, target: str) -> list[list[str]]:
 
 
 def wait_for_copies(root: Path, queries: list[StreamingQuery], more: int) -> None:
-    """Until each query has written so many rows more."""
+    """Wait until each query has written `more` further rows."""
     wanted = {target: sum(map(len, copies_of(root, target))) + more for target in TARGETS}
     deadline_s = time.monotonic() + SETTLE_S
     while any(sum(map(len, copies_of(root, target))) < count for target, count in wanted.items()):

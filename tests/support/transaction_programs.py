@@ -249,7 +249,7 @@ def values_of(root: Path, partition: TopicPartition) -> list[str]:
 
 
 def wait_for_copies(root: Path, programs: list[Program]) -> dict[TopicPartition, list[str]]:
-    """Until each record is copied; none is copied twice."""
+    """Wait until each record is copied; none may be copied twice."""
     rows = {one: values_of(root, one) for one in ACCOUNTS}
     wanted = {f"{one.partition}/{offset}" for one, values in rows.items() for offset in range(len(values))}
     deadline_s = time.monotonic() + SETTLE_S + 2 * TIMEOUT_MS / 1000

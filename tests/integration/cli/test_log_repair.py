@@ -62,7 +62,7 @@ def fingerprint(root: Path) -> dict[str, str]:
 
 
 def merge(log: LogRoot, source: pa.Table) -> Any:
-    """By another engine, on the offset."""
+    """Begin a MERGE of another engine into the partition, matched by offset."""
     table = deltalake.DeltaTable(str(log.folder))
     return table.merge(source, "t.offset = s.offset", source_alias="s", target_alias="t")
 

@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def name(site: Site, request: pytest.FixtureRequest) -> str:
-    """Of a topic and of a group, of one test."""
+    """Create a topic for this test, and return its name, which the test gives to its group too."""
     found = request.node.name.replace("[", "-").replace("]", "")[:200]
     site.create(found)
     return found
@@ -149,7 +149,7 @@ class Polled:
 
 
 def wait_for_join(site: Site, name: str) -> None:
-    """Until that of the second member waits for the first one."""
+    """Wait until the join of the second member waits for the first member."""
     wait_until(lambda: (site.group(name).state, len(site.group(name).members)) == ("PreparingRebalance", 2))
 
 

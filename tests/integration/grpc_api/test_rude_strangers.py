@@ -107,7 +107,7 @@ def test_address_gets_in_no_more_than_its_ration_by_however_many_connections(bro
 def test_connection_that_cannot_be_watched_is_cut_and_takes_no_place(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no open file left for the duplicate it would have no bound, and would be counted for good."""
+    """A connection without a duplicate would have no bound, and would be counted for good."""
     source = next(addresses)
     with monkeypatch.context() as patched:
 
