@@ -52,6 +52,8 @@ _SILENCE_S_MAX = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # Else channels to one address share what is below them: another channel would be the same dead connection.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # the proxies of the environment are there for the web and lead to no broker
     # A broker that comes back is reached by the next heartbeat.
     ("grpc.initial_reconnect_backoff_ms", 100),

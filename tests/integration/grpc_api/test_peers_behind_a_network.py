@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bus.addresses import parse_address
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import ErrorCode, Refused
@@ -15,23 +17,33 @@ from tests.support.broker_thread import running_broker
 from tests.support.tcp_proxy import Link, TcpProxy
 
 
-async def ask_over(link: Link) -> list[Any]:
-    """Before the connection is swallowed, on it, and after a time-out."""
+async def ask_over(link: Link, *, has_patient_call: bool) -> list[Any]:
+    """Before the connection is swallowed, on it, and after a time-out. `has_patient_call`: one is under way on the
+    swallowed connection all that time, so that it stays open."""
     found = parse_address(link.address)
     transport = GrpcTransport()
     peers = GrpcPeers(transport)
-    answers = []
-    for timeout_s in (30.0, 0.5, 30.0):
-        answers.append(await peers.identify(BrokerEndpoint(0, found.host, found.port), timeout_s=timeout_s))
-        if len(answers) == 1:
-            link.swallow()
+    endpoint = BrokerEndpoint(0, found.host, found.port)
+    answers = [await peers.identify(endpoint, timeout_s=30.0)]
+    link.swallow()
+    patient = asyncio.ensure_future(peers.identify(endpoint, timeout_s=60.0)) if has_patient_call else None
+    answers.append(await peers.identify(endpoint, timeout_s=0.5))
+    answers.append(await peers.identify(endpoint, timeout_s=30.0))
+    if patient is not None:
+        assert not patient.done()
+        patient.cancel()
+        await asyncio.wait([patient])
     await transport.close()
     return answers
 
 
-def test_broker_reaches_another_one_by_another_connection_after_a_time_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_patient_call", [False, True])
+def test_broker_reaches_another_one_by_another_connection_after_a_time_out(
+    tmp_path: Path, has_patient_call: bool
+) -> None:
     with running_broker(tmp_path / "root") as broker, TcpProxy() as proxy:
-        answers = asyncio.run(ask_over(proxy.link(f"127.0.0.1:{broker.port}")))
+        link = proxy.link(f"127.0.0.1:{broker.port}")
+        answers = asyncio.run(ask_over(link, has_patient_call=has_patient_call))
     assert isinstance(answers[0], BrokerIdentity)
     assert isinstance(answers[1], Refused)
     assert answers[1].code is ErrorCode.REQUEST_TIMED_OUT
