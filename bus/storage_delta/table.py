@@ -225,7 +225,7 @@ class DeltaPartitionTable:
         store, folder = self._store, self._folder
         if snapshot.findings.leftovers:
             if is_alone:
-                remove_leftovers(store, folder)
+                remove_leftovers(store, f"{folder}/{LOG_FOLDER}")
             elif remove_old_leftovers(store, folder, snapshot.version):
                 snapshot = self._following.load()
         for name in snapshot.findings.replaced:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bus.model import TopicPartition
 from bus.storage_delta.files.live_file import is_data_file
-from bus.storage_delta.stores.store import ObjectStore, is_temporary_name
+from bus.storage_delta.stores.store import ObjectStore
 
 LOG_FOLDER = "_delta_log"
 TOPICS_FOLDER = "topics"
@@ -91,13 +91,6 @@ def list_log(
         else:
             others.append(entry.name)
     return LogListing(versions, checkpoints, others, [entry.name for entry in found.leftovers])
-
-
-def list_own_files(store: ObjectStore, folder: str) -> set[str]:
-    """The data files that the bus names, and unfinished files of writes of the bus's own."""
-    found = store.list(folder, with_sizes=False)
-    unfinished = {entry.name for entry in found.leftovers if is_temporary_name(entry.name)}
-    return {entry.name for entry in found.files if is_data_file(entry.name)} | unfinished
 
 
 def list_data_files(store: ObjectStore, folder: str) -> set[str]:

@@ -24,13 +24,8 @@ LEFTOVER_AGE_MIN_MS = 3_600_000
 
 
 def remove_leftovers(store: ObjectStore, folder: str) -> None:
-    """Remove temporary files of the log, where no other process can be writing one. Data files are written under their
-    own names: those of interrupted writes are orphans."""
-    remove_leftovers_in(store, f"{folder}/{LOG_FOLDER}")
-
-
-def remove_leftovers_in(store: ObjectStore, folder: str) -> None:
-    """Remove those of any folder."""
+    """Remove temporary files of the folder itself, where no other process can be writing one. Data files are written
+    under their own names: those of interrupted writes are orphans."""
     _remove(store, folder, store.list(folder, with_sizes=False).leftovers)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from bus.errors import StorageFault
 from bus.ports import Clock, CommitOutcome, Committed, Dropped, FenceLost
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.listing import list_own_files
+from bus.storage_delta.log.listing import list_data_files
 from bus.storage_delta.log.reading import load_removed, load_txns
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_state import Removal
@@ -111,7 +111,7 @@ class Cleanup:
         if not self._is_led() or self._log.is_in_doubt:
             return frozenset()
         # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
-        listed = list_own_files(self._store, self._folder)
+        listed = list_data_files(self._store, self._folder)
         begun = self._log.commits_begun
         found = {name for name in listed if name not in self._under_way}
         found -= self._live_paths()

@@ -42,7 +42,7 @@ from bus.storage_delta.log.listing import (
     partition_folder,
     version_name,
 )
-from bus.storage_delta.log.recovery import recover, remove_leftovers, remove_leftovers_in
+from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.table_metadata import earlier_type
 from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LEADER_EPOCH_APP, Txn
 from bus.storage_delta.partition_reader import PartitionReader
@@ -181,9 +181,9 @@ class _Repair:
 
     def run(self, way: _Way, omitted: _Omitted) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
-        for folder in (self._folder, self._quarantine.folder):
+        quarantine = self._quarantine.folder
+        for folder in (self._log_folder, quarantine, f"{quarantine}/{LOG_FOLDER}"):
             remove_leftovers(self._store, folder)
-            remove_leftovers_in(self._store, folder)
         listing = list_table(self._store, self._folder)
         for version in sorted(omitted.checkpoints & listing.checkpoints.keys()):
             why = "a checkpoint that cannot be read, or does not say what the versions say"

@@ -25,7 +25,7 @@ from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore, temporary_name
 from tests.support.log_root import COUNT, PARTITION, TOPIC_ID, LogRoot
 from tests.support.stores import NOW_MS, log_batch
 from tests.support.version_files import without_sum
@@ -81,6 +81,19 @@ def test_a_merge_of_another_engine_that_changes_rows_is_named_and_taken_back(log
         log.open()
     assert any(author in step["detail"] for step in steps(repair(log, "--execute")))
     check_mended(log, offsets_but())
+
+
+def test_what_a_killed_repair_left_unfinished_goes_with_the_next_one(log: LogRoot) -> None:
+    version(log, 5).write_bytes(b"torn")
+    quarantine = log.root / "quarantine" / "orders" / "0"
+    left = [folder / temporary_name("x.parquet") for folder in (quarantine, quarantine / "_delta_log", log.log)]
+    for file in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"half")
+    repair(log)
+    assert all(file.exists() for file in left), "a dry run changes nothing"
+    steps(repair(log, "--execute"))
+    assert [file for file in left if file.exists()] == []
 
 
 def offsets_but(*lost: Iterable[int]) -> list[int]:
