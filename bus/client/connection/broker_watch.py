@@ -103,10 +103,12 @@ class BrokerWatch:
 
     def note_asked(self, connection: Connection, *, is_late: bool) -> None:
         """The question that was asked on it has ended. `is_late`: nothing came in time."""
+        given_up: list[PatientCall[Connection]] = []
         with self._due:
-            if not is_late:
+            if is_late:
+                given_up = self._connections.note_unanswered(connection)
+            else:
                 self._connections.note_settled(connection)
-            given_up = self._connections.note_unanswered(connection) if is_late else []
             self._wake(self._next_event())
         if given_up:
             logger.info("nothing comes on a connection to the broker at %s: another one is used", connection.address)
@@ -159,7 +161,11 @@ class BrokerWatch:
         with self._due:
             silent = self._connections.tick(monotonic_ms())
         for connection, timeout_ms in silent:
-            self._ask_on(connection, timeout_ms)
+            try:
+                self._ask_on(connection, timeout_ms)
+            except Exception:  # such as that no thread can be started: the next question may succeed
+                logger.exception("asking on a silent connection to the broker at %s failed", connection.address)
+                self.note_asked(connection, is_late=False)
 
     def _ask_about_silent(self) -> None:
         with self._due:

@@ -5,7 +5,8 @@ A join waits for the other members of its group, and maintenance for its work, s
 the connection; and a network that has forgotten it swallows their answers without a word. So after a silence a small
 question goes out on the same connection, again and again while the silence lasts. Guards two promises: a call is given
 up only where that question had no answer either, so never because its own answer takes long; and where nothing comes
-any more it is given up within twice its patience. `now_ms` are milliseconds of one clock that never goes back.
+any more it is given up within twice the longest patience of a call on its connection. `now_ms` are milliseconds of one
+clock that never goes back.
 """
 
 from __future__ import annotations
