@@ -182,10 +182,15 @@ class Membership:
             return Lose(self.owned)
         self._raise_error()
         self._coordinator.raise_error()
-        if self._coordinator.address is None:
+        address = self._coordinator.address
+        if address is None:
             self._coordinator.find(now_ms)
             return None
-        if self._lost_sync is not None and not self._is_sync_over(self._lost_sync, self._coordinator.address, now_ms):
+        if self._lost_sync is not None and self._lost_sync.address != address:
+            self._unjoin()  # another coordinator may not know the generation
+        if self._lost_sync is not None:
+            if now_ms >= self._retry_at_ms:
+                self._sync_again(self._lost_sync, address)
             return None
         if not self._is_prepared:
             revoke = self._preparation()
@@ -193,7 +198,7 @@ class Membership:
                 return revoke
             self._is_prepared = True
         if now_ms >= self._retry_at_ms:
-            self._join(self._coordinator.address)
+            self._join(address)
         return None
 
     def done(self, work: Revoke | Lose) -> None:
@@ -406,18 +411,11 @@ class Membership:
         self.phase = Phase.SYNCING
         self._begin(SyncGroup(self.metadata(), self._assignor_name, assignment), address)
 
-    def _is_sync_over(self, lost: GroupRequest, address: str, now_ms: float) -> bool:
-        """Send the sync that had no answer again, when it is time: whether the first one has arrived or not, the
-        answer is that of this generation. A join would be asked for another assignment, if it is the leader's. Another
-        coordinator may not know the generation: there the member joins."""
-        if now_ms < self._retry_at_ms:
-            return False
-        if lost.address != address:
-            self._unjoin()
-            return True
+    def _sync_again(self, lost: GroupRequest, address: str) -> None:
+        """Send the sync that had no answer again: whether the first one has arrived or not, the answer is that of this
+        generation. A join of the leader would begin another rebalance."""
         self._lost_sync = None
         self._begin(lost.call, address)
-        return False
 
     def _begin(self, call: GroupCall, address: str) -> None:
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
