@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-# Doubles as it: their sums do not depend on the order in which records come, so a batch that runs again has the same
-# results.
+# Figures of doubles are computed in it: sums of decimals do not depend on the order in which records come, so a batch
+# that runs again has the same results.
 _FRACTION = "decimal(28,9)"
 _WHOLE = "decimal(20,0)"
 

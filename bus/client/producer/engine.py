@@ -29,7 +29,6 @@ from bus.reentry import OwnCondition, OwnLock, logger_of
 logger = logger_of(__name__)
 
 ResultT = TypeVar("ResultT")
-# Value, key, headers, partition, timestamp_ms and size in bytes.
 
 
 class Stream(Protocol):
