@@ -18,6 +18,7 @@ from typing import Any
 from bus.json_views.columns import (
     DATE,
     DECIMAL_PRECISION_MAX,
+    EXPONENT,
     TIMESTAMP,
     ArrayType,
     Field,
@@ -34,6 +35,7 @@ from bus.records.json_text import parse_strict
 
 TEXT = ScalarType("string")
 _WHOLE_DIGITS_MAX = 1_000_000  # far more than any column holds
+_DECIMAL = f"-?[0-9]+([.][0-9]+)?({EXPONENT})?"  # with a longer exponent a number is null in a DECIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class _Numbers(ScalarType):
             return cls(whole_digits=_WHOLE_DIGITS_MAX, is_bigint=False, is_whole=is_whole, is_double=False)
         _, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int), f"expected a number of JSON, found {text[:100]}"
+        whole_digits = max(0, len(digits) + exponent) if number else 0
         return cls(
-            whole_digits=max(0, len(digits) + exponent) if number else 0,
+            whole_digits=whole_digits if re.fullmatch(_DECIMAL, text) else _WHOLE_DIGITS_MAX,
             scale=max(0, -exponent),
             is_bigint=is_whole and len(digits) < 20 and -(2**63) <= int(text) < 2**63,
             is_whole=is_whole,
