@@ -157,11 +157,18 @@ def test_administrator_asks_by_another_connection(site: Site) -> None:
 
 
 class BusyBroker(FakeBroker):
-    """Its maintenance has one answer, and no end until `is_over`; swaps of files wait as long."""
+    """Its maintenance has one answer, and no end until `is_over`; swaps of files wait as long. With
+    `ends_when_asked` that is as soon as a client asks what it knows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_over = threading.Event()
+        self.ends_when_asked = False
+
+    def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
+        if self.ends_when_asked:
+            self.is_over.set()
+        return super().ApiVersions(request, context)
 
     def MaintainLog(self, request: pb.MaintainLogRequest, context: Any) -> Iterator[pb.MaintainLogResponse]:
         yield pb.MaintainLogResponse(partition=0)
@@ -205,9 +212,11 @@ def test_call_with_a_long_time_out_is_not_waited_for_on_a_dead_connection(busy: 
 
 def test_call_that_takes_longer_than_a_request_is_waited_for_while_its_connection_lives(busy: Site) -> None:
     assert isinstance(busy.broker, BusyBroker)
-    with Admin([busy.link.address], **TIMES) as admin:
-        threading.Timer(3 * TIMES["request_timeout_ms"] / 1000, busy.broker.is_over.set).start()
+    with Admin([busy.link.address], request_timeout_ms=4_000) as admin:
+        admin.list_topics()
+        busy.broker.ends_when_asked = True
         assert admin.swap_files("t", 0, ["a"], ["b"], timeout_ms=300_000) == 7
+        assert busy.broker.is_over.is_set()
 
 
 def test_awaited_clients_go_on_by_another_connection(site: Site) -> None:
