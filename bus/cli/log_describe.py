@@ -101,7 +101,11 @@ _STAGED_COLUMNS = (
 def describe(
     target: str, version_count: int, file_count: int, transaction_count: int, form: str | None, root: str
 ) -> None:
-    """Describe the tables of a topic; of one partition, its newest versions, data files and transactions, too."""
+    """Describe the tables of a topic; of one partition, its newest versions, data files and transactions, too.
+
+    The epoch is that of the leader that committed last, and is empty while none has. bus offsets asks a broker, and
+    shows the epoch of the leader that answers.
+    """
     from bus.storage_delta.log.history import describe_versions
     from bus.storage_delta.log.summary import describe_partition, load_entries
 
@@ -140,7 +144,7 @@ def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
         summary.version,
         summary.log_start,
         summary.high_watermark,
-        summary.leader_epoch,
+        _known(summary.leader_epoch),
         summary.record_count,
         len(summary.files),
         summary.size_bytes,
@@ -153,6 +157,11 @@ def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
         summary.last_checkpoint,
         summary.checkpoint_lag,
     )
+
+
+def _known(leader_epoch: int) -> int | None:
+    """The epoch of the leader that committed last. None: no leader has committed anything yet."""
+    return leader_epoch if leader_epoch >= 0 else None
 
 
 def _as_object(summary: PartitionSummary, versions: Sequence[VersionSummary]) -> dict[str, Any]:
@@ -173,7 +182,7 @@ def _as_object(summary: PartitionSummary, versions: Sequence[VersionSummary]) ->
         "orphan_files": dict(summary.orphans),
         "transactional_ids": len(summary.transactions),
         "staged_transactions": [asdict(one) for one in summary.staged],
-        "newest_versions": [asdict(version) for version in versions],
+        "newest_versions": [asdict(one) | {"leader_epoch": _known(one.leader_epoch)} for one in versions],
     }
 
 
@@ -206,7 +215,7 @@ def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str
     if summary.lost_ranges:
         lost = ", ".join(f"{first} to {following - 1}" for first, following in summary.lost_ranges)
         yield "Lost", f"offsets {lost}: their records were given up by a repair"
-    yield "LeaderEpoch", str(summary.leader_epoch)
+    yield "LeaderEpoch", str(summary.leader_epoch) if summary.leader_epoch >= 0 else "none has committed yet"
     files = f"{count_of(len(summary.files), 'file')}, {human_bytes(summary.size_bytes)}"
     yield "Data", f"{count_of(summary.record_count, 'record')} in {files}"
     for level in summary.levels:
@@ -240,7 +249,7 @@ def _version_row(version: VersionSummary) -> tuple[Any, ...]:
         version.version,
         version.timestamp_ms,
         version.operation,
-        version.leader_epoch if version.leader_epoch >= 0 else None,
+        _known(version.leader_epoch),
         f"{added.base_offset}..{added.last_offset}" if has_records else None,
         added.record_count if has_records else None,
         added.file_count,

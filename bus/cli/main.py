@@ -62,7 +62,7 @@ def cli() -> None:
       bus serve
       bus topics create orders --partitions 4
       echo '{"id": 1}' | bus produce orders
-      bus consume orders --from beginning --exit
+      bus consume orders --exit
       bus sql "SELECT * FROM orders"
 
     Commands that talk to a broker find it by --address or BUS_ADDRESS (127.0.0.1:9094); commands that read the

@@ -57,7 +57,8 @@ def offsets(
 ) -> None:
     """Show the offset of each partition at a time: the first record at or after it, -1 if there is none.
 
-    latest is the high watermark: one past the last committed record, at the Delta version that is shown with it.
+    latest is the high watermark: one past the last committed record, at the Delta version that is shown with it. The
+    leader epoch is that of the leader that answers; of an offset found by time, that under which it was appended.
     """
     from bus.client.admin.admin import Admin
 

@@ -72,6 +72,14 @@ def test_the_listing_has_the_same_figures_in_every_form(log: LogRoot) -> None:
     assert row["levels"] in values
 
 
+def test_a_log_to_which_no_leader_has_committed_has_no_leader_epoch(tmp_path: Path) -> None:
+    log = LogRoot(tmp_path / "root")
+    assert json.loads(describe(log, "orders", "json"))[0]["leader_epoch"] is None
+    (one,) = json.loads(describe(log, "orders/0", "json"))
+    assert (one["leader_epoch"], one["newest_versions"][0]["leader_epoch"]) == (None, None)
+    assert "LeaderEpoch:  none has committed yet" in describe(log, "orders/0", "table")
+
+
 def test_a_log_that_was_never_compacted_has_no_dirty_ratio(tmp_path: Path) -> None:
     log = LogRoot(tmp_path / "root")
     log.append(1)
