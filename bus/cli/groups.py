@@ -62,10 +62,6 @@ _MEANT = {
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-# Of the commands alone; the others are those of all clients.
-OWN_VARIABLES = ("BUS_ROOT", "BUS_FORMAT")
-
-
 class BusCommand(click.Command):
     """A command with `--debug`, whose help keeps examples as they are typed."""
 
@@ -172,7 +168,7 @@ class BusGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.parent is not None:
             return super().invoke(ctx)
-        for warning in warnings_of_variables(os.environ, OWN_VARIABLES):
+        for warning in warnings_of_variables(os.environ).values():
             echo(f"warning: {warning}", err=True)
         with translated_failures(ctx), broker_needed():
             return super().invoke(ctx)

@@ -36,11 +36,15 @@ from bus.client.config.tokens import CLIENT_ID_SETTINGS, CLIENT_SECRET_SETTINGS,
 from bus.client.config.values import conflict
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
+from bus.reentry import logger_of
 from bus.sasl import OAUTHBEARER
+
+_log = logger_of(__name__)
 
 PROFILE_VARIABLE = "BUS_PROFILE"
 ADDRESS_VARIABLE = "BUS_ADDRESS"
 JARS_VARIABLE = "BUS_SPARK_JARS"
+_VARIABLES_OF_COMMANDS = ("BUS_ROOT", "BUS_FORMAT")
 _OTHER_WORDS_FOR_ADDRESS = ("BUS_BOOTSTRAP_SERVERS", "BUS_BOOTSTRAP_SERVER", "BUS_BROKERS", "BUS_BROKER", "BUS_SERVER")
 _VARIABLES_ALIKE = 0.82
 PROFILE_SETTINGS = ("profile", "config_file")
@@ -103,6 +107,7 @@ _only_connections: ContextVar[bool] = ContextVar("bus-only-settings-of-connectio
 _options: dict[str, str] = {}
 _option_origins: dict[str, str] = {}
 _profile_option: list[str] = []
+_warned_variables: set[str] = set()
 
 
 @contextmanager
@@ -151,6 +156,7 @@ def with_defaults(given: Mapping[str, Any], others: Iterable[str] = ()) -> Found
     names = {*SECURITY_SETTINGS}
     if not _only_connections.get():
         names |= CLIENT_SETTINGS & {*others}
+        _warn_of_variables()
     environment = {
         name: os.environ[variable] for name in sorted(names) if (variable := f"BUS_{name.upper()}") in os.environ
     }
@@ -169,19 +175,27 @@ def with_defaults(given: Mapping[str, Any], others: Iterable[str] = ()) -> Found
     return FoundSettings(values, origins)
 
 
-def warnings_of_variables(environment: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
-    """Variables that look like one of the bus and are none, each with the one that was probably meant. `others`: what
-    else is known. All else that begins with BUS_ is let be: in Kubernetes a service of that name has such variables."""
-    known = {PROFILE_VARIABLE, ADDRESS_VARIABLE, FILE_VARIABLE, JARS_VARIABLE, *others}
+def _warn_of_variables() -> None:
+    """Once per variable and process. Commands do it themselves, on standard error."""
+    for name, warning in warnings_of_variables(os.environ).items():
+        if name not in _warned_variables:
+            _warned_variables.add(name)
+            _log.warning("%s", warning)
+
+
+def warnings_of_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Warn of each variable that looks like one of the bus and is none, with the one that was probably meant. All else
+    that begins with BUS_ is let be: in Kubernetes a service of that name has such variables."""
+    known = {PROFILE_VARIABLE, ADDRESS_VARIABLE, FILE_VARIABLE, JARS_VARIABLE, *_VARIABLES_OF_COMMANDS}
     known |= {f"BUS_{name.upper()}" for name in (*SECURITY_SETTINGS, *CLIENT_SETTINGS)}
-    found = []
+    found = {}
     for name in sorted(environment):
         if not name.startswith("BUS_") or name in known or name.startswith("BUS_SERVICE_"):
             continue
         near = near_names(name, known, likeness_min=_VARIABLES_ALIKE)
         meant = [ADDRESS_VARIABLE] if name in _OTHER_WORDS_FOR_ADDRESS else near
         if meant or name.startswith(("BUS_SASL_", "BUS_SSL_", "BUS_SECURITY_")):
-            found.append(f"{name} has no effect, there is no such variable{did_you_mean(meant)}")
+            found[name] = f"{name} has no effect, there is no such variable{did_you_mean(meant)}"
     return found
 
 

@@ -178,3 +178,17 @@ def test_a_listener_has_its_group_from_the_environment(monkeypatch: pytest.Monke
         bus.listener("orders")
     monkeypatch.setenv("BUS_GROUP_ID", "billing")
     bus.listener("orders")
+
+
+def test_misspelt_variable_is_warned_of_once_in_a_process_by_the_clients_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bus.client.config.sources._warned_variables", set())
+    monkeypatch.setenv("BUS_GROUP_IDD", "billing")
+    monkeypatch.setenv("BUS_SERVICE_HOST", "10.0.0.1")  # Kubernetes makes it
+    with only_settings_of_connections():
+        parse_config(AdminConfig, {})
+    assert caplog.messages == [], "commands say it themselves"
+    parse_config(ConsumerConfig, {})
+    parse_config(ProducerConfig, {})
+    assert caplog.messages == ["BUS_GROUP_IDD has no effect, there is no such variable; did you mean BUS_GROUP_ID?"]
