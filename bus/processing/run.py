@@ -73,7 +73,7 @@ class ProcessedConsumer(CalledConsumer, Protocol):
         """Raises `RecordDeserializationError`; the position stays at its record."""
         ...
 
-    def poll_arrow(self, timeout_ms: int = 500) -> pa.Table: ...
+    def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table: ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
 
@@ -101,15 +101,18 @@ class ProcessingRun:
         clock: Callable[[], int] = now_ms,
         *,
         transactions: OutputTransactions | None = None,
+        table_records_max: int | None = None,
     ) -> None:
         """`stop` ends the run in order; with `hurry` the end waits for no worker. With `transactions` nothing is
-        committed but by these. Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
+        committed but by these. `table_records_max`: of the tables of one poll together; None: what was fetched bounds
+        them, in bytes. Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
         check_handler(handler, settings)
         self._consumer = consumer
         self._member = member
         self._settings = settings
         self._dead_letters = dead_letters
         self._transactions = transactions
+        self._table_records_max = table_records_max
         self._stop = stop or threading.Event()
         self._ended_by: str | None = None
         self._hurry = hurry or threading.Event()
@@ -185,7 +188,7 @@ class ProcessingRun:
     def _poll(self) -> bool:
         """Ask for records once; return False if there are none."""
         if self._settings.batch == "arrow":
-            batches = batches_of_table(self._consumer.poll_arrow(timeout_ms=self._poll_ms()))
+            batches = batches_of_table(self._consumer.poll_arrow(self._poll_ms(), self._table_records_max))
         else:
             records = self._consumer.poll(timeout_ms=self._poll_ms())
             if self._settings.batch is None:

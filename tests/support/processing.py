@@ -77,7 +77,7 @@ class FakeConsumer:
             step = step()
         return list(step or ())
 
-    def poll_arrow(self, timeout_ms: int = 500) -> pa.Table:
+    def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
         return PollTables().table_of([(place_of(each), row_of(each)) for each in self.poll(timeout_ms)])
 
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import bus
@@ -63,7 +64,8 @@ class Until:
 
 
 def run(address: str, handler: Callable[..., Any], stop: threading.Event, **options: Any) -> bus.RunSummary:
-    configs = {name: options.pop(name) for name in list(options) if name.endswith("deserializer")}
+    of_consumers = ("key_deserializer", "value_deserializer", "max_poll_records")
+    configs = {name: options.pop(name) for name in of_consumers if name in options}
     with Consumer(address, **GROUP, **configs) as consumer:
         consumer.subscribe(["orders"])
         return consumer.run(handler, stop=stop, **options)
@@ -328,6 +330,24 @@ def test_batches_of_a_broker_hold_each_record_once_and_are_committed(address: st
 
     summary = run(address, handler, until.stop, batch=batch)
     assert (summary.handled, len(set(until.seen)), committed_sum(address)) == (200, 200, 200)
+
+
+@pytest.mark.parametrize(("configs", "rows_max"), [({"max_poll_records": 7}, 7), ({}, None)])
+def test_tables_have_as_many_rows_as_a_poll_may_give_where_that_is_set(
+    address: str, configs: dict[str, Any], rows_max: int | None
+) -> None:
+    with Producer(address) as producer:
+        batch = pa.table({"value": pa.array([b"v"] * 600, pa.binary())})
+        producer.send_batch("orders", batch, partition=0).result(10)
+    stop, sizes = threading.Event(), list[int]()
+
+    def handler(table: pa.Table) -> None:
+        sizes.append(table.num_rows)
+        if sum(sizes) == 600:
+            stop.set()
+
+    run(address, handler, stop, batch="arrow", **configs)
+    assert max(sizes) == rows_max or (rows_max is None and max(sizes) > 500)
 
 
 def test_tables_and_deserializers_are_refused_together(address: str) -> None:
