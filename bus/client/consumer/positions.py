@@ -24,11 +24,13 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
-from bus.errors import BusError, ErrorCode, count_of
+from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.reentry import logger_of
 
 logger = logger_of(__name__)
+
+_MISSING_INTERVAL_MS = 600_000  # between two warnings of one partition that does not exist
 
 
 class CommittedOffsets(Protocol):
@@ -66,7 +68,7 @@ class Positions:
         self._group = group
         self._is_shared = is_shared
         self._lookup: Lookup[None] = Lookup("bus-positions", fetcher.changed)
-        self._missed: set[TopicPartition] = set()  # told in the log that they do not exist
+        self._missing_due_ms: dict[TopicPartition, float] = {}  # when the log is to say again that they do not exist
 
     def is_due(self, now_ms: float) -> bool:
         """`settle` has something to do."""
@@ -131,7 +133,9 @@ class Positions:
         if not partitions:
             return set()
         topics = {partition.partition.topic for partition in partitions}
-        self._cluster.forget({p.partition.topic for p in partitions if p.is_leader_doubtful})
+        # A partition that is missing may have been added since; the metadata would stay fresh for minutes.
+        doubted = [p for p in partitions if p.is_leader_doubtful or self._is_missing(p.partition)]
+        self._cluster.forget({partition.partition.topic for partition in doubted})
         missing = self._refresh([topic for topic in topics if self._is_stale(topic)])
         with self._fetcher.lock:
             for partition in list(self._fetcher.assigned.values()):
@@ -140,7 +144,9 @@ class Positions:
             lost = [partition for partition in partitions if self._is_missing(partition.partition)]
             for partition in lost:
                 self._note_missing(partition)
-            self._missed -= {p.partition for p in partitions if p not in lost}
+            for partition in partitions:
+                if partition not in lost:
+                    self._missing_due_ms.pop(partition.partition, None)
         deleted = [partition for partition in lost if partition.topic_id]
         if deleted and not self._is_shared():
             raise BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{deleted[0].partition} was deleted")
@@ -155,18 +161,18 @@ class Positions:
         return info is None or key.partition >= len(info.partitions)
 
     def _note_missing(self, partition: AssignedPartition) -> None:
-        self._fetcher.put_off(partition, monotonic_ms())
+        now_ms = monotonic_ms()
+        self._fetcher.put_off(partition, now_ms)
         key = partition.partition
-        if key not in self._missed:
-            self._missed.add(key)
-            info = self._cluster.cached_topic(key.topic)
-            found = f"no topic {key.topic!r}" if info is None else count_of(len(info.partitions), "partition")
-            logger.warning(
-                "%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: expected partition %d, found %s",
-                key,
-                key.partition,
-                found,
-            )
+        if now_ms >= self._missing_due_ms.get(key, now_ms):
+            self._missing_due_ms[key] = now_ms + _MISSING_INTERVAL_MS
+            logger.warning("%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: %s", key, self._why_missing(key))
+
+    def _why_missing(self, key: TopicPartition) -> str:
+        info = self._cluster.cached_topic(key.topic)
+        if info is None:
+            return "the topic does not exist yet"
+        return f"expected a partition {show_range(0, len(info.partitions) - 1)}, found {key.partition}"
 
     def _refresh(self, topics: list[str]) -> set[str]:
         """Those that do not exist. Raises `BusError` for all else."""

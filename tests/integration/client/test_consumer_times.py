@@ -21,7 +21,8 @@ from bus.aio import Consumer as AsyncConsumer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from tests.support.broker_process import free_port
-from tests.support.fake_broker import Cluster, FakeBroker
+from tests.support.fake_broker import Cluster, FakeBroker, FakePartition
+from tests.support.member_processes import wait_until
 
 WAIT_MS = 20_000
 HOUR_MS = 3_600_000
@@ -63,10 +64,10 @@ for name in ("Metadata", "FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFet
     setattr(HangingBroker, name, hanging(name))
 
 
-def fill(broker: FakeBroker, count: int, topic: str = "t") -> None:
+def fill(broker: FakeBroker, count: int, topic: str = "t", partition: int = 0) -> None:
     batch = pa.RecordBatch.from_pydict({"value": [b"%d" % number for number in range(count)]})
     with broker.cluster.changed:
-        broker.append(topic, 0, encode_arrow(batch), 1_000)
+        broker.append(topic, partition, encode_arrow(batch), 1_000)
         broker.cluster.changed.notify_all()
 
 
@@ -316,6 +317,28 @@ class QuestionedBroker(FakeBroker):
         answer = super().Metadata(request, context)
         self.asked_for.append(list(request.topics))
         return answer
+
+
+def test_assigned_partition_that_does_not_exist_is_told_at_once_and_again_after_a_while_and_read_once_it_is_there(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = broker.cluster.create("few", partitions=2)
+    expected = "few-2 is waited for: UNKNOWN_TOPIC_OR_PARTITION: expected a partition from 0 to 1, found 2"
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+    with Consumer(broker.address, **GROUP) as consumer:
+        consumer.assign([TopicPartition("few", 2)])
+        wait_until(lambda: consumer.poll(20) == [] and told() == [expected], "it is said")
+        for _ in range(10):
+            assert consumer.poll(20) == []
+        assert told() == [expected], "not again with each look"
+        consumer._positions._missing_due_ms[TopicPartition("few", 2)] = 0.0  # ten minutes later
+        wait_until(lambda: consumer.poll(20) == [] and told() == [expected] * 2, "it is said again")
+        few.partitions.append(FakePartition())
+        fill(broker, 5, "few", 2)
+        wait_until(lambda: [record.offset for record in consumer.poll(20)] == [0, 1, 2, 3, 4], "it is read")
 
 
 @pytest.mark.parametrize("may_create", [True, False])
