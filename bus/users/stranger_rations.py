@@ -4,8 +4,9 @@ What a stranger sends costs the broker up to 150 times as much memory for a fiel
 a call, before any handler can refuse it. So a connection, an address and all strangers together have rations of bytes
 that are given back slowly, and what a connection has sent no longer counts once its caller has logged in. Guards three
 promises: strangers have never sent more lately than the rations and `modest_bytes` of each connection; a login that is
-modest is never ended halfway, since it would begin again; and whatever other addresses do, one that has few connections
-and has sent little is let in.
+modest and follows its connection within `login_s_max` is not ended halfway by its own address, since it would begin
+again; and whatever other addresses do, one that has few connections and has sent little is let in. Connections that
+have not logged in by then make room for new ones of their address, so those that lie idle keep no user out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class RationSizes:
     modest_address_bytes: int = 16 * 1024  # of an address, while all together have used up theirs
     connections_max: int = 1_024  # of strangers, at a time
     address_connections_max: int = 256
+    login_s_max: float = 10.0  # from the connection on; later it has to make room for others of its address
 
     def within(self, connections_max: int) -> RationSizes:
         """Leave half of the places of a listener that takes so many connections to callers who have logged in, and most
@@ -72,14 +74,16 @@ class _Address:
 class _Connection:
     address: str
     used: _Used
+    began_s: float
     received: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An answer to `admit`. `instead_of`: a connection that has to end for it; it has left already."""
+    """An answer to `admit`. `instead_of`: a connection that has to end for it, and why; it has left already."""
 
     instead_of: Hashable | None = None
+    why: str = ""
 
 
 class StrangerRations:
@@ -97,21 +101,32 @@ class StrangerRations:
         if address not in self._addresses:
             self._forget_idle(now_s)
         known = self._addresses.get(address) or _Address(_Used(sizes.address))
-        if len(known.connections) >= sizes.address_connections_max:
-            return f"its address has {sizes.address_connections_max} connections without a login"
         refused = self._excess(known, now_s)
         if refused is not None:
             return refused
-        instead_of = None
-        if len(self._connections) >= sizes.connections_max:
-            instead_of = self._oldest_of_the_most(len(known.connections))
-            if instead_of is None:
-                return f"there are {sizes.connections_max} connections without a login"
-            self.leave(instead_of)
-        self._addresses[address] = known
-        known.connections[connection] = None
-        self._connections[connection] = _Connection(address, _Used(sizes.connection))
-        return Admitted(instead_of)
+        admitted = self._room_for(known, now_s)
+        if isinstance(admitted, Admitted):
+            if admitted.instead_of is not None:
+                self.leave(admitted.instead_of)
+            self._addresses[address] = known
+            known.connections[connection] = None
+            self._connections[connection] = _Connection(address, _Used(sizes.connection), now_s)
+        return admitted
+
+    def _room_for(self, address: _Address, now_s: float) -> Admitted | str:
+        sizes = self.sizes
+        if len(address.connections) >= sizes.address_connections_max:
+            crowd = f"its address has {sizes.address_connections_max} connections without a login"
+            oldest = next(iter(address.connections))
+            if now_s - self._connections[oldest].began_s < sizes.login_s_max:
+                return crowd
+            return Admitted(oldest, f"it has not logged in for {sizes.login_s_max:g} s, and {crowd}")
+        if len(self._connections) < sizes.connections_max:
+            return Admitted()
+        crowder = self._oldest_of_the_most(len(address.connections))
+        if crowder is None:
+            return f"there are {sizes.connections_max} connections without a login"
+        return Admitted(crowder, "its address has the most connections without a login")
 
     def _oldest_of_the_most(self, count: int) -> Hashable | None:
         """A connection of the address that has the most, if those are more than `count` and one."""

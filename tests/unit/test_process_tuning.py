@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from bus import process_tuning
+from bus.users.stranger_rations import RationSizes
 from tests.support.virtual_time import run_virtually
 
 PROGRAM = """
@@ -37,6 +38,18 @@ def test_connections_leave_open_files_to_commits_and_to_other_listeners(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files_max, files_max))
     assert process_tuning.connections_max(listeners) == expected
+
+
+@pytest.mark.parametrize("files_max", [64, 256, 1_024, 4_096, 20_000, 1_048_576])
+@pytest.mark.parametrize("listeners", range(1, 9))
+def test_connections_of_all_listeners_and_what_watches_strangers_leave_a_quarter_of_few_open_files(
+    monkeypatch: pytest.MonkeyPatch, files_max: int, listeners: int
+) -> None:
+    """A connection whose caller is not known takes two files. Strangers are counted over all listeners."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files_max, files_max))
+    each = process_tuning.connections_max(listeners)
+    strangers = RationSizes().within(each).connections_max
+    assert each * listeners + strangers <= files_max - min(files_max // 4, 900)
 
 
 def test_connections_are_bounded_where_open_files_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

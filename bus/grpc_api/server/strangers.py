@@ -145,6 +145,7 @@ class Strangers:
             return  # it has ended
         peer, address = _peer_of(host, port)
         key = listener, peer
+        host = host if ":" in address else address  # an IPv4 address as it is written
         with self._lock:
             if self._is_closed:
                 return
@@ -166,7 +167,7 @@ class Strangers:
     def _make_room(self, admitted: Admitted) -> None:
         for watched in list(self._by_key.values()) if admitted.instead_of is not None else ():
             if watched.key == admitted.instead_of:
-                self._cut(watched, "its address has the most connections without a login")
+                self._cut(watched, admitted.why)
 
     def _watch_over(self, key: _Key, host: str, connection: socket.socket) -> None:
         """Raises `OSError`; then nothing is kept of it."""

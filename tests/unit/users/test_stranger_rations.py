@@ -90,10 +90,36 @@ def test_oldest_connection_of_the_address_with_the_most_makes_room(rations: Stra
     assert rations.admit(6, "a", 0) == "its address has 6 connections without a login"
     for number in (7, 8):
         let_in(rations, number, "b")
-    assert rations.admit(9, "b", 0) == Admitted(instead_of=0)
-    assert rations.admit(10, "c", 0) == Admitted(instead_of=1)
+    why = "its address has the most connections without a login"
+    assert rations.admit(9, "b", 0) == Admitted(0, why)
+    assert rations.admit(10, "c", 0) == Admitted(1, why)
     assert rations.admit(11, "b", 0) == "there are 8 connections without a login"
     assert rations.receive(0, 10_000, 0) is None  # it is no longer there
+
+
+def test_connections_that_lie_idle_make_room_for_users_of_their_address(rations: StrangerRations) -> None:
+    for number in range(6):
+        let_in(rations, number, "nat", number)
+    crowd = "its address has 6 connections without a login"
+    assert rations.admit("user", "nat", 9.9) == crowd, "a login may still come by the oldest one"
+    assert rations.admit("user", "nat", 10) == Admitted(0, f"it has not logged in for 10 s, and {crowd}")
+    rations.recognise("user", 10)
+    let_in(rations, "another", "nat", 10)  # a user who has logged in holds no place
+    assert rations.admit("third", "nat", 10) == crowd
+    assert rations.admit("third", "nat", 11) == Admitted(1, f"it has not logged in for 10 s, and {crowd}")
+
+
+def test_address_that_has_sent_too_much_makes_no_room(rations: StrangerRations) -> None:
+    spend(rations, "a", 300)
+    for number in range(6):
+        let_in(rations, number, "a", 100)
+    spend(rations, "b", 300, now_s=109)
+    rations.receive(0, 90, 109)
+    for number in range(1, 4):
+        rations.receive(number, 90, 109)
+    refused = rations.admit("new", "a", 110)
+    assert refused == "its address has sent more than 300 bytes without a login"
+    assert rations.left_of(0, 110) < SIZES.connection.bytes_max, "nobody has left for it"
 
 
 def test_addresses_that_owe_nothing_are_forgotten(rations: StrangerRations) -> None:
