@@ -41,7 +41,8 @@ from bus.config.login_settings import (
 )
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peer_logins import BrokerLogin
-from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
+from bus.grpc_api.server.peer_transport import GrpcTransport
+from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServer
 from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker

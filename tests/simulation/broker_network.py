@@ -429,7 +429,7 @@ class Stream:
 
 
 class PeerTransport:
-    """Implements `bus.grpc_api.server.peers.Transport` for one life of a broker."""
+    """Implements `bus.grpc_api.server.peer_transport.Transport` for one life of a broker."""
 
     def __init__(self, world: BrokerWorld, life: BrokerLife) -> None:
         self._world = world

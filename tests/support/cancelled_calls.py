@@ -14,7 +14,8 @@ from bus.addresses import Address
 from bus.broker import BrokerCore
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.guards import StreamRegistry
-from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
+from bus.grpc_api.server.peer_transport import GrpcTransport
+from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls

@@ -11,7 +11,8 @@ import pytest
 from bus.addresses import parse_address
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
+from bus.grpc_api.server.peer_transport import GrpcTransport
+from bus.grpc_api.server.peers import GrpcPeers
 from bus.model import BrokerEndpoint
 from tests.support.broker_thread import running_broker
 from tests.support.tcp_proxy import Link, TcpProxy

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server import peers
-from bus.grpc_api.server.peers import GrpcTransport
+from bus.grpc_api.server import peer_transport
+from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from tests.support.virtual_time import run_virtually
@@ -37,7 +37,7 @@ class FakeChannel:
 def test_connection_that_was_not_asked_for_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     monkeypatch.setattr(grpc.aio, "insecure_channel", lambda target, options: FakeChannel(log, target))
-    monkeypatch.setattr(peers, "CHANNELS_MAX", 2)
+    monkeypatch.setattr(peer_transport, "CHANNELS_MAX", 2)
 
     async def ask() -> None:
         transport = GrpcTransport()
