@@ -435,7 +435,16 @@ class PeerTransport:
         self._world = world
         self._life = life
 
-    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
+    async def call(
+        self,
+        to: BrokerEndpoint,
+        method: str,
+        message: Any,
+        *,
+        timeout_s: float,
+        due_s: float | None = None,
+        again: Any = None,
+    ) -> Any:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def take(found: Answer) -> None:
@@ -465,6 +474,8 @@ class PeerTransport:
             return found
         code = ErrorCode.REQUEST_TIMED_OUT if found.code is ErrorCode.REQUEST_TIMED_OUT else ErrorCode.NETWORK_EXCEPTION
         return Refused(code, str(found))
+
+    def suspect_all(self) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -36,9 +36,11 @@ def running_broker(
     storage: Storage | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Broker]:
-    """Serves until the block ends. `broker.port` is the port on 127.0.0.1, of the first listener."""
+    """Serves until the block ends. `broker.port` is that of the first listener on 127.0.0.1: a free one, unless the
+    config has one."""
     config = config or BrokerConfig()
-    settings = replace(config, root=str(root), listen=config.listen if config.listeners else "127.0.0.1:0")
+    has_port = bool(config.listeners) or config.listen != BrokerConfig().listen
+    settings = replace(config, root=str(root), listen=config.listen if has_port else "127.0.0.1:0")
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="broker")
     thread.start()

@@ -30,7 +30,7 @@ class _Session:
 
 
 class BrokerLogin:
-    """For all other brokers; `key` tells their connections apart. `tokens`: for OAUTHBEARER, in place of the others."""
+    """For all other brokers; `key` tells them apart. `tokens`: for OAUTHBEARER, in place of the others."""
 
     def __init__(self, mechanism: str, name: str = "", password: str = "", tokens: TokenSource | None = None) -> None:
         self._mechanism = mechanism
@@ -38,23 +38,26 @@ class BrokerLogin:
         self._name = name
         self._password = password
         self._sessions: dict[Hashable, _Session] = {}
-        self._asking: dict[Hashable, asyncio.Task[_Session | Refused]] = {}
+        # By connection: a login that the network has swallowed keeps nobody who has another one.
+        self._asking: dict[grpc.aio.Channel, asyncio.Task[_Session | Refused]] = {}
 
     async def headers(self, channel: grpc.aio.Channel, key: Hashable, *, timeout_s: float) -> Headers | Refused:
-        """For a call. Raises `grpc.aio.AioRpcError` if the other broker does not answer."""
+        """For a call. Raises `grpc.aio.AioRpcError`, or `asyncio.TimeoutError`, if the other broker does not answer."""
         if self._mechanism == PLAIN:
             shown = base64.b64encode(f"{self._name}:{self._password}".encode()).decode()
             return (("authorization", f"Basic {shown}"),)
         session = self._sessions.get(key)
         if session is not None and asyncio.get_running_loop().time() < session.renewed_at_s:
             return session.headers
-        asking = self._asking.get(key)
+        asking = self._asking.get(channel)
         if asking is None:
             held = () if session is None else session.headers
             asking = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
-            self._asking[key] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(key, None))
-        await asyncio.wait([asking])
+            self._asking[channel] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(channel, None))
+        await asyncio.wait([asking], timeout=timeout_s)
+        if not asking.done():
+            raise asyncio.TimeoutError
         found = asking.result()
         if isinstance(found, Refused):
             return found

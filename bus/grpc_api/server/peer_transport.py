@@ -1,14 +1,27 @@
-"""Connections to the other brokers.
+"""Connections to the other brokers, and what it means if nothing comes on one.
 
-A call that fails is a refusal: NETWORK_EXCEPTION if there was no connection or it broke, REQUEST_TIMED_OUT if no answer
-came in time. Nothing is tried again here, but where an answer did not come in time, what follows has another
-connection: a network may swallow what is sent on one without a word.
+Theory of operation. A network may swallow what is sent on a connection, without a word, while new ones work: a firewall
+that fails over forgets all connections at once. So silence is noticed long before a call's time is over. A call says
+when its answer is due. Where nothing has come on the connection for so long, it is made on another one too, within the
+same time, and the first answer wins, since the other broker may just be slow. Where an answer may take long, a small
+question (IdentifyBroker) goes out on the same connection once nothing has come there for a while; if nothing comes to
+that either, the connection is *silent*, and what is under way there is begun anew on another one. What may be done only
+once is not: it is given up as if the connection had broken, but only where another connection has an answer. One
+connection on which nothing came says that others may be dead too: those on which nothing has come since are *retired*,
+so that whatever comes next has another one, and asked if something is under way there.
+
+Guards two promises: a call that has no answer in time is followed by one on another connection; and what is under way
+on a retired connection is not ended by that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
@@ -20,11 +33,26 @@ from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint
+from bus.runtime.time_limits import time_limit
+
+_log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
+# So long nothing comes before a connection is asked on which something is under way, and so long it has to answer.
+QUIET_S = 2.0
+_ANSWER_S = 1.0
+# A call with less time than that says nothing of other connections.
+_LATE_S_MIN = 0.5
+# A connection that never had an answer may still be made: calls with less time than that leave it to the next ones.
+_CONNECT_S_MAX = 2.0
+# Other connections are suspected no more often: a broker that is slow to answer would have all of them made anew, again
+# and again.
+_SUSPICION_PAUSE_S = 10.0
 # Nothing new is begun where nothing has come for so long after a request: who waited for it may have gone by now.
 _SILENCE_S_MAX = 5.0
+# What has an effect each time that it is called. The others may arrive twice, and late.
+_ONCE = frozenset({"Envelope", "AppendAudit"})
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -42,21 +70,85 @@ _ChannelKey = tuple[str, int, KeyMaterial | None]
 
 
 class Transport(Protocol):
-    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
-        """The answer of that method of the service Cluster, or a refusal."""
+    async def call(
+        self,
+        to: BrokerEndpoint,
+        method: str,
+        message: Any,
+        *,
+        timeout_s: float,
+        due_s: float | None = None,
+        again: Any = None,
+    ) -> Any:
+        """The answer of that method of the service Cluster, or a refusal. `due_s`: when the answer is due, if the other
+        broker is well; None: it may take long. `again`: in place of the message, where it is sent once more."""
+        ...
+
+    def suspect_all(self) -> None:
+        """Have other connections for what is called from now on."""
         ...
 
     async def close(self) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
 class _Connection:
     """A retired one is used for nothing new, and is closed behind the last call that is under way on it."""
 
-    channel: grpc.aio.Channel
-    calls_under_way: int = 0
-    silent_since_s: float | None = None  # when the first request went out that nothing has come after
-    is_retired: bool = False
+    def __init__(self, key: _ChannelKey, now_s: float) -> None:
+        self.key = key
+        self.channel = _open(key)
+        self.made_at_s = now_s
+        self.heard_at_s: float | None = None  # when something came last
+        self.silent_since_s: float | None = None  # when the first request went out that nothing has come after
+        self.calls_under_way = 0
+        self.is_retired = False
+        self.is_silent = False
+        self.wakes: set[asyncio.Event] = set()  # of calls that are under way, set once it is silent
+        self.question: asyncio.Task[None] | None = None
+
+    def note_sent(self, now_s: float) -> None:
+        if self.silent_since_s is None:
+            self.silent_since_s = now_s
+
+    def note_heard(self, now_s: float) -> None:
+        self.heard_at_s, self.silent_since_s = now_s, None
+
+    def was_heard_since(self, since_s: float) -> bool:
+        return self.heard_at_s is not None and self.heard_at_s > since_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    to: BrokerEndpoint
+    key: _ChannelKey
+    method: str
+    message: Any
+    deadline_s: float
+    due_s: float | None
+    wake: asyncio.Event  # there is something to see to
+
+    @property
+    def is_once(self) -> bool:
+        return self.method in _ONCE
+
+    def refused(self, code: ErrorCode, reason: str | None) -> Refused:
+        return Refused(code, f"{self.method} at broker {self.to.broker_id}, {self.to.address}: {reason}")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One of the ways in which a call may have its answer. `connection`: None for a question that decides about the
+    attempt before. `is_late`: it has no answer, and one was due."""
+
+    task: asyncio.Task[Any]
+    connection: _Connection | None
+    begun_s: float
+    look_at_s: float
+    is_late: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self.is_late or (self.connection is not None and self.connection.is_silent)
 
 
 class GrpcTransport:
@@ -68,105 +160,279 @@ class GrpcTransport:
         self._keys = keys
         self._login = login
         self._connections: dict[_ChannelKey, _Connection] = {}
+        self._retired: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._suspects_from_s = 0.0
 
-    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
-        key = to.host, to.port, None if self._keys is None else self._keys.current
-        connection = self._connection(key)
-        connection.calls_under_way += 1
-        if connection.silent_since_s is None:
-            connection.silent_since_s = asyncio.get_running_loop().time()
-        try:
-            answer = await self._call(key, connection.channel, method, message, timeout_s)
-            connection.silent_since_s = None
-            return answer
-        except grpc.aio.AioRpcError as error:
-            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            if is_late:
-                self._retire(key, connection)
-            elif error.code() is not grpc.StatusCode.UNAVAILABLE:
-                connection.silent_since_s = None
-            code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
-            return Refused(code, f"{method} at broker {to.broker_id}, {to.address}: {error.details()}")
-        finally:
-            connection.calls_under_way -= 1
-            if connection.is_retired:
-                self._close_unused(connection)
-
-    async def _call(
-        self, key: _ChannelKey, channel: grpc.aio.Channel, method: str, message: Any, timeout_s: float
-    ) -> Any:
-        descriptor = SERVICE.methods_by_name[method]
-        call = channel.unary_unary(
-            f"/{SERVICE.full_name}/{method}",
-            request_serializer=descriptor.input_type._concrete_class.SerializeToString,
-            response_deserializer=descriptor.output_type._concrete_class.FromString,
-        )
-        if self._login is None:
-            return await call(message, timeout=timeout_s)
-        is_open_to_all = method == "IdentifyBroker"
-        return await self._call_logged_in(self._login, key, channel, call, message, timeout_s, is_open_to_all)
-
-    async def _call_logged_in(
+    async def call(
         self,
-        login: BrokerLogin,
-        key: _ChannelKey,
-        channel: grpc.aio.Channel,
-        call: Any,
+        to: BrokerEndpoint,
+        method: str,
         message: Any,
+        *,
         timeout_s: float,
-        is_open_to_all: bool,
+        due_s: float | None = None,
+        again: Any = None,
     ) -> Any:
+        key = to.host, to.port, None if self._keys is None else self._keys.current
+        call = _Call(to, key, method, message, _now_s() + timeout_s, due_s, asyncio.Event())
+        attempts = [self._begin(call)]
+        another = call if again is None else replace(call, message=again)
+        try:
+            while (outcome := _outcome_of(call, attempts)) is None:
+                if attempts[-1].is_lost:
+                    attempts.append(self._begin_to_find_out(call) if call.is_once else self._begin(another))
+                await _wait(call.wake, attempts[-1].look_at_s)
+                if _now_s() >= attempts[-1].look_at_s:
+                    self._look(call, attempts[-1])
+            return outcome
+        finally:
+            for attempt in attempts:
+                attempt.task.cancel()
+
+    def suspect_all(self) -> None:
+        self._suspect(_now_s())
+
+    # ------------------------------------------------------------------ attempts
+
+    def _begin(self, call: _Call) -> _Attempt:
+        connection, now_s = self._connection(call.key), _now_s()
+        connection.wakes.add(call.wake)
+        connection.note_sent(now_s)
+        leave = self._enter(connection)
+        task = self._start(
+            self._attempt(call, connection), call.wake.set, lambda: connection.wakes.discard(call.wake), leave
+        )
+        return _Attempt(task, connection, now_s, now_s + (QUIET_S if call.due_s is None else call.due_s))
+
+    def _begin_to_find_out(self, call: _Call) -> _Attempt:
+        return _Attempt(self._start(self._refuse_once_reached(call), call.wake.set), None, _now_s(), math.inf)
+
+    def _start(self, work: Coroutine[Any, Any, Any], *on_end: Callable[[], object]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+
+        def end(_: object) -> None:
+            self._tasks.discard(task)
+            for tell in on_end:
+                tell()
+
+        task.add_done_callback(end)
+        return task
+
+    def _enter(self, connection: _Connection) -> Callable[[], None]:
+        """Count one call more, behind which the result is to be called."""
+        connection.calls_under_way += 1
+
+        def leave() -> None:
+            connection.calls_under_way -= 1
+            self._close_unused(connection)
+
+        return leave
+
+    async def _attempt(self, call: _Call, connection: _Connection) -> Any:
+        begun_s = _now_s()
+        try:
+            answer = await self._ask(call, connection)
+        except asyncio.TimeoutError:
+            self._note_late(connection, begun_s)
+            return call.refused(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._note_late(connection, begun_s)
+                return call.refused(ErrorCode.REQUEST_TIMED_OUT, error.details())
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                connection.note_heard(_now_s())
+            return call.refused(ErrorCode.NETWORK_EXCEPTION, error.details())
+        if not isinstance(answer, Refused):
+            connection.note_heard(_now_s())
+        return answer
+
+    async def _refuse_once_reached(self, call: _Call) -> Refused:
+        """Wait until the broker has an answer on another connection than the silent one."""
+        is_reached = False
+        while not is_reached:
+            request = pb.IdentifyBrokerRequest()
+            found = await self.call(call.to, "IdentifyBroker", request, timeout_s=_ANSWER_S)
+            is_reached = not isinstance(found, Refused)
+            await asyncio.sleep(0 if is_reached else QUIET_S)
+        reason = "nothing comes on its connection any more, while another one is answered"
+        return call.refused(ErrorCode.NETWORK_EXCEPTION, reason)
+
+    async def _ask(self, call: _Call, connection: _Connection) -> Any:
+        """Raises `grpc.aio.AioRpcError`, or `asyncio.TimeoutError`."""
+        ask = _new_call(connection.channel, call.method)
+        if self._login is None:
+            return await ask(call.message, timeout=call.deadline_s - _now_s())
+        return await self._ask_logged_in(self._login, call, connection, ask)
+
+    async def _ask_logged_in(self, login: BrokerLogin, call: _Call, connection: _Connection, ask: Any) -> Any:
         """A session that the other broker has forgotten, as it started again, is asked for once more."""
         for is_again in (False, True):
             try:
-                headers = await login.headers(channel, key, timeout_s=timeout_s)
+                headers = await login.headers(connection.channel, call.key, timeout_s=call.deadline_s - _now_s())
             except grpc.aio.AioRpcError:
-                if not is_open_to_all:
+                if call.method != "IdentifyBroker":
                     raise
-                headers = ()  # a broker that starts knows no users yet
+                headers = ()  # a broker that starts knows no users yet, and this is open to all
             if isinstance(headers, Refused):
                 return headers
             try:
-                return await call(message, timeout=timeout_s, metadata=headers)
+                return await ask(call.message, timeout=call.deadline_s - _now_s(), metadata=headers)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAUTHENTICATED or is_again:
                     raise
-                login.forget(key)
+                login.forget(call.key)
         raise AssertionError("the second answer is returned or raised")
+
+    # ------------------------------------------------------------------ silence
+
+    def _look(self, call: _Call, attempt: _Attempt) -> None:
+        """See to an attempt that has no answer yet."""
+        connection, now_s = attempt.connection, _now_s()
+        assert connection is not None, "a question is not looked after"
+        quiet_s_max = QUIET_S if call.due_s is None else call.due_s
+        attempt.look_at_s = now_s + quiet_s_max
+        if connection.is_silent or connection.heard_at_s is None:
+            return
+        heard_at_s = max(connection.heard_at_s, attempt.begun_s)  # on a dead connection all else had its answer in time
+        if now_s - heard_at_s < quiet_s_max:
+            attempt.look_at_s = heard_at_s + quiet_s_max
+        elif call.due_s is None:
+            self._question(connection)
+        else:
+            attempt.is_late = True
+            self._doubt(connection, heard_at_s)
+
+    def _question(self, connection: _Connection) -> None:
+        """Find out whether anything comes there."""
+        if connection.question is None:
+            connection.question = self._start(self._ask_whether_heard(connection), self._enter(connection))
+
+    async def _ask_whether_heard(self, connection: _Connection) -> None:
+        asked_s = _now_s()
+        try:
+            await _new_call(connection.channel, "IdentifyBroker")(pb.IdentifyBrokerRequest(), timeout=_ANSWER_S)
+            connection.note_heard(_now_s())
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    connection.note_heard(_now_s())
+            elif not connection.was_heard_since(asked_s):
+                self._find_silent(connection, asked_s)
+        finally:
+            connection.question = None
+
+    def _find_silent(self, connection: _Connection, since_s: float) -> None:
+        connection.is_silent = True
+        host, port, _ = connection.key
+        _log.info("nothing comes on a connection to the broker at %s: another one is used", format_address(host, port))
+        for wake in connection.wakes:
+            wake.set()
+        self._doubt(connection, since_s)
+
+    def _note_late(self, connection: _Connection, begun_s: float) -> None:
+        """A request that went out then has had no answer in time. That may be due to the broker."""
+        now_s = _now_s()
+        if connection.heard_at_s is None and now_s - connection.made_at_s < _CONNECT_S_MAX:
+            return
+        if not connection.was_heard_since(begun_s) and now_s - begun_s >= _LATE_S_MIN:
+            self._doubt(connection, begun_s)
+        else:
+            self._retire(connection)
+
+    def _doubt(self, connection: _Connection, since_s: float) -> None:
+        """A call on it has had no answer since it went out then. So others may be dead too."""
+        if connection.calls_under_way > 1 and not connection.is_silent:
+            self._question(connection)
+        self._retire(connection)
+        now_s = _now_s()
+        if now_s >= self._suspects_from_s:
+            self._suspects_from_s = now_s + _SUSPICION_PAUSE_S
+            self._suspect(since_s)
+
+    def _suspect(self, since_s: float) -> None:
+        """Use nothing that was heard before, but not since then; what is under way there is seen to."""
+        for connection in list(self._connections.values()):
+            if connection.heard_at_s is not None and not connection.was_heard_since(since_s):
+                if connection.calls_under_way:
+                    self._question(connection)
+                self._retire(connection)
+
+    # ------------------------------------------------------------------ connections
 
     def _connection(self, key: _ChannelKey) -> _Connection:
         found = self._connections.pop(key, None)
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
         if found is not None and found.silent_since_s is not None and now_s - found.silent_since_s >= _SILENCE_S_MAX:
-            self._retire(key, found)
+            self._retire(found)
             found = None
-        connection = found or _Connection(_open(key))
+        connection = found or _Connection(key, now_s)
         self._connections[key] = connection  # the last one
         if len(self._connections) > CHANNELS_MAX:
             oldest = next(iter(self._connections))
             if self._login is not None:
                 self._login.forget(oldest)
-            self._retire(oldest, self._connections[oldest])
+            self._retire(self._connections[oldest])
         return connection
 
-    def _retire(self, key: _ChannelKey, connection: _Connection) -> None:
-        if self._connections.get(key) is connection:
-            del self._connections[key]
+    def _retire(self, connection: _Connection) -> None:
+        if connection.is_retired:
+            return
+        if self._connections.get(connection.key) is connection:
+            del self._connections[connection.key]
         connection.is_retired = True
+        self._retired.add(connection)
         self._close_unused(connection)
 
     def _close_unused(self, connection: _Connection) -> None:
-        if not connection.calls_under_way:
+        if connection in self._retired and not connection.calls_under_way:
+            self._retired.discard(connection)
             closing = asyncio.get_running_loop().create_task(connection.channel.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        connections, self._connections = list(self._connections.values()), {}
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for connection in [*self._connections.values(), *self._retired]:
+            self._retire(connection)
         await asyncio.gather(*self._closing)
-        for connection in connections:
-            await connection.channel.close()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _wait(wake: asyncio.Event, until_s: float) -> None:
+    """Wait until it is set, or that time has come."""
+    with suppress(asyncio.TimeoutError):
+        async with time_limit(None if until_s == math.inf else max(0.0, until_s - _now_s())):
+            await wake.wait()
+    wake.clear()
+
+
+def _outcome_of(call: _Call, attempts: Sequence[_Attempt]) -> Any:
+    """The first answer, or why there is none. A refusal of an attempt that was lost is not the last word, unless the
+    call may be made only once."""
+    for attempt in attempts:
+        if attempt.task.done():
+            found = attempt.task.result()
+            if call.is_once or attempt is attempts[-1] or not isinstance(found, Refused):
+                return found
+    return None
+
+
+def _new_call(channel: grpc.aio.Channel, method: str) -> Any:
+    descriptor = SERVICE.methods_by_name[method]
+    return channel.unary_unary(
+        f"/{SERVICE.full_name}/{method}",
+        request_serializer=descriptor.input_type._concrete_class.SerializeToString,
+        response_deserializer=descriptor.output_type._concrete_class.FromString,
+    )
 
 
 def _open(key: _ChannelKey) -> grpc.aio.Channel:

@@ -1,7 +1,8 @@
 """The other brokers of the cluster over gRPC: what this broker asks them, and the calls of clients that it forwards.
 
 A call that fails is a refusal: NETWORK_EXCEPTION if there was no connection or it broke, REQUEST_TIMED_OUT if no answer
-came in time (peer_transport.py). Nothing is tried again here.
+came in time. Nothing is tried again here, but what the network swallows is sent on another connection
+(peer_transport.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from bus.runtime.transaction_calls import (
 from bus.transactions.requests import Added
 
 _CHANGE_TIMEOUT_S = 5.0
+# Beyond the wait that it was asked for, a broker that is well answers a small question in less than that.
+_DUE_S_MIN, _DUE_S_MAX = 0.25, 1.0
 
 
 class GrpcPeers:
@@ -46,7 +49,8 @@ class GrpcPeers:
         self._transport = transport
 
     async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
-        answer = await self._ask(endpoint, "IdentifyBroker", pb.IdentifyBrokerRequest(), timeout_s)
+        request = pb.IdentifyBrokerRequest()
+        answer = await self._ask(endpoint, "IdentifyBroker", request, timeout_s, due_s=_due_s(timeout_s / 2))
         if isinstance(answer, Refused):
             return answer
         return BrokerIdentity(answer.cluster_id, answer.broker_id, answer.incarnation_id)
@@ -86,7 +90,12 @@ class GrpcPeers:
             want_fence=heartbeat.wants_fence,
             is_unanswered=heartbeat.is_unanswered,
         )
-        answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s)
+        wait_s = heartbeat.max_wait_ms / 1000
+        due_s = wait_s + _due_s((timeout_s - wait_s) / 8)
+        again = pb.BrokerHeartbeatRequest()
+        again.CopyFrom(request)
+        again.max_wait_ms = 0  # the answer is late already
+        answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s, due_s=due_s, again=again)
         if isinstance(answer, Refused):
             return answer
         return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down, lagging_of(answer.lagging))
@@ -167,9 +176,25 @@ class GrpcPeers:
         answer: pb.EnvelopeResponse | Refused = await self._ask(controller, "Envelope", envelope, timeout_s)
         return answer
 
-    async def _ask(self, to: BrokerEndpoint, method: str, request: Any, timeout_s: float) -> Any:
+    def suspect_all(self) -> None:
+        self._transport.suspect_all()
+
+    async def _ask(
+        self,
+        to: BrokerEndpoint,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        *,
+        due_s: float | None = None,
+        again: Any = None,
+    ) -> Any:
         """The answer, or why there is none."""
-        answer = await self._transport.call(to, method, request, timeout_s=timeout_s)
+        answer = await self._transport.call(to, method, request, timeout_s=timeout_s, due_s=due_s, again=again)
         if isinstance(answer, Refused) or answer.error_code == pb.ERROR_CODE_NONE:
             return answer
         return Refused(ErrorCode(answer.error_code), answer.error_message)
+
+
+def _due_s(wanted_s: float) -> float:
+    return min(max(wanted_s, _DUE_S_MIN), _DUE_S_MAX)

@@ -26,6 +26,7 @@ from bus.cluster_metadata.broker_decisions import (
 from bus.cluster_metadata.broker_leases import election_rank, is_left_by_majority, may_replace
 from bus.cluster_metadata.cluster import ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterRecord
+from bus.cluster_metadata.cluster_state import ElectedController
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, Step
@@ -97,6 +98,7 @@ class BrokerLifecycle:
         self._broker_epoch = -1
         # Whom heartbeats, or the registration, have got no answer from, and since when.
         self._unanswered: tuple[BrokerEndpoint, float] | None = None
+        self._controller: ElectedController | None = None  # as the metadata said last
         self._is_serving = False
         self._is_replaced = False
         self._wants_shut_down = False
@@ -239,6 +241,10 @@ class BrokerLifecycle:
             reason = f"another process was registered as broker {self._id}, at {own.endpoint.address}"
             _log.critical("%s; this one does nothing more", reason)
             self._on_replaced(Refused(ErrorCode.NOT_CONTROLLER, reason))
+        if cluster.controller != self._controller:
+            # What had the last one lost may have swallowed other connections too, unnoticed so far.
+            self._controller = cluster.controller
+            self._peers.suspect_all()
 
     def serve(self) -> None:
         """Clients are answered from now on: partitions may be led here."""

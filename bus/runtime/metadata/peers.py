@@ -56,6 +56,10 @@ class AuditPeers(Protocol):
 class Peers(Leaders, TransactionPeers, AuditPeers, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
 
+    def suspect_all(self) -> None:
+        """Have other connections for what is asked from now on: the network may have forgotten those that are open."""
+        ...
+
     async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
         """Who answers at that address."""
         ...

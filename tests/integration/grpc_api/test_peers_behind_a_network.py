@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bus.addresses import parse_address
-from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.peer_transport import GrpcTransport
-from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from tests.support.broker_thread import running_broker
 from tests.support.tcp_proxy import Link, TcpProxy
 
 
+def ask(transport: GrpcTransport, link: Link, timeout_s: float, due_s: float | None = None) -> Awaitable[Any]:
+    found = parse_address(link.address)
+    endpoint = BrokerEndpoint(0, found.host, found.port)
+    return transport.call(endpoint, "IdentifyBroker", pb.IdentifyBrokerRequest(), timeout_s=timeout_s, due_s=due_s)
+
+
 async def ask_over(link: Link, *, has_patient_call: bool) -> list[Any]:
     """Before the connection is swallowed, on it, and after a time-out. `has_patient_call`: one is under way on the
     swallowed connection all that time, so that it stays open."""
-    found = parse_address(link.address)
     transport = GrpcTransport()
-    peers = GrpcPeers(transport)
-    endpoint = BrokerEndpoint(0, found.host, found.port)
-    answers = [await peers.identify(endpoint, timeout_s=30.0)]
+    answers = [await ask(transport, link, 30.0)]
     link.swallow()
-    patient = asyncio.ensure_future(peers.identify(endpoint, timeout_s=60.0)) if has_patient_call else None
-    answers.append(await peers.identify(endpoint, timeout_s=0.5))
-    answers.append(await peers.identify(endpoint, timeout_s=30.0))
+    patient = asyncio.ensure_future(ask(transport, link, 60.0)) if has_patient_call else None
+    answers.append(await ask(transport, link, 0.5))
+    answers.append(await ask(transport, link, 30.0))
     if patient is not None:
-        assert not patient.done()
         patient.cancel()
         await asyncio.wait([patient])
     await transport.close()
@@ -45,7 +47,25 @@ def test_broker_reaches_another_one_by_another_connection_after_a_time_out(
     with running_broker(tmp_path / "root") as broker, TcpProxy() as proxy:
         link = proxy.link(f"127.0.0.1:{broker.port}")
         answers = asyncio.run(ask_over(link, has_patient_call=has_patient_call))
-    assert isinstance(answers[0], BrokerIdentity)
+    assert isinstance(answers[0], pb.IdentifyBrokerResponse)
     assert isinstance(answers[1], Refused)
     assert answers[1].code is ErrorCode.REQUEST_TIMED_OUT
     assert answers[2] == answers[0]
+
+
+@pytest.mark.parametrize("due_s", [0.5, None])
+def test_call_on_a_swallowed_connection_is_answered_on_another_one_within_its_time(
+    tmp_path: Path, due_s: float | None
+) -> None:
+    async def ask_twice(link: Link) -> list[Any]:
+        transport = GrpcTransport()
+        answers = [await ask(transport, link, 30.0)]
+        link.swallow()
+        answers.append(await ask(transport, link, 30.0, due_s))
+        await transport.close()
+        return answers
+
+    with running_broker(tmp_path / "root") as broker, TcpProxy() as proxy:
+        answers = asyncio.run(ask_twice(proxy.link(f"127.0.0.1:{broker.port}")))
+    assert isinstance(answers[0], pb.IdentifyBrokerResponse)
+    assert answers[1] == answers[0]

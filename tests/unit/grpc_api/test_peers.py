@@ -1,0 +1,49 @@
+"""What is asked of other brokers, and when an answer is due."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bus.config.broker import BrokerConfig
+from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import BrokerEndpoint
+from bus.runtime.metadata.peers import BrokerHeartbeat
+
+TO = BrokerEndpoint(1, "a", 1)
+
+
+class Transport:
+    """Answers at once, and keeps how it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.asked: list[dict[str, Any]] = []
+
+    async def call(self, to: BrokerEndpoint, method: str, message: Any, **how: Any) -> Any:
+        self.asked.append({"message": message, **how})
+        return self._answer
+
+    def suspect_all(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+def test_heartbeat_that_is_lost_goes_out_again_well_within_the_session_and_is_answered_at_once() -> None:
+    config, transport = BrokerConfig(), Transport(pb.BrokerHeartbeatResponse())
+    interval_ms, session_ms = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
+    heartbeat = BrokerHeartbeat(1, 2, "life", 3, wants_shut_down=False, max_wait_ms=interval_ms, wants_fence=True)
+    asyncio.run(GrpcPeers(transport).heartbeat(TO, heartbeat, timeout_s=(interval_ms + session_ms) / 1000))
+    (asked,) = transport.asked
+    # The controller has heard the one before an interval earlier.
+    assert interval_ms / 1000 < asked["due_s"] <= 0.75 * session_ms / 1000 - interval_ms / 1000
+    assert asked["again"].max_wait_ms == 0
+    asked["again"].max_wait_ms = interval_ms
+    assert asked["again"] == asked["message"]
+
+
+def test_identity_is_due_so_soon_that_another_connection_has_time_for_it() -> None:
+    transport = Transport(pb.IdentifyBrokerResponse())
+    for timeout_s in (0.5, 1.0, 30.0):
+        asyncio.run(GrpcPeers(transport).identify(TO, timeout_s=timeout_s))
+    assert [asked["due_s"] for asked in transport.asked] == [0.25, 0.5, 1.0]
