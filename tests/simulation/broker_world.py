@@ -47,9 +47,10 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryLock
 from tests.simulation import world as base
 from tests.simulation.broker_faults import Crashed, Disk, Faults, FaultyStore, SimulatedPool, SimulatedShares
-from tests.simulation.broker_invariants import INVARIANTS
+from tests.simulation.broker_invariants import INVARIANTS, Invariant
 from tests.simulation.broker_network import PeerTransport, Server
 from tests.simulation.cluster_invariants import CLUSTER_INVARIANTS, STALE_S_MAX, TableLeaders, folder_of
+from tests.simulation.memos import remembered
 from tests.simulation.metadata_journal import MetadataJournal, parse_version, version_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class BrokerLife:
         self.is_paused = False
         self.went_on_at = world.now  # when it began, or went on after it had stood still
         self.incarnation = ""
-        self.held: list[Callable[[], None]] = []  # what goes on with a life that is paused
+        self.held: list[asyncio.Handle] = []  # what goes on with a life that is paused
         self.locks: list[MemoryLock] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.context = contextvars.Context()  # a process of its own: it has nothing of the call during which it began
@@ -144,8 +145,7 @@ class BrokerLife:
             self._world.note(self.name, "goes on")
             self.is_paused, self.went_on_at = False, self._world.now
             held, self.held = self.held, []
-            for event in held:
-                event()
+            self._world.call_again(held)
 
     async def live(self) -> None:
         """Until it serves, or is over."""
@@ -265,7 +265,7 @@ class BrokerWorld(base.SimulatedWorld):
         self._processor_s = 0.0
         self.disk = Disk(self)
         self._loop.set_task_factory(_create_task)
-        _hold_while_paused(self._loop)
+        self._loop.new_handle, self._loop.new_timer = _Handle, _Timer
         config = BrokerConfig(
             offsets_topic_num_partitions=2,
             group_initial_rebalance_delay_ms=0,
@@ -306,6 +306,8 @@ class BrokerWorld(base.SimulatedWorld):
         self.compacted_topics: set[str] = set()  # by name: a record may go if a newer one has its key
         self.lossy_topics: set[str] = set()  # by name: records go by retention or deletion
         self.invariants = [invariant(self) for invariant in (*INVARIANTS, *CLUSTER_INVARIANTS)]
+        # By event: who listens to it, of the invariants that there were.
+        self._listeners: dict[str, tuple[list[Invariant], list[tuple[Invariant, Callable[..., None]]]]] = {}
 
     @property
     def broker(self) -> SimulatedBroker:
@@ -345,6 +347,9 @@ class BrokerWorld(base.SimulatedWorld):
             return self.random.uniform(0, 3.0)
         return self.random.choice((0.0, 0.0002, 0.001, self.random.uniform(0, 0.01)))
 
+    def call_again(self, handles: Sequence[asyncio.Handle]) -> None:
+        self._loop.call_again(handles)
+
     # ------------------------------------------------------------ what is seen
 
     def brief(self, about: Any) -> str:
@@ -353,12 +358,19 @@ class BrokerWorld(base.SimulatedWorld):
         return " ".join(str(about).split())[:_BRIEF_MAX]
 
     def tell(self, event: str, *about: Any) -> None:
-        """Every invariant. One that is broken ends the run; the code under test goes on, as it would."""
-        for invariant in self.invariants:
+        """Every invariant that listens. One that is broken ends the run; the code under test goes on, as it would."""
+        for invariant, listen in self._listeners_of(event):
             try:
-                getattr(invariant, event)(*about)
+                listen(*about)
             except (AssertionError, StorageFault) as broken:
                 self.fail(AssertionError(f"{type(invariant).__name__}: {broken}"))
+
+    def _listeners_of(self, event: str) -> list[tuple[Invariant, Callable[..., None]]]:
+        known = self._listeners.get(event)
+        if known is None or known[0] != self.invariants:
+            heard = [(one, getattr(one, event)) for one in self.invariants if _listens(one, event)]
+            self._listeners[event] = known = list(self.invariants), heard
+        return known[1]
 
     def tell_of_file(self, key: str, data: bytes) -> None:
         """What comes to be on the disk."""
@@ -495,6 +507,11 @@ class BrokerWorld(base.SimulatedWorld):
         return next((why for program in programs if (why := program.why_unsettled()) is not None), None)
 
 
+def _listens(invariant: Invariant, event: str) -> bool:
+    is_own = event in vars(invariant)  # of a test
+    return is_own or getattr(type(invariant), event) is not getattr(Invariant, event)
+
+
 def _listening_at(port: int, has_user_listener: bool) -> dict[str, Any]:
     """Configs of a broker."""
     if not has_user_listener:
@@ -511,53 +528,26 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     return task
 
 
-class _Held:
-    """A call of the loop's for a life."""
+class _HeldWhilePaused:
+    """What the loop calls for a life waits while that life is paused."""
 
-    handle: asyncio.Handle
+    __slots__ = ()
 
-    def __init__(self, life: BrokerLife, call: Callable[[], object], call_soon: Callable[..., object]) -> None:
-        self._life = life
-        self._call = call
-        self._call_soon = call_soon
-
-    def run(self) -> None:
-        if self._life.is_paused:
-            self._life.held.append(lambda: self._call_soon(self._go_on))
+    def _run(self) -> None:
+        handle: Any = self
+        life = handle._context.get(_living_in)
+        if life is not None and life.is_paused:
+            life.held.append(handle)
         else:
-            self._call()
-
-    def _go_on(self) -> None:
-        if not self.handle.cancelled():
-            self.run()
+            super()._run()  # type: ignore[misc]  # that of the handle
 
 
-def _hold_while_paused(loop: asyncio.AbstractEventLoop) -> None:
-    """Have what a loop calls for a life wait while that life is paused."""
-    call_soon: Callable[..., asyncio.Handle] = loop.call_soon
-    call_at: Callable[..., asyncio.TimerHandle] = loop.call_at
+class _Handle(_HeldWhilePaused, asyncio.Handle):
+    __slots__ = ()
 
-    def hold_soon(callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
-        return schedule(call_soon, callback, args, context)
 
-    def hold_at(
-        when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> Any:
-        return schedule(functools.partial(call_at, when), callback, args, context)
-
-    def schedule(
-        at: Callable[..., Any], callback: Callable[..., object], args: tuple[Any, ...], context: Any
-    ) -> asyncio.Handle:
-        context = context or contextvars.copy_context()
-        life = context.get(_living_in)
-        if life is None:
-            return at(callback, *args, context=context)
-        held = _Held(life, functools.partial(callback, *args), functools.partial(call_soon, context=context))
-        held.handle = at(held.run, context=context)
-        return held.handle
-
-    loop.call_soon = hold_soon  # type: ignore[method-assign]
-    loop.call_at = hold_at  # type: ignore[method-assign]
+class _Timer(_HeldWhilePaused, asyncio.TimerHandle):
+    __slots__ = ()
 
 
 class _BrokersLog(logging.Handler):
@@ -586,10 +576,11 @@ def _replaced(seed: int) -> Iterator[None]:
     """What no port of the broker offers to be replaced."""
     random = Random(seed)
     with contextlib.ExitStack() as patches:
-        new_uuid = mock.Mock(side_effect=lambda: uuid.UUID(int=random.getrandbits(128), version=4))
+        new_uuid = lambda: uuid.UUID(int=random.getrandbits(128), version=4)  # noqa: E731  # a patch is no method
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_uuid))
         for module, name, value in _SCALED_DOWN:
             patches.enter_context(mock.patch.object(module, name, value))
+        patches.enter_context(remembered())
         # Else a thread hands them on, at a time that the seed does not decide.
         patches.enter_context(mock.patch.object(reentry._Later, "add_line", lambda _, line: line()))
         yield

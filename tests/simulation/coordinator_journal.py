@@ -134,7 +134,7 @@ class CoordinatorJournal(Invariant):
 
     def _read(self, version: Version, topic: str, path: str) -> list[Entry]:
         data = self.world.disk.files.get(f"{version.folder}/{path}")
-        rows = pq.ParquetFile(io.BytesIO(data)).read(["offset", "key", "value"]).to_pylist()
+        rows = pq.ParquetFile(io.BytesIO(data)).read(["offset", "key", "value"], use_threads=False).to_pylist()
         decode, now = _DECODERS[topic], self.world.now
         return [
             Entry(version.folder, version.number, row["offset"], now, decode(KeyedRow(row["key"], row["value"])))

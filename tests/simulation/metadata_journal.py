@@ -105,7 +105,9 @@ class MetadataJournal:
         return self.changes[-1]
 
     def _read(self, path: str) -> list[dict[str, Any]]:
-        found = pq.ParquetFile(io.BytesIO(self._world.disk.files.get(f"{METADATA_FOLDER}/{path}"))).read(["value"])
+        found = pq.ParquetFile(io.BytesIO(self._world.disk.files.get(f"{METADATA_FOLDER}/{path}"))).read(
+            ["value"], use_threads=False
+        )
         return found.column("value").to_pylist()
 
     def lose(self, folder: str, number: int) -> None:

@@ -109,7 +109,7 @@ class TransactionsAreWhole(Invariant):
         versions = self._versions[folder]
         columns = ["offset", "producer_id", "producer_epoch", "sequence", "value"]
         for file in replay_table(store, folder).files_by_offset:
-            read = pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{file.path}"))).read(columns)
+            read = pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{file.path}"))).read(columns, use_threads=False)
             for row in read.to_pylist():
                 if row["value"] is not None and row["value"].startswith(b"tx:"):
                     who = row["producer_id"], row["producer_epoch"]
@@ -198,7 +198,9 @@ class RowsFollowDecisions(JournalInvariant):
     def _read(self, folder: str, path: str) -> list[tuple[Identity, list[int]]]:
         """Runs of rows of one identity, in the order of the file."""
         data = self.world.disk.files.get(f"{folder}/{path}")
-        columns = pq.ParquetFile(io.BytesIO(data)).read(["producer_id", "producer_epoch", "sequence"])
+        columns = pq.ParquetFile(io.BytesIO(data)).read(
+            ["producer_id", "producer_epoch", "sequence"], use_threads=False
+        )
         runs: list[tuple[Identity, list[int]]] = []
         for producer_id, epoch, sequence in zip(*(column.to_pylist() for column in columns.columns), strict=True):
             if not runs or runs[-1][0] != (producer_id, epoch):

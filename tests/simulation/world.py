@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, TypeVar
 
-from tests.support.virtual_time import run_virtually
+from tests.support.virtual_time import VirtualTimeLoop, run_virtually
 
 _TRACE_LINES = 250
 
@@ -22,7 +24,9 @@ class SimulatedWorld:
         self.random = Random(seed)
         self.is_healed = False
         self._trace: deque[tuple[float, str, str, Any]] = deque(maxlen=_TRACE_LINES)
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = self._loop.create_future()
 
@@ -108,6 +112,19 @@ class SimulatedWorld:
             raise AssertionError(f"{failure!r}\n{self.trace()}") from failure
 
 
+@contextlib.contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """A world makes many objects and lives for seconds: to look for garbage among all that is loaded costs too much."""
+    before = gc.get_threshold()
+    if not gc.get_freeze_count():
+        gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def simulate(
     seed: int, new_world: Callable[[int], WorldT], scenario: Callable[[WorldT], Coroutine[Any, Any, None]]
 ) -> WorldT:
@@ -119,7 +136,8 @@ def simulate(
         await worlds[0].play(scenario(worlds[0]))
 
     try:
-        run_virtually(main())
+        with _seldom_collected():
+            run_virtually(main())
     except AssertionError as broken:
         raise AssertionError(f"seed {seed}: {broken}") from broken
     return worlds[0]
