@@ -30,6 +30,8 @@ class MemoryStore:
         self._now_ms = now_ms
         self._files: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
+        self._names: dict[str, dict[str, None]] = {}  # of the files of each folder
+        self._folders: dict[str, dict[str, int]] = {}  # of the folders of each folder: how many files are below them
         self._locks: dict[str, list[MemoryLock]] = {}
         self._mutex = threading.Lock()
 
@@ -66,8 +68,29 @@ class MemoryStore:
             self._write(key, data)
 
     def _write(self, key: str, data: Data) -> None:
+        if key not in self._files:
+            self._note(key, 1)
         self._files[key] = bytes(data)
         self._modified_ms[key] = self._now_ms()
+
+    def _forget(self, key: str) -> None:
+        if self._files.pop(key, None) is not None:
+            del self._modified_ms[key]
+            self._note(key, -1)
+
+    def _note(self, key: str, count: int) -> None:
+        """Count a file that comes or goes: each folder knows its files, and how many are below each of its folders."""
+        folder, _, name = key.rpartition("/")
+        if count > 0:
+            self._names.setdefault(folder, {})[name] = None
+        else:
+            del self._names[folder][name]
+        while folder:
+            folder, _, name = folder.rpartition("/")
+            below = self._folders.setdefault(folder, {})
+            below[name] = below.get(name, 0) + count
+            if not below[name]:
+                del below[name]
 
     def get(self, key: str) -> bytes:
         with self._mutex:
@@ -87,30 +110,23 @@ class MemoryStore:
 
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
         path = f"{folder}/" if folder else ""
-        files: list[Entry] = []
-        folders: set[str] = set()
         with self._mutex:
-            for key, data in self._files.items():
-                if key.startswith(path):
-                    name, *below = key[len(path) :].split("/", 1)
-                    if name < start_at or not name.startswith(prefix):
-                        continue
-                    if below:
-                        folders.add(name)
-                    else:
-                        told = (len(data), self._modified_ms[key]) if with_sizes else (-1, -1)
-                        files.append(Entry(name, *told))
-        return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders))
+            files = [
+                Entry(name, len(self._files[path + name]), self._modified_ms[path + name])
+                if with_sizes
+                else Entry(name, -1, -1)
+                for name in _chosen(self._names.get(folder, ()), start_at, prefix)
+            ]
+            return Listing(files, _chosen(self._folders.get(folder, ()), start_at, prefix))
 
     def delete(self, key: str) -> None:
         with self._mutex:
-            self._files.pop(key, None)
-            self._modified_ms.pop(key, None)
+            self._forget(key)
 
     def delete_folder(self, folder: str) -> None:
         with self._mutex:
             for key in [key for key in self._files if key.startswith(f"{folder}/")]:
-                del self._files[key], self._modified_ms[key]
+                self._forget(key)
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
@@ -135,6 +151,10 @@ class MemoryStore:
         with self._mutex:
             if lock in self._locks[key]:
                 self._locks[key].remove(lock)
+
+
+def _chosen(names: Iterable[str], start_at: str, prefix: str) -> list[str]:
+    return sorted(name for name in names if name >= start_at and name.startswith(prefix))
 
 
 class MemoryLock:
