@@ -7,6 +7,7 @@ refused with UNAVAILABLE, which clients take for a broker that is not there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
@@ -30,7 +31,6 @@ _NEW_HANDLER = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_s
 Handler = Callable[..., Any]
 Recognise = Callable[[Handler, str], Handler]
 Around = Callable[[Handler, MethodDescriptor], Handler]
-Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<service>/<method>"
 
 
 class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -40,18 +40,25 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         """`recognise`: what stands around each handler, of the method of this name, to find out who its caller is."""
         self._request_bytes_max = request_bytes_max
         self._recognise = recognise
-        self._handlers: Handlers = {}
+        self._find_handler: Callable[[str], grpc.RpcMethodHandler | None] = lambda path: None
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # of calls that came
         self.calls = calls
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)
-        self._handlers = _handlers(starting, starting, starting, self._request_bytes_max, self._around_unread)
+        self._let(starting, starting, starting, self._around_unread)
 
     def open(self, bus: object, cluster: object, reflection: object, recognise: Recognise | None = None) -> None:
         """The servicers have a method for each call of the service. `recognise`: from now on, where only a broker that
         serves can tell who its callers are."""
         self._recognise = recognise or self._recognise
-        self._handlers = _handlers(bus, cluster, reflection, self._request_bytes_max, self._around)
+        self._let(bus, cluster, reflection, self._around)
+
+    def _let(self, bus: object, cluster: object, reflection: object, around: Around) -> None:
+        """A handler is made when its first call comes: a broker that starts makes none that nobody needs."""
+        servicers = {BUS.full_name: bus, CLUSTER.full_name: cluster, REFLECTION.full_name: reflection}
+        self._handlers = {}
+        self._find_handler = functools.partial(_find_handler, servicers, self._request_bytes_max, around)
 
     def _around(self, handle: Handler, method: MethodDescriptor) -> Handler:
         """A caller is authenticated before any of its request is read. The call counts as in flight once the request
@@ -68,7 +75,12 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return handle if self._recognise is None else self._recognise(handle, method.name)
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
-        return self._handlers.get(path)
+        handler = self._handlers.get(path)
+        if handler is None:
+            handler = self._find_handler(path)
+            if handler is not None:
+                self._handlers[path] = handler
+        return handler
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self.find(handler_call_details.method)
@@ -100,20 +112,27 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, reflection: object, request_bytes_max: int, around: Around) -> Handlers:
+_METHODS: Mapping[str, MethodDescriptor] = {
+    f"/{service.full_name}/{method.name}": method
+    for service in (BUS, CLUSTER, REFLECTION)
+    for method in service.methods
+}
+
+
+def _find_handler(
+    servicers: Mapping[str, object], request_bytes_max: int, around: Around, path: str
+) -> grpc.RpcMethodHandler | None:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
-    handlers = {}
-    for service, servicer in ((BUS, bus), (CLUSTER, cluster), (REFLECTION, reflection)):
-        for method in service.methods:
-            request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
-            is_produce = request_class is pb.ProduceRequest
-            reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
-            serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
-            new_handler = _NEW_HANDLER[method.server_streaming]
-            handle = around(_find(servicer, method), method)
-            handlers[f"/{service.full_name}/{method.name}"] = new_handler(handle, reader, serialize)
-    return handlers
+    method = _METHODS.get(path)
+    if method is None:
+        return None
+    request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
+    is_produce = request_class is pb.ProduceRequest
+    reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
+    serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
+    handle = around(_find(servicers[method.containing_service.full_name], method), method)
+    return _NEW_HANDLER[method.server_streaming](handle, reader, serialize)
 
 
 def _find(servicer: object, method: Any) -> Callable[..., Any]:
