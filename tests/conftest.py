@@ -6,7 +6,8 @@ from the test's code, so that a run of the tests has the same outcome as the one
 that needs more or fewer examples than others takes a multiple of what the profile says. Each test has a timeout of its
 own, and one that starts processes has a longer one. A shell that starts the tests in the background has them, and the
 programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path only: a
-file that a run leaves in the checkout fails the run.
+file that a run leaves in the checkout fails the run. That folder is in memory where there is room, and is kept if the
+test has failed (`-o tmp_path_retention_policy=all` keeps each).
 
 In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and what needs Spark by the first
 for as long as the others have other files to run: a session takes seconds to start and a gigabyte of memory.
@@ -15,6 +16,8 @@ for as long as the others have other files to run: a session takes seconds to st
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -36,6 +39,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+_MEMORY = "/dev/shm"
+_MEMORY_BYTES_MIN = 2 << 30  # of which all tests together use a tenth
+
+
+def _has_room(folder: str) -> bool:
+    try:
+        runs_programs = not os.statvfs(folder).f_flag & os.ST_NOEXEC  # some tests write one of their own
+        return runs_programs and shutil.disk_usage(folder).free >= _MEMORY_BYTES_MIN
+    except OSError:
+        return False
+
+
+# A commit syncs several files: on a disk, tests would wait for that more than for anything else. What a power failure
+# leaves of files that were not synced is tested with a file system that knows.
+if _has_room(_MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 
 class _Witness(logging.Handler):
