@@ -44,7 +44,7 @@ def test_a_broker_whose_root_was_made_again_stops_and_leaves_the_new_one_alone(t
                 admin.create_topics([NewTopic("t", partitions=1)])
             assert old.wait() == 1
             with Producer(new.address) as producer:
-                assert producer.send("t", b"new").result(10).offset == 0
+                assert producer.send("t", b"new").result(50).offset == 0
             new.kill()
         assert "error: " in old.log_path.read_text()
         assert "the folder was removed" in old.log_path.read_text()
@@ -111,7 +111,7 @@ def test_sigterm_answers_what_is_in_flight_and_a_long_poll_ends(tmp_path: Path) 
         ):
             consumer.assign([TopicPartition("t", 0)])
             consumer.poll(timeout_ms=0)
-            producer.send("t", b"warm").result(timeout=10)
+            producer.send("t", b"warm").result(timeout=50)
             futures = [producer.send("t", b"x" * 1000) for _ in range(500)]
             stopping = threading.Thread(target=broker.terminate)
             stopping.start()
@@ -177,7 +177,7 @@ def test_restarted_broker_has_topics_configs_epochs_and_records(tmp_path: Path) 
             before = admin.describe_topics(["kept"])["kept"]
             admin.delete_topics(["gone"])
         with Producer(broker.address) as producer:
-            producer.send_batch("kept", pa.table({"value": [b"%d" % n for n in range(1000)]}), partition=1).result(10)
+            producer.send_batch("kept", pa.table({"value": [b"%d" % n for n in range(1000)]}), partition=1).result(50)
         assert broker.terminate() == 0
         broker.start()
         with Admin(broker.address) as admin:

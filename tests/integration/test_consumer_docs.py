@@ -66,7 +66,7 @@ def test_a_first_join_that_takes_longer_than_a_poll_ends_no_example(tmp_path: Pa
     with running_broker(tmp_path / "root", config=slow) as broker:
         address = f"127.0.0.1:{broker.port}"
         with Producer(address) as producer:
-            producer.send("orders", b"tea").result(10)
+            producer.send("orders", b"tea").result(50)
         handler = Handler(crash_at=-1)
         assert example("at_least_once").consume(address, "orders", handler) == 1
         assert handler.seen == [(0, 0)]

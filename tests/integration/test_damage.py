@@ -27,16 +27,16 @@ def test_damaged_partition_is_refused_by_file_and_the_others_serve(tmp_path: Pat
             admin.create_topics([NewTopic("t", partitions=2)])
         with Producer(address) as producer:
             for partition in (0, 1):
-                producer.send("t", b"v", partition=partition).result(10)
+                producer.send("t", b"v", partition=partition).result(50)
     (data_file,) = (root / "topics/t/1").glob("*.parquet")
     data_file.write_bytes(data_file.read_bytes()[:-1])
 
     with running_broker(root) as broker:
         address = f"127.0.0.1:{broker.port}"
         with Producer(address, retries=0) as producer:
-            assert producer.send("t", b"w", partition=0).result(10).offset == 1
+            assert producer.send("t", b"w", partition=0).result(50).offset == 1
             with pytest.raises(BusError) as caught:
-                producer.send("t", b"w", partition=1).result(10)
+                producer.send("t", b"w", partition=1).result(50)
         assert caught.value.name == "KAFKA_STORAGE_ERROR"
         assert data_file.name in caught.value.message
         assert "`bus log verify t/1`" in caught.value.message
@@ -63,7 +63,7 @@ def test_flipped_bit_inside_a_record_is_found_and_not_served(tmp_path: Path) -> 
     with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}") as producer:
         with Admin(f"127.0.0.1:{broker.port}") as admin:
             admin.create_topics([NewTopic("t", partitions=1)])
-        producer.send("t", b"the very words that were acknowledged").result(10)
+        producer.send("t", b"the very words that were acknowledged").result(50)
     (data_file,) = (root / "topics/t/0").glob("*.parquet")
     damaged = bytearray(data_file.read_bytes())
     damaged[damaged.index(b"very words")] ^= 1
@@ -99,7 +99,7 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
             admin.create_topics([NewTopic("t", partitions=1)])
         with Producer(address) as producer:
             for offset in range(4):
-                producer.send("t", b"record %d" % offset, partition=0, timestamp_ms=1_000 + offset).result(10)
+                producer.send("t", b"record %d" % offset, partition=0, timestamp_ms=1_000 + offset).result(50)
         name = rot(root, 2)
         with Consumer(address, auto_offset_reset="earliest") as consumer:
             place = TopicPartition("t", 0)
@@ -124,7 +124,7 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
             consumer.seek(place, 3)
             assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 3"]
             with Producer(address) as producer:
-                assert producer.send("t", b"record 4", partition=0).result(10).offset == 4
+                assert producer.send("t", b"record 4", partition=0).result(50).offset == 4
             assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 4"]
 
 
@@ -135,8 +135,8 @@ def test_looking_for_a_time_in_a_file_that_rotted_is_answered_as_a_fetch_is(tmp_
         with Admin(address) as admin:
             admin.create_topics([NewTopic("t", partitions=1)])
         with Producer(address) as producer:
-            producer.send("t", b"record 0", partition=0, timestamp_ms=1_000).result(10)
-            producer.send("t", b"record 1", partition=0, timestamp_ms=2_000).result(10)
+            producer.send("t", b"record 0", partition=0, timestamp_ms=1_000).result(50)
+            producer.send("t", b"record 1", partition=0, timestamp_ms=2_000).result(50)
         (data_file,) = (root / "topics/t/0").glob(f"{1:020d}-*.parquet")
         data_file.write_bytes(bytes(data_file.stat().st_size))
         with grpc.insecure_channel(address) as channel:
@@ -165,7 +165,7 @@ def create_and_fill(root: Path, count: int) -> None:
         with Admin(f"127.0.0.1:{broker.port}") as admin:
             admin.create_topics([NewTopic("t", partitions=1)])
         for offset in range(count):
-            producer.send("t", b"record %d" % offset, partition=0).result(10)
+            producer.send("t", b"record %d" % offset, partition=0).result(50)
 
 
 def test_consumers_pass_over_offsets_that_a_repair_gave_up(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_consumers_pass_over_offsets_that_a_repair_gave_up(tmp_path: Path) -> No
         with running_broker(root) as broker:
             address = f"127.0.0.1:{broker.port}"
             with Producer(address) as producer:
-                producer.send("t", b"more", partition=0).result(10)
+                producer.send("t", b"more", partition=0).result(50)
             with Consumer(address) as consumer:
                 place = TopicPartition("t", 0)
                 consumer.assign([place])

@@ -59,12 +59,12 @@ def test_full_disk_refuses_writes_serves_reads_and_recovers_when_there_is_room(t
         with Admin(address) as admin:
             admin.create_topics([NewTopic("t", partitions=1)])
         with Producer(address, retries=0) as producer:
-            producer.send("t", b"before").result(10)
+            producer.send("t", b"before").result(50)
             files_before = sorted((root / "topics/t/0").rglob("*"))
             disk.is_full = True
             for _ in range(3):
                 with pytest.raises(BusError, match="No space left") as caught:
-                    producer.send("t", b"lost").result(10)
+                    producer.send("t", b"lost").result(50)
                 assert caught.value.name == "KAFKA_STORAGE_ERROR"
                 assert caught.value.retriable
             assert read_all(address, 1) == [b"before"]
@@ -72,7 +72,7 @@ def test_full_disk_refuses_writes_serves_reads_and_recovers_when_there_is_room(t
             with Admin(address, retries=0) as admin, pytest.raises(BusError, match="No space left"):
                 admin.create_topics([NewTopic("u", partitions=1)])
             disk.is_full = False
-            assert producer.send("t", b"after").result(10).offset == 1
+            assert producer.send("t", b"after").result(50).offset == 1
             with Admin(address) as admin:
                 admin.create_topics([NewTopic("u", partitions=1)])
                 assert admin.list_topics() == ["t", "u"]
@@ -90,12 +90,12 @@ def test_unknown_fate_of_a_topic_is_settled_by_the_log_and_the_topic_is_served(t
                 admin.create_topics([NewTopic("t", partitions=1)])
             assert caught.value.retriable
             assert admin.list_topics() == ["t"]
-            assert producer.send("t", b"v").result(10).offset == 0
+            assert producer.send("t", b"v").result(50).offset == 0
 
             disk.fails_at = "topics/t/0/_delta_log"
             with pytest.raises(BusError, match="the outcome of committing version 2 is unknown"):
-                producer.send("t", b"w").result(10)
-            assert producer.send("t", b"x").result(10).offset == 2
+                producer.send("t", b"w").result(50)
+            assert producer.send("t", b"x").result(50).offset == 2
 
             disk.fails_at = "__cluster_metadata/0/_delta_log"
             with pytest.raises(BusError, match="could not be synced"):
@@ -103,7 +103,7 @@ def test_unknown_fate_of_a_topic_is_settled_by_the_log_and_the_topic_is_served(t
             assert admin.list_topics() == []
             admin.create_topics([NewTopic("t", partitions=1)])
             with Producer(address) as another:
-                assert another.send("t", b"anew", partition=0).result(10).offset == 0
+                assert another.send("t", b"anew", partition=0).result(50).offset == 0
 
 
 def test_broker_needs_no_files_at_all(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_broker_needs_no_files_at_all(tmp_path: Path) -> None:
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("t", partitions=1)])
             batch = pa.table({"value": [b"%d" % number for number in range(5000)], "key": [b"k"] * 5000})
-            producer.send_batch("t", batch, partition=0).result(10)
+            producer.send_batch("t", batch, partition=0).result(50)
             assert read_all(address, 5000) == [b"%d" % number for number in range(5000)]
             admin.delete_topics(["t"])
             admin.create_topics([NewTopic("t", partitions=1)])
-            assert producer.send("t", b"anew", partition=0).result(10).offset == 0
+            assert producer.send("t", b"anew", partition=0).result(50).offset == 0

@@ -39,12 +39,12 @@ def test_altered_retention_lets_old_records_go_and_offsets_go_on_after_a_restart
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("t", partitions=1)])
             for _ in range(3):
-                producer.send("t", b"v").result(10)
+                producer.send("t", b"v").result(50)
             assert earliest(admin) == 0
             admin.alter_configs("t", {"retention.ms": "1"})
             wait_for(lambda: earliest(admin) == 3)
             admin.alter_configs("t", {"retention.ms": "-1"})
-            assert producer.send("t", b"v").result(10).offset == 3
+            assert producer.send("t", b"v").result(50).offset == 3
     with running_broker(tmp_path / "root", config=HASTY) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
         assert earliest(admin) == 3
         assert admin.list_offsets({PARTITION: -1})[PARTITION].offset == 4
@@ -56,7 +56,7 @@ def test_records_from_the_future_stay_no_longer_than_others_and_a_policy_of_noth
         with Admin(address) as admin, Producer(address) as producer:
             kept = {"retention.ms": "1", "cleanup.policy": "", "message.timestamp.after.max.ms": "9000000000000"}
             admin.create_topics([NewTopic("t", partitions=1, configs=kept)])
-            producer.send("t", b"v", timestamp_ms=int(time.time() * 1000) + 8_000_000_000_000).result(10)
+            producer.send("t", b"v", timestamp_ms=int(time.time() * 1000) + 8_000_000_000_000).result(50)
             version = table_of(broker).state.version
             admin.alter_configs("t", {"cleanup.policy": "delete"})
             wait_for(lambda: earliest(admin) == 1)
@@ -69,7 +69,7 @@ def test_old_small_files_are_rolled_though_nobody_writes(tmp_path: Path) -> None
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("t", partitions=1)])
             for _ in range(4):
-                producer.send("t", b"v").result(10)
+                producer.send("t", b"v").result(50)
             assert table_of(broker).state.file_count == 4
             admin.alter_configs("t", {"segment.ms": "1000"})
             wait_for(lambda: table_of(broker).state.file_count == 1)
@@ -81,12 +81,12 @@ def test_a_topic_that_becomes_compacted_takes_no_record_without_a_key_from_then_
         address = f"127.0.0.1:{broker.port}"
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("t", partitions=1)])
-            producer.send("t", b"v").result(10)
+            producer.send("t", b"v").result(50)
             admin.alter_configs("t", append={"cleanup.policy": "compact"})
             with pytest.raises(BusError, match="expected a key") as caught:
-                producer.send("t", b"v").result(10)
+                producer.send("t", b"v").result(50)
             assert caught.value.name == "INVALID_RECORD"
-            assert producer.send("t", b"v", key=b"k").result(10).offset == 1
+            assert producer.send("t", b"v", key=b"k").result(50).offset == 1
 
 
 def test_segments_above_what_is_retained_are_allowed_and_logged(

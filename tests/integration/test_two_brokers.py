@@ -30,19 +30,19 @@ def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(
         with Admin(old_address) as admin:
             admin.create_topics([NewTopic("t", partitions=1, configs={"commit.interval.ms": 0})])
         with Producer(old_address, retries=0) as to_old:
-            assert to_old.send("t", b"old 0").result(10).offset == 0
+            assert to_old.send("t", b"old 0").result(50).offset == 0
 
             new_storage = open_storage(str(root), holder="new", exclusive=False)
             with running_broker(root, storage=new_storage) as new:
                 # The old one may still win races until the new one has committed: the new one runs behind it.
-                assert to_old.send("t", b"old 1").result(10).offset == 1
+                assert to_old.send("t", b"old 1").result(50).offset == 1
                 with Producer(f"127.0.0.1:{new.port}", retries=0) as to_new:
-                    assert to_new.send("t", b"new 2").result(10).offset == 2
+                    assert to_new.send("t", b"new 2").result(50).offset == 2
                     with pytest.raises(BusError) as caught:
-                        to_old.send("t", b"lost").result(10)
+                        to_old.send("t", b"lost").result(50)
                     assert caught.value.name == "NOT_LEADER_OR_FOLLOWER"
                     assert caught.value.retriable
-                    assert to_new.send("t", b"new 3").result(10).offset == 3
+                    assert to_new.send("t", b"new 3").result(50).offset == 3
                 with Admin(old_address, retries=0) as admin, pytest.raises(BusError) as refused:
                     admin.create_topics([NewTopic("u", partitions=1)])
                 assert refused.value.name == "NOT_CONTROLLER"
@@ -70,11 +70,11 @@ def test_of_two_that_start_from_the_same_metadata_the_later_has_the_higher_epoch
         (other,) = started
         to_other = stack.enter_context(Producer(f"127.0.0.1:{other.port}", retries=0))
         to_broker = stack.enter_context(Producer(f"127.0.0.1:{broker.port}", retries=0))
-        assert to_broker.send("t", b"0").result(10).offset == 0
+        assert to_broker.send("t", b"0").result(50).offset == 0
         with pytest.raises(BusError) as caught:
-            to_other.send("t", b"lost").result(10)
+            to_other.send("t", b"lost").result(50)
         assert caught.value.name == "NOT_LEADER_OR_FOLLOWER"
-        assert to_broker.send("t", b"1").result(10).offset == 1
+        assert to_broker.send("t", b"1").result(50).offset == 1
     epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
     assert epochs == [2, 2]  # 0 from its creation, 1 of the rival
 
@@ -110,8 +110,8 @@ def test_each_life_of_one_broker_is_registered_elected_and_leads_at_higher_epoch
         with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
             admin.create_topics([NewTopic(f"u{start}", partitions=3)])
             with Producer(f"127.0.0.1:{broker.port}") as producer:
-                assert producer.send("t", b"v").result(10).offset == start
-                assert producer.send("u0", b"v", partition=2).result(10).offset == start
+                assert producer.send("t", b"v").result(50).offset == start
+                assert producer.send("u0", b"v", partition=2).result(50).offset == start
             assert [one.broker_id for one in admin.describe_cluster().brokers] == [0]
     storage = open_storage(str(root))
     state = replay_cluster(storage.open_metadata().replay())
@@ -133,6 +133,6 @@ def test_a_start_on_metadata_that_are_older_than_a_log_leads_it_at_a_higher_epoc
     table.append([log_batch(0, [b"before"], leader_epoch=40)], leader_epoch=40, now_ms=NOW_MS)
     for epoch in (41, 42):
         with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}", retries=0) as producer:
-            assert producer.send("t", b"after").result(10).offset == epoch - 40
+            assert producer.send("t", b"after").result(50).offset == epoch - 40
     epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
     assert sorted(epochs) == [40, 41, 42]

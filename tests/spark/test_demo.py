@@ -9,7 +9,7 @@ from pathlib import Path
 
 def test_the_demo_runs_through_and_leaves_only_its_data(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bus.demo"], cwd=tmp_path, capture_output=True, text=True, timeout=140, check=False
+        [sys.executable, "-m", "bus.demo"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

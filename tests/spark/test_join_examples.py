@@ -51,7 +51,7 @@ def test_a_topic_is_joined_with_a_delta_table(spark: SparkSession, root: HandWri
     assert_df_equality(found, expected, ignore_nullable=True)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_stream_is_joined_with_a_delta_table_and_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, root: HandWrittenRoot, carriers: str
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_stream_is_joined_with_a_delta_table_and_goes_on_where_it_was(
     assert_df_equality(found, expected, ignore_row_order=True, ignore_nullable=True)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_orders_are_matched_with_payments_within_an_hour(
     spark: SparkSession, tmp_path: Path, root: HandWrittenRoot
 ) -> None:

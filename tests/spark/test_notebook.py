@@ -24,7 +24,7 @@ class _Watcher(NotebookClient):
         return super().process_message(message, cell, cell_index)
 
 
-@pytest.mark.timeout(300)  # a Spark of its own: its start and its first query count too
+@pytest.mark.timeout(600)  # a Spark of its own: its start and its first query count too
 def test_orders_go_from_a_topic_into_a_chart_that_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTEBOOK_SECONDS", "6")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -32,7 +32,7 @@ def test_orders_go_from_a_topic_into_a_chart_that_follows_them(tmp_path: Path, m
     monkeypatch.delenv("MPLBACKEND", raising=False)
     monkeypatch.delenv("BUS_ADDRESS", raising=False)
     notebook = nbformat.read(_NOTEBOOK, as_version=4)
-    watcher = _Watcher(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    watcher = _Watcher(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     watcher.execute()
     said = [
         output.text for cell in notebook.cells for output in cell.get("outputs", ()) if output.get("name") == "stdout"

@@ -185,7 +185,7 @@ def test_spark_submit_runs_a_job_with_its_own_master_and_settings(root: JobRoot)
         *(str(CHECKOUT / "jobs" / "offset_report.py"), "--root", str(root.folder), "--csv", "orders/0"),
     ]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=140, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     header, line = done.stdout.splitlines()
     assert numbers(dict(zip(header.split(","), line.split(","), strict=True))) == (4, 3, 6, 3, 0, 2)

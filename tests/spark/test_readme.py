@@ -51,7 +51,7 @@ def test_every_block_of_the_tour_runs(tmp_path: Path, broker: BrokerProcess) -> 
             [sys.executable, "-c", program] if language == "python" else ["bash", "-euo", "pipefail", "-c", program]
         )
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, f"{text}\n\n{done.stdout}\n{done.stderr}"
         said.append(done.stdout)

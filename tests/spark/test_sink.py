@@ -162,13 +162,13 @@ def test_batch_of_a_stream_that_runs_again_appends_nothing_twice(
     with Producer(broker.address) as producer:
         for number in range(2_000):
             producer.send("copied", b"%d" % number, key=b"%d" % (number % 50))
-    assert start_copy(spark, broker, "copied", topic, tmp_path / "checkpoint").awaitTermination(100)
+    assert start_copy(spark, broker, "copied", topic, tmp_path / "checkpoint").awaitTermination(250)
     done = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     assert len(done) == 3
     # As if the driver had died between the last batch and its mark.
     done[-1].unlink()
     done[-1].with_name(f".{done[-1].name}.crc").unlink(missing_ok=True)
-    assert start_copy(spark, broker, "copied", topic, tmp_path / "checkpoint").awaitTermination(100)
+    assert start_copy(spark, broker, "copied", topic, tmp_path / "checkpoint").awaitTermination(250)
     assert query(broker, f'SELECT count(*), count(DISTINCT value) FROM "{topic}"') == [(2_000, 2_000)]
     in_order = f"""
         SELECT bool_and(number > before) FROM (
@@ -191,7 +191,7 @@ def test_foreach_batch_writes_once_under_its_name_and_number(
     numbers(spark, 200).write.parquet(str(tmp_path / "rows"))
     rows = spark.readStream.schema("key string, value string").parquet(str(tmp_path / "rows"))
     stream = rows.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert stream.trigger(availableNow=True).start().awaitTermination(100)
+    assert stream.trigger(availableNow=True).start().awaitTermination(250)
     assert runs == 2
     assert query(broker, f'SELECT count(*), count(DISTINCT value) FROM "{topic}"') == [(200, 200)]
 
@@ -204,5 +204,5 @@ def test_complete_mode_appends_every_result(
     counts = rows.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
     stream = counts.writeStream.format("bus").outputMode("complete").trigger(availableNow=True)
     options = {"bus.bootstrap.servers": broker.address, "topic": topic, "checkpointLocation": str(tmp_path / "point")}
-    assert stream.options(**options).start().awaitTermination(100)
+    assert stream.options(**options).start().awaitTermination(250)
     assert query(broker, f'SELECT count(*), min(value), max(value) FROM "{topic}"') == [(50, "4", "4")]

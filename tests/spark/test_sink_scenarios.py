@@ -74,7 +74,7 @@ def test_a_named_stream_writes_to_the_topic_of_each_row_and_says_how_many(
     for batch in ((1, 2, 3, 4, 5), (6, 7, 8)):
         numbers.add(*batch)
         query = start(rows, broker, tmp_path / "checkpoint")
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
         assert query.name == "numbers of the day"
         assert [found["sink"]["numOutputRows"] for found in query.recentProgress] == [len(batch)]
     assert texts_of(spark, broker, topic) == [str(number) for number in range(1, 9)]
@@ -86,7 +86,7 @@ def test_the_option_beats_the_column_of_a_stream(
     numbers = Numbers(spark, tmp_path / "numbers")
     numbers.add(1, 2)
     rows = numbers.rows.selectExpr("'nowhere' AS topic", "value", "value AS key")
-    assert start(rows, broker, tmp_path / "checkpoint", topic=topic).awaitTermination(100)
+    assert start(rows, broker, tmp_path / "checkpoint", topic=topic).awaitTermination(250)
     assert texts_of(spark, broker, topic) == ["1", "2"]
 
 
@@ -106,7 +106,7 @@ def test_a_stream_that_cannot_be_written_writes_nothing_and_says_why(
     with pytest.raises(PySparkException) as refused:
         start(
             numbers.rows.selectExpr(*columns.split(", ")), broker, tmp_path / "checkpoint", **options
-        ).awaitTermination(100)
+        ).awaitTermination(250)
     assert message in str(refused.value)
 
 

@@ -153,7 +153,7 @@ def test_two_topics_in_one_query_have_limits_of_their_own_and_one_may_be_quiet(
     def run() -> list[dict[str, Any]]:
         writer = rows("short").union(rows("long")).writeStream.foreachBatch(keep)
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
         return [source for found in query.recentProgress for source in found["sources"]]
 
     sources = [source for source in run() if "long" in json.loads(source["endOffset"])]
@@ -184,7 +184,7 @@ def test_a_stream_joined_with_itself_has_one_offset_and_all_pairs(
     joined = numbers.withColumnRenamed("n", "a").join(numbers.withColumnRenamed("n", "b"), "key")
     writer = joined.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(250)
     assert sorted(pairs) == [(1, 1), (1, 6), (2, 2), (6, 1), (6, 6)]
     assert [len(found["sources"]) for found in query.recentProgress if found["numInputRows"]] == [1]
 

@@ -70,7 +70,7 @@ def test_spark_refuses_the_triggers_that_the_guide_calls_unsupported(
     frame = spark.readStream.format("bus").options(**options).load()
     writer = frame.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
     with pytest.raises(PySparkException, match=reason):
-        writer.trigger(**trigger).start().awaitTermination(60)
+        writer.trigger(**trigger).start().awaitTermination(250)
 
 
 def test_a_running_query_sees_what_comes_and_new_partitions_and_topics(
@@ -129,7 +129,7 @@ def test_an_aggregate_with_a_watermark_closes_its_windows(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(250)
     counted = spark.table("windows_of_topic").agg(sql.sum("count")).first()
     assert counted is not None
     assert counted[0] == 20
@@ -161,7 +161,7 @@ def test_a_topic_that_is_made_again_stops_a_running_query(
         admin.delete_topics(["again"])
         create(admin, "again", 3)
         with pytest.raises(PySparkException, match="topic again was deleted"):
-            query.awaitTermination(100)
+            query.awaitTermination(250)
     assert len(stream.rows) == 5
     anyway = Stream(spark, broker.port, tmp_path, failOnDataLoss="false", **options)
     anyway.run()
@@ -239,7 +239,7 @@ def test_a_query_waits_for_a_broker_that_is_gone_and_goes_on(spark: SparkSession
             assert query.isActive
             broker.start()
             produce(broker.port, "orders", [b"x"] * 3, 0)
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 250
             while len(stream.rows) < 8 and time.monotonic() < deadline:
                 query.awaitTermination(0.2)
     assert stream.offsets == {0: list(range(8))}

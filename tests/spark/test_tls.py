@@ -65,7 +65,7 @@ def test_spark_writes_and_reads_by_tls(spark: SparkSession, tmp_path: Path) -> N
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
         assert spark.table("by_tls").count() == 20
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         assert files
@@ -141,7 +141,7 @@ def test_spark_logs_in_and_shows_no_password(spark: SparkSession, tmp_path: Path
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
         copied = spark.read.format("bus").options(**options, subscribe="copied").load()
         assert copied.count() == 10
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
@@ -205,7 +205,7 @@ def test_spark_logs_in_by_tokens_and_shows_no_secret(spark: SparkSession, tmp_pa
                 .trigger(availableNow=True)
                 .start()
             )
-            assert query.awaitTermination(100)
+            assert query.awaitTermination(250)
             assert spark.read.format("bus").options(**settings, **by_file, subscribe="copied").load().count() == 10
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         assert files

@@ -101,14 +101,14 @@ def test_batch_of_a_stream_that_runs_again_is_written_once(
         rows_for(spark, topics, 100 * number, 100).write.mode("append").parquet(str(tmp_path / "rows"))
     read = spark.readStream.schema("key string, value string, topic string").option("maxFilesPerTrigger", "4")
     rows = read.parquet(str(tmp_path / "rows")).selectExpr("key", "cast(rand() AS string) AS value", "topic")
-    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(100)
+    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(250)
     assert counts(broker, topics) == [(150, 150)] * 2
     done = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     assert len(done) == 3
     # As if the driver had died between the transaction and the batch's mark; the values are others now.
     done[-1].unlink()
     done[-1].with_name(f".{done[-1].name}.crc").unlink(missing_ok=True)
-    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(100)
+    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(250)
     assert counts(broker, topics) == [(150, 150)] * 2
 
 
@@ -119,9 +119,9 @@ def test_batch_of_a_stream_that_fails_is_not_there_until_it_succeeds(
     rows_for(spark, (topics[0], late), 0, 200).repartition(4).write.parquet(str(tmp_path / "rows"))
     rows = spark.readStream.schema("key string, value string, topic string").parquet(str(tmp_path / "rows"))
     with pytest.raises(Exception, match="expected an existing topic"):
-        start(rows, broker, tmp_path / "checkpoint").awaitTermination(100)
+        start(rows, broker, tmp_path / "checkpoint").awaitTermination(250)
     assert query(broker, f'SELECT count(*) FROM "{topics[0]}"') == [(0,)]
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic(late)])
-    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(100)
+    assert start(rows, broker, tmp_path / "checkpoint").awaitTermination(250)
     assert counts(broker, (topics[0], late)) == [(100, 100)] * 2

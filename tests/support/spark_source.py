@@ -69,7 +69,7 @@ class Stream:
         before = len(self.batches)
         query = self.start(**(trigger or {"availableNow": True}))
         try:
-            assert query.awaitTermination(100), "the query has not ended"
+            assert query.awaitTermination(250), "the query has not ended"
         finally:
             query.stop()
         return self.batches[before:]

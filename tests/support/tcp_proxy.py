@@ -174,7 +174,7 @@ class TcpProxy:
         self._run(run())
 
     def _run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(50)
 
     async def _end(self) -> None:
         for link in self._links:

@@ -120,7 +120,7 @@ def test_refusals_come_through_the_future(broker: FakeBroker) -> None:
     broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD))
 
     async def scenario() -> None:
-        async with Producer(broker.address, max_block_ms=200, **QUICK) as producer:
+        async with Producer(broker.address, max_block_ms=1_000, **QUICK) as producer:
             refused = await asyncio.gather(
                 producer.send("t", b"a"),
                 producer.send("t", b"x" * 2_000_000),

@@ -112,27 +112,27 @@ def test_a_record_that_may_not_be_written_fails_at_once_and_others_go_on(bus: Bu
     with Producer(bus.address, **bus.settings("writer")) as producer:
         fine, denied = producer.send("orders", b"1"), producer.send("secret", b"2")
         with pytest.raises(BusError, match="User:writer may not Write topic secret") as refused:
-            denied.result(20)
+            denied.result(50)
         assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert not refused.value.retriable
         with pytest.raises(BusError, match="User:writer may not Describe topic none"):
             producer.send("none", b"3")
-        assert producer.send("orders", b"4").result(20).offset > fine.result(20).offset
+        assert producer.send("orders", b"4").result(50).offset > fine.result(50).offset
 
 
 def test_a_producer_whose_right_is_taken_away_is_refused_from_then_on(bus: Bus) -> None:
     right = allow(AclOperation.WRITE, "orders", principal="User:former")
     with bus.admin() as admin, Producer(bus.address, **bus.settings("former")) as producer:
         admin.create_acls([right])
-        producer.send("orders", b"1").result(20)
+        producer.send("orders", b"1").result(50)
         assert admin.delete_acls([AclBindingFilter(principal=right.principal)]).popitem()[1] == [right]
         with pytest.raises(BusError, match="User:former may not Write topic orders"):
-            producer.send("orders", b"2").result(20)
+            producer.send("orders", b"2").result(50)
 
 
 def test_a_consumer_without_the_right_to_its_group_or_topic_raises_from_poll(bus: Bus) -> None:
     with bus.admin() as admin, Producer(bus.address, **bus.settings("root")) as producer:
-        producer.send("orders", b"1").result(20)
+        producer.send("orders", b"1").result(50)
 
         def poll(*acls: AclBinding) -> list[Any]:
             admin.create_acls(acls)

@@ -98,11 +98,11 @@ def test_a_change_acts_at_every_broker_as_soon_as_it_is_answered(pair: Pair) -> 
         for _ in range(3):
             root.create_acls([write])
             for partition in range(2):  # each broker leads one
-                producer.send("mine-1", b"v", partition=partition).result(20)
+                producer.send("mine-1", b"v", partition=partition).result(50)
             root.delete_acls([AclBindingFilter(principal="User:alice")])
             for partition in range(2):
                 with pytest.raises(BusError) as refused:
-                    producer.send("mine-1", b"v", partition=partition).result(20)
+                    producer.send("mine-1", b"v", partition=partition).result(50)
                 assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert {one.leader_id for one in root.describe_topics(["mine-1"])["mine-1"].partitions} == {0, 1}
 

@@ -144,7 +144,7 @@ def test_without_on_lost_lost_partitions_are_told_to_on_revoked(broker: FakeBrok
 def test_member_that_polls_too_seldom_leaves_and_comes_back_with_the_next_poll(broker: FakeBroker) -> None:
     broker.cluster.create("t", 1)
     listener = Listener()
-    with Consumer(broker.address, max_poll_interval_ms=200, heartbeat_interval_ms=20, **GROUP) as consumer:
+    with Consumer(broker.address, max_poll_interval_ms=1_000, heartbeat_interval_ms=20, **GROUP) as consumer:
         consumer.subscribe(["t"], **listener.callbacks())
         poll_until(lambda: bool(consumer.assignment()), consumer)
         broker.cluster.coordinator.wait_for_state("g", "Empty", 0)
@@ -158,9 +158,10 @@ def test_member_that_polls_too_seldom_leaves_and_comes_back_with_the_next_poll(b
 
 def test_waiting_in_poll_is_polling(broker: FakeBroker) -> None:
     broker.cluster.create("t", 1)
-    with Consumer(broker.address, max_poll_interval_ms=100, heartbeat_interval_ms=20, **GROUP) as consumer:
+    with Consumer(broker.address, max_poll_interval_ms=1_000, heartbeat_interval_ms=20, **GROUP) as consumer:
         consumer.subscribe(["t"])
-        assert consumer.poll(400) == []
+        poll_until(lambda: bool(consumer.assignment()), consumer)
+        assert consumer.poll(1_500) == []
         assert consumer.assignment() == {T0}
     assert broker.cluster.coordinator.left == ["the consumer is closed"]
 

@@ -20,11 +20,11 @@ def test_misspelt_topic_that_is_created_says_so_with_the_nearest_name(
         address = f"127.0.0.1:{broker.port}"
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("orders", 1)])
-            producer.send("orders", b"1").result(10)
+            producer.send("orders", b"1").result(50)
             assert caplog.messages == [], "nothing was created by the way"
-            producer.send("ordrs", b"1").result(10)
-            producer.send("ordrs", b"2").result(10)
-            producer.send("something-else", b"1").result(10)
+            producer.send("ordrs", b"1").result(50)
+            producer.send("ordrs", b"2").result(50)
+            producer.send("something-else", b"1").result(50)
         with Consumer(address, group_id="g") as consumer:
             consumer.subscribe(["odrers"])
             while not consumer.assignment():

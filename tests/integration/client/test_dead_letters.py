@@ -33,8 +33,8 @@ def address(tmp_path: Path) -> Iterator[str]:
         at = f"127.0.0.1:{broker.port}"
         with Admin(at) as admin, Producer(at) as producer:
             admin.create_topics([NewTopic("orders", partitions=1, configs={"max.message.bytes": LIMIT})])
-            producer.send("orders", VALUE, b"kkk", [HEADER]).result(20)
-            producer.send("orders", b"good").result(20)
+            producer.send("orders", VALUE, b"kkk", [HEADER]).result(50)
+            producer.send("orders", b"good").result(50)
         yield at
 
 

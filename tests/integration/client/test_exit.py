@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 from bus import Consumer, Producer, TopicPartition
 producer = Producer(sys.argv[1])
-print(producer.send("t", b"a").result(20).offset)
+print(producer.send("t", b"a").result(50).offset)
 consumer = Consumer(sys.argv[1], auto_offset_reset="earliest", fetch_max_wait_ms=60000)
 consumer.assign([TopicPartition("t", 0)])
 print(len(consumer.poll(20000)))
@@ -68,10 +68,10 @@ DEAD_BROKER = """
 import sys, time
 from bus import Producer
 with Producer(sys.argv[1], linger_ms=0) as warm:
-    warm.send("t", b"loads what a first record needs").result(20)
+    warm.send("t", b"loads what a first record needs").result(50)
 producers = [Producer(sys.argv[1], linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=1000) for _ in range(3)]
 for producer in producers:
-    producer.send("t", b"a").result(20)
+    producer.send("t", b"a").result(50)
 print("sent", flush=True)
 sys.stdin.readline()
 for producer in producers:

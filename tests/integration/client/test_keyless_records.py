@@ -29,16 +29,16 @@ def test_record_without_a_key_fails_alone(address: str, topic: str, is_idempoten
         futures = [producer.send(topic, b"v", key=key) for key in (b"a", None, b"b")]
         producer.flush()
         with pytest.raises(BusError, match="expected a key") as caught:
-            futures[1].result(10)
+            futures[1].result(50)
         assert caught.value.code is ErrorCode.INVALID_RECORD
         assert not caught.value.retriable
-        first, last = futures[0].result(10).offset, futures[2].result(10).offset
+        first, last = futures[0].result(50).offset, futures[2].result(50).offset
         assert last == first + 1
 
 
 def test_batch_without_keys_is_refused_with_the_reason(address: str) -> None:
     with Producer(address) as producer, pytest.raises(BusError, match=r"cleanup\.policy has compact") as caught:
-        producer.send("compacted", b"v").result(10)
+        producer.send("compacted", b"v").result(50)
     assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
@@ -54,9 +54,9 @@ def test_bus_produce_says_what_is_wrong(address: str) -> None:
 def test_policy_that_is_altered_counts_from_the_next_record_on(address: str) -> None:
     with Admin(address) as admin, Producer(address) as producer:
         admin.create_topics([NewTopic("altered", 1)])
-        producer.send("altered", b"v").result(10)
+        producer.send("altered", b"v").result(50)
         admin.alter_configs("altered", {"cleanup.policy": "compact"})
         with pytest.raises(BusError, match="expected a key"):
-            producer.send("altered", b"v").result(10)
+            producer.send("altered", b"v").result(50)
         admin.alter_configs("altered", delete=["cleanup.policy"])
-        producer.send("altered", b"v").result(10)
+        producer.send("altered", b"v").result(50)

@@ -126,10 +126,10 @@ def test_mechanisms_of_a_listener_are_not_those_of_another(tmp_path: Path) -> No
             with grpc.insecure_channel(address_of(broker, listener)) as channel:
                 call = bus_pb2_grpc.BusStub(channel).Metadata
                 if is_let_in:
-                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=10)
+                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=40)
                     continue
                 with pytest.raises(grpc.RpcError) as refused:
-                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=10)
+                    call(pb.MetadataRequest(), metadata=[("authorization", header)], timeout=40)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 assert refused.value.details() == (
                     f"UNSUPPORTED_SASL_MECHANISM: expected a mechanism of {SHA_512}, found 'PLAIN'"

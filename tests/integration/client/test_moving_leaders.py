@@ -134,7 +134,7 @@ def test_first_address_that_no_broker_listens_at_is_passed_over(cluster: MovingC
     cluster.move("t", 0, 0)
     addresses = ",".join(cluster.bootstrap)
     with Producer(addresses) as producer:
-        assert producer.send("t", b"x", partition=0).result(20).offset == 0
+        assert producer.send("t", b"x", partition=0).result(50).offset == 0
     for arguments in (["topics", "describe", "t"], ["consume", "t/0", "--max", "1"]):
         result = CliRunner().invoke(cli, [*arguments, "--address", addresses], prog_name="bus")
         assert result.exit_code == 0, result.output
@@ -166,7 +166,7 @@ def test_consumer_follows_a_leader_without_asking_for_metadata(
             cluster.settle()
             consumer.resume(PARTITIONS)
             for partition in (0, 1):
-                producer.send("t", b"x", partition=partition).result(20)
+                producer.send("t", b"x", partition=partition).result(50)
             seen = 0
             while seen < 2:
                 seen += len(consumer.poll(20_000))
@@ -227,11 +227,11 @@ def test_broker_that_finds_a_higher_epoch_in_its_table_has_the_controller_raise_
 ) -> None:
     """As after a repair, or out of a backup: the metadata are older than the table."""
     with Producer(cluster.bootstrap) as producer:
-        producer.send("t", b"before", partition=0).result(20)
+        producer.send("t", b"before", partition=0).result(50)
         topic_id = cluster.controller.cluster.topics["t"].topic_id
         storage = open_storage(str(tmp_path / "root"), exclusive=False)
         table = storage.open_partition(PARTITIONS[0], topic_id=topic_id)
         assert isinstance(table.lead(50, NOW_MS, fence=True), Committed)
         cluster.move("t", leader_id, 0)
-        assert producer.send("t", b"after", partition=0).result(20).offset == 1
+        assert producer.send("t", b"after", partition=0).result(50).offset == 1
         assert cluster.controller.cluster.leadership(PARTITIONS[0]) == Leadership(leader_id, 51)

@@ -338,7 +338,7 @@ def test_tables_have_as_many_rows_as_a_poll_may_give_where_that_is_set(
 ) -> None:
     with Producer(address) as producer:
         batch = pa.table({"value": pa.array([b"v"] * 600, pa.binary())})
-        producer.send_batch("orders", batch, partition=0).result(10)
+        producer.send_batch("orders", batch, partition=0).result(50)
     stop, sizes = threading.Event(), list[int]()
 
     def handler(table: pa.Table) -> None:

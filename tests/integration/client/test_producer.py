@@ -247,7 +247,7 @@ def test_record_that_comes_during_a_back_off_leaves_when_it_is_over(broker: Fake
     broker.produce_script.append(Refuse(ErrorCode.KAFKA_STORAGE_ERROR))
     with Producer(broker.address, retries=0, retry_backoff_ms=50) as producer:
         assert producer.send("t", b"a").exception(WAIT_S) is not None
-        assert producer.send("t", b"b").result(timeout=5).offset == 0
+        assert producer.send("t", b"b").result(WAIT_S).offset == 0
 
 
 def test_delivery_time_out_bounds_the_retries(broker: FakeBroker) -> None:
@@ -608,7 +608,7 @@ def test_batch_that_cannot_be_sent_is_refused_at_the_call(broker: FakeBroker, ta
 def test_full_buffer_says_what_was_waited_for_and_frees_itself(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.gate.clear()
-    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096, max_block_ms=20) as producer:
+    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096, max_block_ms=500) as producer:
         first = producer.send("t", b"x" * 3_000)
         with pytest.raises(BusError, match=r"buffer\.memory=4096") as caught:
             producer.send("t", b"x" * 3_000)
@@ -807,7 +807,7 @@ def test_interceptor_learns_what_failed_and_where(broker: FakeBroker) -> None:
 
     broker.cluster.create("t", 3)
     broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD))
-    with Producer(broker.address, max_block_ms=20, interceptors=[Watching()], **QUICK) as producer:
+    with Producer(broker.address, max_block_ms=500, interceptors=[Watching()], **QUICK) as producer:
         producer.send("t", b"a", key=b"k").exception(WAIT_S)
         for topic, value, partition in (("t", b"x" * 2_000_000, 1), ("nowhere", b"b", None), ("t", "text", None)):
             with pytest.raises((BusError, TypeError)):

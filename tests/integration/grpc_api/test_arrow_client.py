@@ -33,10 +33,10 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         address = f"127.0.0.1:{broker.port}"
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topics([NewTopic("keyless", 1), NewTopic("mixed", 1)])
-            producer.send_batch("keyless", pa.table({"value": [b"%d" % n for n in range(600)]})).result(10)
+            producer.send_batch("keyless", pa.table({"value": [b"%d" % n for n in range(600)]})).result(50)
             for number in range(3):
                 key = b"k" if number else None
-                producer.send("mixed", b"v", key, [("h", None)], timestamp_ms=1_000 + number).result(10)
+                producer.send("mixed", b"v", key, [("h", None)], timestamp_ms=1_000 + number).result(50)
         with grpc.insecure_channel(address) as channel:
             yield bus_pb2_grpc.BusStub(channel)
 

@@ -223,7 +223,7 @@ def test_one_bad_partition_does_not_harm_the_others_of_its_request(stub: bus_pb2
 )
 def test_bad_fetch_is_answered_at_once(stub: bus_pb2_grpc.BusStub, position: dict[str, object], error: str) -> None:
     asked = pb.FetchPartition(**{"topic": "t", "partition": 1, "fetch_offset": 0, **position})  # type: ignore[arg-type]
-    answer = stub.FetchOnce(pb.FetchRequest(max_wait_ms=50_000, min_bytes=1, partitions=[asked]), timeout=10)
+    answer = stub.FetchOnce(pb.FetchRequest(max_wait_ms=50_000, min_bytes=1, partitions=[asked]), timeout=40)
     assert pb.ErrorCode.Name(answer.partitions[0].error_code) == f"ERROR_CODE_{error}"
 
 

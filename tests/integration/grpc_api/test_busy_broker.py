@@ -74,7 +74,7 @@ def test_identities_do_not_wait_behind_produce_traffic() -> None:
         assert (resumed.error_code, resumed.last_sequence) == (0, -1)
         assert not any(call.done() for call in stuck)
         store.gate.set()
-        assert [call.result(20).partitions[0].error_code for call in stuck] == [0, 0]
+        assert [call.result(50).partitions[0].error_code for call in stuck] == [0, 0]
 
 
 def test_resuming_a_stuck_partition_is_answered_in_time_and_holds_up_no_other() -> None:
@@ -87,7 +87,7 @@ def test_resuming_a_stuck_partition_is_answered_in_time_and_holds_up_no_other() 
         assert (free.error_code, free.last_sequence) == (0, -1)
         assert waiting.error_code == pb.ERROR_CODE_REQUEST_TIMED_OUT
         assert waiting.error_message == "what was queued before was not committed within 300 ms"
-        assert stuck.result(20).partitions[0].error_code == pb.ERROR_CODE_REQUEST_TIMED_OUT
+        assert stuck.result(50).partitions[0].error_code == pb.ERROR_CODE_REQUEST_TIMED_OUT
         store.gate.set()
 
 
@@ -111,5 +111,5 @@ def test_requests_that_wait_are_bounded_for_all_clients_together() -> None:
             found = [(answer.correlation_id, answer.partitions[0].error_code) for answer in answers]
             assert found == [(number, 0) for number in range(8)], "a stream is held back and loses nothing"
         for call in calls:
-            call.result(20)
+            call.result(50)
         assert stub.ProduceOnce(request(0), timeout=20).partitions[0].error_code == 0

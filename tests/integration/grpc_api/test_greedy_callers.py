@@ -40,7 +40,7 @@ def address(broker: Broker) -> str:
 
 def check_others_are_served(broker: Broker) -> None:
     with Producer(address(broker)) as producer:
-        offset = producer.send("t", b"v").result(20).offset
+        offset = producer.send("t", b"v").result(50).offset
     with Consumer(address(broker)) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek(TopicPartition("t", 0), offset)

@@ -58,7 +58,7 @@ def start(controller: Broker, **configs: object) -> None:
 def test_broker_that_the_controller_does_not_reach_is_refused_with_its_address(controller: Broker) -> None:
     nowhere = free_port()
     with grpc.insecure_channel(f"127.0.0.1:{controller.port}") as channel:
-        answer = ClusterStub(channel).RegisterBroker(registering(controller, 1, nowhere), timeout=10)
+        answer = ClusterStub(channel).RegisterBroker(registering(controller, 1, nowhere), timeout=40)
     assert answer.error_code == ErrorCode.BROKER_NOT_AVAILABLE
     assert f"broker 1 advertises 127.0.0.1:{nowhere}, where the controller does not reach it" in answer.error_message
     with pytest.raises(JoinRefused, match=f"broker 1 cannot join the cluster: broker 1 advertises 127.0.0.1:{nowhere}"):

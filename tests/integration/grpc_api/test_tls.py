@@ -51,7 +51,7 @@ def channel_to(broker: Broker, authority: Authority, shown: Issued | None, liste
 
 
 def ask(channel: grpc.Channel) -> Any:
-    return BusStub(channel).Metadata(pb.MetadataRequest(), timeout=10)
+    return BusStub(channel).Metadata(pb.MetadataRequest(), timeout=40)
 
 
 def test_without_client_certificates_everybody_who_trusts_the_broker_gets_in(
@@ -130,12 +130,12 @@ def test_spiffe_id_is_the_principal_and_a_foreign_or_ambiguous_one_gets_nowhere(
             with channel_to(broker, authority, authority.issue(f"client{number}", uris=uris)) as channel:
                 request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=f"t{number}", partitions=1)])
                 if is_known:
-                    [topic] = BusStub(channel).CreateTopics(request, timeout=10).topics
+                    [topic] = BusStub(channel).CreateTopics(request, timeout=40).topics
                     assert topic.error_message.startswith(said)
                     assert bool(topic.error_message) == bool(said)
                     continue
                 with pytest.raises(grpc.RpcError) as refused:
-                    BusStub(channel).CreateTopics(request, timeout=10)
+                    BusStub(channel).CreateTopics(request, timeout=40)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 assert said in refused.value.details()
 
