@@ -255,10 +255,11 @@ def near_names(name: str, known: Iterable[str], *, count_max: int = 1, likeness_
     return difflib.get_close_matches(name, list(known), count_max, likeness_min)
 
 
-def did_you_mean(meant: Iterable[str]) -> str:
-    """Return `; did you mean a or b?`, to stand behind what was found; nothing if nothing is near."""
+def did_you_mean(meant: Iterable[str], *, before: str = "; ") -> str:
+    """Return `; did you mean a or b?`, to stand behind what was found; nothing if nothing is near. `before`: what
+    stands between them."""
     names = " or ".join(meant)
-    return f"; did you mean {names}?" if names else ""
+    return f"{before}did you mean {names}?" if names else ""
 
 
 def first_line(error: BaseException) -> str:

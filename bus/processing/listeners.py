@@ -105,9 +105,9 @@ def run_listeners(
     **configs: Any,
 ) -> dict[str, RunSummary]:
     """Run these handlers, or all that there are, until SIGTERM or SIGINT (in the main thread), until `stop` is set, or
-    until one ends by an error; how each went, by the name of its function (and its number, where several have one name:
-    "bill", "bill-2"). `configs` are of all consumers; those of a
-    listener count more. Raises the first error, after all have ended."""
+    until one ends by an error. Returns how each went, by the name of its function (and its number, where several have
+    one name: "bill", "bill-2"). `configs` are of all consumers; those of a listener count more. Raises the first error,
+    after all have ended."""
     if listeners is not None and (callable(listeners) or not isinstance(listeners, Iterable)):
         raise conflict(f"expected listeners as a list of functions, found {listeners!r}")
     for name in sorted(configs.keys() & SETTING_NAMES - {each.name for each in fields(ConsumerConfig)}):

@@ -311,7 +311,7 @@ def suggestions(missing: str, tables: Mapping[str, Sequence[str]]) -> str:
     """Lines for a statement that names a table that is not there: the nearest names, and all, as far as they fit."""
     folded = {name.casefold(): name for names in tables.values() for name in names}
     near = near_names(missing.casefold().removeprefix(f"{VIEW_SCHEMA}."), folded, count_max=3)
-    lines = [did_you_mean(quote_if_odd(folded[name]) for name in near).removeprefix("; ")] if near else []
+    lines = [did_you_mean((quote_if_odd(folded[name]) for name in near), before="")] if near else []
     for kind, names in tables.items():
         more = f", and {len(names) - _NAMES_MAX} more: SHOW TABLES" if len(names) > _NAMES_MAX else ""
         if names or kind == "topics":

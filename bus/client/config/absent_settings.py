@@ -50,7 +50,7 @@ def reason_of_absence(name: str) -> str | None:
         return _REASONS[name]
     near = near_names(name, SECURITY_SETTINGS, likeness_min=0.9)
     if near:
-        return did_you_mean(near).removeprefix("; ")
+        return did_you_mean(near, before="")
     return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)
 
 
