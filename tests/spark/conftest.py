@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,11 @@ from tests.support.broker_thread import running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Else Spark gives up on its own other half after 15 s, which a busy machine may take.
+_SOCKET_TIMEOUT_S = "120"
+os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", _SOCKET_TIMEOUT_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             # All tests together compile more than the 48 MB that there would be room for.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+            "spark.python.authenticate.socketTimeout": f"{_SOCKET_TIMEOUT_S}s",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.log.level": "ERROR",
