@@ -39,7 +39,7 @@ from bus.client.connection.portions import portions
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
-from bus.client_texts import CLIENT_ID_HEADER
+from bus.client_texts import CLIENT_ID_HEADER, one_line
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import Flag, OwnLock, check_outside, logger_of
@@ -110,7 +110,9 @@ class OldMetadata(BusError):
 
 
 def error_of(code: int, message: str) -> BusError:
-    """The error of one item of a response. A code that this client does not know is UNKNOWN_SERVER_ERROR."""
+    """The error of one item of a response, its text escaped: it may repeat a name that somebody chose. A code that this
+    client does not know is UNKNOWN_SERVER_ERROR."""
+    message = one_line(message)
     try:
         return BusError(ErrorCode(code), message)
     except ValueError:

@@ -21,6 +21,7 @@ from bus.client.config.security import Security
 from bus.client.connection.processes import note_connected, note_disconnected
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
+from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import OwnLock, logger_of
@@ -307,7 +308,7 @@ def closed_client() -> BusError:
 
 def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> BusError:
     """A gRPC status as the error of the bus that tells a user what to do."""
-    status, details = error.code(), error.details() or "no details"
+    status, details = error.code(), one_line(error.details() or "no details")
     match status:
         case grpc.StatusCode.UNAVAILABLE:
             return _unreachable(address, details)

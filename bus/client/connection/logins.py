@@ -26,6 +26,7 @@ import grpc
 from bus.client.config.security import ClientLogin, TokenLogin
 from bus.client.connection.connections import SERVICE, Connection, Connections
 from bus.client.connection.retrying import monotonic_ms
+from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.oauth.messages import client_response
@@ -281,11 +282,11 @@ def _next(answers: Iterator[Any], address: str) -> Any:
     if answer is None:
         raise _failed(address, "the broker has ended the login without a word")
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        raise BusError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the broker at {address}: {answer.error_message}")
+        raise _failed(address, answer.error_message, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     if answer.error_code:
         raise _failed(address, answer.error_message)
     return answer
 
 
-def _failed(address: str, message: str) -> BusError:
-    return BusError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"the broker at {address}: {message}")
+def _failed(address: str, message: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED) -> BusError:
+    return BusError(code, f"the broker at {address}: {one_line(message)}")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from bus.client.connection.cluster import error_of
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
@@ -113,7 +114,7 @@ class StampedLanes:
         if code in _SETTLED:
             self._settle(lane, part, now_s)
         else:
-            self._refuse(lane, part, _error(code, f"{part.partition}: {message}"), now_s)
+            self._refuse(lane, part, error_of(code, f"{part.partition}: {message}"), now_s)
 
     def on_lost(self, part: Part, error: BusError, now_s: float) -> None:
         """No answer will come: the records are in the log or not."""
@@ -172,10 +173,3 @@ def _may_retry(code: ErrorCode, *, is_first: bool) -> bool:
     if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return not is_first  # what comes before it is missing, and will be sent again
     return code.is_retriable and code not in _FINAL
-
-
-def _error(code: int, message: str) -> BusError:
-    try:
-        return BusError(ErrorCode(code), message)
-    except ValueError:
-        return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}")
