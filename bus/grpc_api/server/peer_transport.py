@@ -61,7 +61,8 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the proxies of the environment are there for the web and lead to no broker
     # A broker that comes back is reached by the next heartbeat.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # By its name a pause, in fact how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 

@@ -198,6 +198,25 @@ def test_connection_that_is_still_being_made_is_left_to_the_calls_that_follow(ne
     play(network, scenario)
 
 
+def test_attempt_to_connect_has_the_time_that_a_slow_network_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second, as between brokers of one machine, is less than a handshake of TLS between two cities."""
+    network = Network()
+    found: dict[str, int] = {}
+
+    def open_channel(target: str, options: Any) -> SwallowedChannel:
+        found.update(options)
+        return network.channel(target, options)
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", open_channel)
+
+    async def scenario(transport: GrpcTransport) -> None:
+        assert await ask(transport) == 0
+
+    play(network, scenario)
+    assert found["grpc.min_reconnect_backoff_ms"] == 1_000  # by its name a pause
+    assert found["grpc.max_reconnect_backoff_ms"] == 500
+
+
 def test_connection_that_is_never_made_is_given_up(network: Network) -> None:
     async def scenario(transport: GrpcTransport) -> None:
         network.swallowed.add(0)
