@@ -144,7 +144,12 @@ def is_left_by_majority(leases: Mapping[int, Lease], incarnation: str) -> bool:
 def may_replace(reached: Collection[int], leases: Mapping[int, Lease]) -> bool:
     """Tell whether a candidate, who is in `reached` itself, reaches more than half of the brokers that are at work.
     Else it would be left by them in turn."""
-    return 2 * len(leases.keys() & set(reached)) > len(leases)
+    return is_majority(leases.keys() & set(reached), leases)
+
+
+def is_majority(some: Collection[int], of: Collection[int]) -> bool:
+    """Tell whether they are more than half."""
+    return 2 * len(some) > len(of)
 
 
 def election_rank(state: ClusterState, broker_id: int, gone_broker_ids: Collection[int] = ()) -> int:

@@ -102,6 +102,7 @@ class Cluster:
             broker_id=endpoint.broker_id,
             cluster_id=storage.cluster_id,
             clock=clock,
+            tasks=tasks,
         )
         self._lifecycle = BrokerLifecycle(
             RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),

@@ -26,9 +26,11 @@ from bus.cluster_metadata.broker_decisions import (
     decide_unfence_broker,
 )
 from bus.cluster_metadata.broker_leases import WriteSession
+from bus.cluster_metadata.broker_reach import BrokerReach
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.cluster_state import Broker
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, count_of
@@ -39,6 +41,7 @@ from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
 from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
+from bus.runtime.tasks import TaskScope
 from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class BrokerHeartbeats:
         broker_id: int,
         cluster_id: str,
         clock: Clock,
+        tasks: TaskScope,
     ) -> None:
         self._metadata = metadata
         self._peers = peers
@@ -74,7 +78,11 @@ class BrokerHeartbeats:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._clock = clock
+        self._tasks = tasks
         self._sessions: BrokerSessions | None = None  # None: another broker is the controller
+        self._reach = self._begin_reach()
+        self._asking: set[asyncio.Task[None]] = set()  # who the brokers at those addresses are
+        self._unreached: dict[int, str] = {}  # the reasons why brokers were not reached the last time
         self._leaving: dict[int, int] = {}  # broker epochs, by id, of those that want to shut down
         self._balanced_ms = 0.0  # when leaders were looked through last
         self._moves: deque[TopicPartition] = deque()  # that are to go to their preferred leaders
@@ -107,11 +115,23 @@ class BrokerHeartbeats:
             now_ms=self._clock.monotonic_ms(),
             gone_broker_ids=gone,
         )
+        self._reach = self._begin_reach()
+        self._unreached.clear()
         self._note_heard()
+
+    def _begin_reach(self) -> BrokerReach:
+        return BrokerReach(
+            self._config.broker_session_timeout_ms,
+            tick_ms=self._config.broker_heartbeat_interval_ms,
+            controller_id=self._broker_id,
+            now_ms=self._clock.monotonic_ms(),
+        )
 
     def stop(self) -> None:
         """No heartbeat comes any more, so nothing waits for one."""
         self._is_stopped = True
+        for asking in self._asking:
+            asking.cancel()
         self._note_heard()
 
     async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
@@ -138,6 +158,7 @@ class BrokerHeartbeats:
         broker_id = command.endpoint.broker_id
         self._leaving.pop(broker_id, None)
         sessions.begin(broker_id, epoch, end_offset=end_offset, now_ms=self._clock.monotonic_ms())
+        self._reach.note_registered(broker_id, (command.incarnation, epoch), self._clock.monotonic_ms())
         return Registered(epoch, end_offset)
 
     async def _check_address(self, command: RegisterBroker) -> Refused | None:
@@ -197,9 +218,9 @@ class BrokerHeartbeats:
         return () if sessions is None else sessions.find_late(self._metadata.cluster, self._clock.monotonic_ms())
 
     async def look(self, gone: Collection[int], working: Collection[int] = ()) -> None:
-        """Fence brokers that are gone or silent, those that cannot write and those that want to shut down; unfence
-        those that have caught up. To be called once in each heartbeat interval, or more often. `working`: the late
-        ones that are at work nevertheless."""
+        """Fence brokers that are gone or silent, those that cannot write, those that are not reached, and those that
+        want to shut down; unfence those that have caught up and are reached. To be called once in each heartbeat
+        interval, or more often. `working`: the late ones that are at work nevertheless."""
         sessions = self._sessions
         if sessions is None:
             return
@@ -215,18 +236,42 @@ class BrokerHeartbeats:
             )
         if self._writes.is_well(now_ms):
             lost.update(sessions.find_failing(cluster))
+        for broker in self._reach.find_due(cluster, now_ms):
+            asking = self._tasks.start(self._ask_for(broker, self._reach), f"reach/{broker.broker_id}")
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+        heard = {one for one in cluster.brokers if one not in gone and sessions.is_live(cluster, one, now_ms)}
+        unreached = self._reach.find_unreached(cluster, heard, now_ms)
+        lost.update(unreached)
         if lost:
+            reasons = [self._unreached[one] for one in unreached if one in self._unreached]
             fenced = await self._change(functools.partial(decide_fence_brokers, broker_epochs=lost))
             if not isinstance(fenced, Refused):
-                _log.warning("brokers that are gone or silent, or cannot write, were fenced: %s", fenced)
+                _log.warning("brokers that are gone, silent or not reached, or cannot write, were fenced: %s", fenced)
+                for reason in reasons:
+                    _log.warning("%s; its heartbeats come through, and others lead until it is reached", reason)
         for broker_id, broker_epoch in list(self._leaving.items()):
             if not await self._move_portion(broker_id, broker_epoch):
                 await self._move_leaders(broker_id, broker_epoch)
         for broker_id, broker in self._metadata.cluster.brokers.items():
             may_lead = broker_id not in gone and broker_id not in self._leaving
+            may_lead = may_lead and self._reach.is_reached(self._metadata.cluster, broker_id)
             if may_lead and sessions.may_unfence(self._metadata.cluster, broker_id, now_ms):
                 epoch = broker.broker_epoch
                 await self._change(functools.partial(decide_unfence_broker, broker_id=broker_id, broker_epoch=epoch))
+
+    async def _ask_for(self, broker: Broker, reach: BrokerReach) -> None:
+        """Ask at the address of a broker whether it is there."""
+        refused: Refused | None = None
+        is_known = False
+        try:
+            found = await self._peers.identify(broker.endpoint, timeout_s=reach.timeout_ms / 1000)
+            command = RegisterBroker(broker.endpoint, broker.incarnation)
+            refused, is_known = check_advertised_address(command, found, cluster_id=self._cluster_id), True
+        finally:
+            reach.note(broker, is_answer=is_known and refused is None)
+        if refused is not None:
+            self._unreached[broker.broker_id] = refused.message
 
     async def balance(self) -> None:
         """Give leadership back to preferred leaders that have returned (auto.leader.rebalance.enable): a portion in
@@ -243,7 +288,20 @@ class BrokerHeartbeats:
         if self._moves:
             count = min(portion_size(len(self._moves)), len(self._moves))
             portion = [self._moves.popleft() for _ in range(count)]
-            await self._change(functools.partial(decide_elect_leaders, partitions=portion))
+            movable = self._find_movable(portion)
+            if movable:
+                await self._change(functools.partial(decide_elect_leaders, partitions=movable))
+
+    def _find_movable(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return those whose preferred leaders are reached now: the next check finds the others again."""
+        cluster = self._metadata.cluster
+        return [
+            one
+            for one in partitions
+            if (topic := cluster.topics.get(one.topic)) is not None
+            and one.partition < len(topic.partitions)
+            and self._reach.is_reached(cluster, topic.replicas(one.partition)[0])
+        ]
 
     async def hand_over(self) -> None:
         """The controller itself is about to stop: others lead what it leads, and all of them know. A fault of the log

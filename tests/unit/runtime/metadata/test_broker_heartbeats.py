@@ -31,6 +31,7 @@ from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import Decide
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.tasks import TaskScope
 from tests.support.virtual_time import run_virtually
 
 NOT_THERE = Refused(ErrorCode.NETWORK_EXCEPTION, "connection refused")
@@ -80,19 +81,31 @@ class Metadata:
 
 
 class Peers:
-    def __init__(self, answers: list[BrokerIdentity | Refused]) -> None:
+    def __init__(self, answers: list[BrokerIdentity | Refused], metadata: Metadata) -> None:
+        """Without `answers` each broker answers, but those that are cut off."""
         self.answers = answers  # the last one again and again
         self.asked: list[BrokerEndpoint] = []
+        self.found: dict[int, BrokerIdentity] = {}  # who is where a broker was, by its id
+        self.cut: set[int] = set()  # ids
+        self._metadata = metadata
 
     async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
         assert 0 < timeout_s <= 2.0
         self.asked.append(endpoint)
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if self.answers:
+            return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        broker_id = endpoint.broker_id
+        if broker_id in self.cut:
+            await asyncio.sleep(timeout_s)
+            return Refused(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
+        broker = self._metadata.cluster.brokers[broker_id]
+        return self.found.get(broker_id) or BrokerIdentity("root", broker_id, broker.incarnation)
 
 
 class Bench:
     def __init__(self, *answers: BrokerIdentity | Refused) -> None:
-        self.metadata, self.peers, self.uses = Metadata(), Peers(list(answers)), ProducerUses(0)
+        self.metadata, self.uses, self.tasks = Metadata(), ProducerUses(0), TaskScope("test")
+        self.peers = Peers(list(answers), self.metadata)
         self.writes = WriteSession(2_000, tick_ms=200, now_ms=-10_000)
         self.heartbeats = BrokerHeartbeats(
             cast(Any, self.metadata),
@@ -104,11 +117,22 @@ class Bench:
             broker_id=0,
             cluster_id="root",
             clock=LoopClock(),
+            tasks=self.tasks,
         )
         self.heartbeats.begin([])
 
     async def register(self, command: RegisterBroker = NEW) -> Registered | Refused:
         return await self.heartbeats.register(command, cluster_id="root")
+
+    async def live(self, seconds: float, heard: Sequence[int]) -> None:
+        """Those brokers send heartbeats meanwhile, and the controller looks, as it does."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < until_s:
+            for broker_id in heard:
+                offset, life = self.metadata.applied_offset, self.metadata.cluster.brokers[broker_id].life
+                await self.heartbeats.take(BrokerHeartbeat(broker_id, life[1], life[0], offset, False, 0))
+            await self.heartbeats.look([])
+            await asyncio.sleep(0.1)
 
 
 def test_broker_whose_address_is_reached_a_moment_later_is_taken_in() -> None:
@@ -262,6 +286,7 @@ def test_leaders_go_back_to_a_preferred_broker_in_portions() -> None:
         away = [TopicCreated("t", "id-1", 40, 0), ReplicasAssigned("t", "id-1", 0, 40, "1,0")]
         bench.metadata.cluster = apply_all(bench.metadata.cluster, [*follower(1, 2), *away])
         bench.heartbeats.begin([])
+        await bench.live(1.0, heard=[1])
         await asyncio.sleep(BrokerConfig().leader_imbalance_check_interval_seconds)
         back = []
         for _ in range(3):
@@ -303,5 +328,109 @@ def test_broker_that_cannot_write_is_fenced_only_by_a_controller_that_can() -> N
         await bench.heartbeats.look([])
         assert bench.metadata.cluster.unfenced_brokers == [0]
         assert bench.metadata.cluster.leader_counts == {0: 1}
+
+    run_virtually(run())
+
+
+def three_brokers(bench: Bench) -> None:
+    led = [TopicCreated("t", "id-1", 1, 1), ReplicasAssigned("t", "id-1", 0, 1, "1,2")]
+    bench.metadata.cluster = apply_all(bench.metadata.cluster, [*follower(1, 2), *follower(2, 3), *led])
+    bench.heartbeats.begin([])
+
+
+def test_broker_that_is_heard_and_not_reached_is_fenced_and_comes_back_once_it_is_reached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        await bench.live(5.0, heard=[1, 2])
+        bench.peers.cut.add(1)
+        await bench.live(3.3, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 2]
+        assert bench.metadata.cluster.leader_counts == {2: 1}
+        assert "broker 1 advertises far-1:9094, where the controller does not reach it" in caplog.text
+        await bench.live(20.0, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 2], "its heartbeats do not bring it back"
+        bench.peers.cut.clear()
+        await bench.live(2.0, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 1, 2]
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        BrokerIdentity("root", 2, "life-2"),
+        BrokerIdentity("root", 1, "another life"),
+        BrokerIdentity("another root", 1, "life-1"),
+    ],
+)
+def test_broker_at_whose_address_somebody_else_answers_is_not_reached(found: BrokerIdentity) -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.peers.found[1] = found
+        await bench.live(3.3, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 2]
+
+    run_virtually(run())
+
+
+def test_controller_that_reaches_nobody_fences_nobody_that_it_hears() -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.peers.cut.update((1, 2))
+        await bench.live(60.0, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 1, 2]
+
+    run_virtually(run())
+
+
+def test_new_controller_unfences_no_broker_before_it_has_reached_it() -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, [BrokerFenced(1, 2)])
+        bench.peers.cut.add(1)
+        bench.heartbeats.begin([])
+        await bench.live(10.0, heard=[1, 2])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 2]
+
+    run_virtually(run())
+
+
+def test_leaders_do_not_go_back_to_a_preferred_broker_that_was_not_reached_the_last_time() -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.metadata.cluster = apply_all(bench.metadata.cluster, [LeaderChanged("t", "id-1", 0, 2, 1)])
+        bench.peers.cut.add(1)
+        await bench.live(1.8, heard=[1, 2])
+        bench.heartbeats._balanced_ms = -1e9
+        await bench.heartbeats.balance()
+        assert bench.metadata.cluster.leader_counts == {2: 1}
+        bench.peers.cut.clear()
+        await bench.live(2.0, heard=[1, 2])
+        bench.heartbeats._balanced_ms = -1e9
+        await bench.heartbeats.balance()
+        assert bench.metadata.cluster.leader_counts == {1: 1}
+
+    run_virtually(run())
+
+
+def test_questions_that_are_under_way_end_with_the_broker() -> None:
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.peers.cut.add(1)
+        await bench.heartbeats.look([])
+        await asyncio.sleep(0.1)
+        began_s = asyncio.get_running_loop().time()
+        bench.heartbeats.stop()
+        await bench.tasks.join()
+        assert asyncio.get_running_loop().time() == began_s
 
     run_virtually(run())

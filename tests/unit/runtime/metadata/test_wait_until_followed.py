@@ -24,6 +24,7 @@ from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import ManualClock
 
 
@@ -67,6 +68,7 @@ class Bench:
             broker_id=0,
             cluster_id="c",
             clock=ManualClock(),
+            tasks=TaskScope("test"),
         )
 
     def wait(self) -> asyncio.Task[None]:
