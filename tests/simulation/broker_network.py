@@ -302,7 +302,7 @@ class Call(SimulatedCall):
         link: tuple[int, int] | None = None,
     ) -> None:
         """`broker`: any one, if none is given. `login`: by the listener where users log in. `link`: from broker to
-        broker, where it may be cut on the way there, or on the way back."""
+        broker, where it may be cut on the way there, or on the way back. A closed address is closed to all callers."""
         super().__init__(world)
         self._world = world
         self._login = login
@@ -313,6 +313,7 @@ class Call(SimulatedCall):
         self._asked_at = world.now
         self._on_answer = on_answer
         broker = broker or world.any_broker()
+        self._broker_id = broker.config.broker_id
         world.note(who, f"-> {broker.name} {method}", message)
         world.tell("on_asked", who, method, message)
         self._life = life = broker.life
@@ -322,7 +323,7 @@ class Call(SimulatedCall):
         self._set_out(world.faults, timeout_s=timeout_s, is_repeatable=is_repeatable, late_s=late_s)
 
     def _arrive(self) -> None:
-        if self._link in self._world.cut_links:
+        if self._link in self._world.cut_links or self._is_closed():
             self._be_lost()
             return
         if self._life is not None and not self._life.is_over:
@@ -334,10 +335,13 @@ class Call(SimulatedCall):
 
     def _send_back(self, answer: Answer) -> None:
         is_cut = self._link is not None and self._link[::-1] in self._world.cut_links
-        if is_cut or self._world.chance(self._world.faults.lost_answer):
+        if is_cut or self._is_closed() or self._world.chance(self._world.faults.lost_answer):
             self._be_lost()
         elif self._life is not None and not self._life.is_over:
             self._world.at(self._world.delay(), lambda: self._end(answer))
+
+    def _is_closed(self) -> bool:
+        return self._broker_id in self._world.closed_addresses
 
     def _end(self, answer: Answer) -> None:
         if self._is_over:
@@ -375,17 +379,28 @@ class Stream:
         self._answers: deque[Any] = deque()
         self._arrives_at = self._answers_at = 0.0
         self._is_silent = False
+        self._is_swallowed = False  # nothing arrives, either way
+        self._broker_id = broker.config.broker_id
         self._task: asyncio.Task[None] | None = None
         life = broker.life
+        if self._swallow():
+            if world.random.random() < 0.5:
+                self.end_soon(broken("nothing is there"))
+            return
         if life is not None and life.server.connect(self._break_off):
             self._life = life
             self._task = life.server.take_stream(method, self)
         if self._task is None:
             self.end_soon(broken("nothing listens"))
 
+    def _swallow(self) -> bool:
+        """Tell whether a network that lets nothing come in there has swallowed this connection by now."""
+        self._is_swallowed = self._is_swallowed or self._broker_id in self._world.closed_addresses
+        return self._is_swallowed
+
     def send(self, raw: bytes) -> None:
         world = self._world
-        if self._task is None or self.is_over:
+        if self._task is None or self.is_over or self._swallow():
             return
         self._arrives_at = max(self._arrives_at, world.now + world.delay())
         self._sent.append(raw)
@@ -396,7 +411,7 @@ class Stream:
 
     def deliver(self, message: Any) -> None:
         """From the broker."""
-        if not self._is_silent:
+        if not self._is_silent and not self._swallow():
             self._answers_at = max(self._answers_at, self._world.now + self._world.delay())
             self._answers.append(message)
             self._world.at_time(self._answers_at, self._hand_over)

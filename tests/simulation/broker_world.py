@@ -289,6 +289,8 @@ class BrokerWorld(base.SimulatedWorld):
             for number in range(broker_count)
         ]
         self.cut_links: set[tuple[int, int]] = set()  # by broker id, from and to
+        # Of brokers, by id, to whom no connection comes in, of a broker or a client; what they open themselves works.
+        self.closed_addresses: set[int] = set()
         # Whose disk fails, by broker id: the same files, as they are well at the other brokers.
         self.unwritable_disks: set[int] = set()
         self.unreadable_disks: set[int] = set()
@@ -409,6 +411,11 @@ class BrokerWorld(base.SimulatedWorld):
         self.cut_links.update(links)
         self.at(seconds, lambda: self.cut_links.difference_update(links))
 
+    def close_address(self, broker_id: int, seconds: float) -> None:
+        self.note("network", f"lets nothing come in at broker {broker_id} for {seconds:.1f} s")
+        self.closed_addresses.add(broker_id)
+        self.at(seconds, lambda: self.closed_addresses.discard(broker_id))
+
     def fail_disk(self, broker_id: int, how: str, seconds: float) -> None:
         """Fail it for that broker alone, in one of the ways of `DISK_FAULTS`."""
         self.note("disk", f"{how} by broker {broker_id} for {seconds:.1f} s")
@@ -422,9 +429,9 @@ class BrokerWorld(base.SimulatedWorld):
             self.at(seconds, functools.partial(disks.discard, broker_id))
 
     def find_majorities(self) -> list[frozenset[int]]:
-        """The largest sets of more than half of the brokers, each of which is at work, has a disk that is well, and
-        reaches all others of its set, both ways."""
-        failing = self.unwritable_disks | self.unreadable_disks | self.hung_disks
+        """The largest sets of more than half of the brokers, each of which is at work, has a disk that is well, can be
+        reached at its address, and reaches all others of its set, both ways."""
+        failing = self.unwritable_disks | self.unreadable_disks | self.hung_disks | self.closed_addresses
         able = [
             broker.config.broker_id
             for broker in self.brokers
@@ -473,7 +480,7 @@ class BrokerWorld(base.SimulatedWorld):
         self.note("world", "heals")
         self.is_healed = True
         self.cut_links.clear()
-        for failing in (self.unwritable_disks, self.unreadable_disks, self.hung_disks):
+        for failing in (self.unwritable_disks, self.unreadable_disks, self.hung_disks, self.closed_addresses):
             failing.clear()
         deadline = self.now + seconds_max
         while (why := self.why_unsettled()) is not None:

@@ -486,7 +486,9 @@ class LeadersAreBackSoon(Invariant):
     leaders are the preferred ones. Nothing of that is otherwise for longer than a time, also while links are cut and
     disks fail. Judged at each tick, where a scenario has ticks."""
 
-    SERVED_S = 5.0  # the session of a silent controller, and that of a heartbeat to it, one after the other; fences
+    # The session of a silent controller, and that of a heartbeat to it, one after the other; or the session of a broker
+    # that is not reached, and the pause before the first question; fences.
+    SERVED_S = 5.0
     UNFENCED_S = 3.0
     BALANCED_S = 4.0  # the check interval, and what comes before the first check of a new controller
 
@@ -520,8 +522,10 @@ class LeadersAreBackSoon(Invariant):
         return lacks
 
     def _is_served(self, name: TopicPartition, leadership: Leadership) -> bool:
+        """Clients reach the leader, and it leads."""
         broker = self.world.brokers[leadership.leader_id]
-        if not self.world.is_live(broker) or broker.life is None:
+        is_reached = leadership.leader_id not in self.world.closed_addresses
+        if not is_reached or not self.world.is_live(broker) or broker.life is None:
             return False
         partition = led_here(broker.life, name)
         return (

@@ -19,6 +19,7 @@ import pytest
 from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
 from bus.cluster_metadata.broker_leases import WriteSession
+from bus.cluster_metadata.broker_reach import BrokerReach
 from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
@@ -58,7 +59,9 @@ pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be bu
 SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
 JUDGED_S = LeadersAreBackSoon.SERVED_S + 0.5  # after the fault; the invariants have judged it by then
-WAYS = ("to it", "from it", "both ways")  # of links that are cut
+# How one broker is cut off. The first three cut links between brokers, for all that is sent that way, a request or an
+# answer; by the last one nobody can open a connection to it, no client either, and those that it opens work.
+WAYS = ("to it", "from it", "both ways", "connections to it")
 
 
 def seeds() -> range:
@@ -78,7 +81,7 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
     until = world.now + seconds
     while world.now < until:
         await asyncio.sleep(world.random.uniform(0, 4.0))
-        match world.random.randrange(5 if len(world.brokers) == 1 else 9):
+        match world.random.randrange(5 if len(world.brokers) == 1 else 10):
             case 0:
                 world.any_broker().crash()
             case 1:
@@ -92,6 +95,8 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
             case 8:
                 how = world.random.choice(DISK_FAULTS)
                 world.fail_disk(world.any_broker().config.broker_id, how, world.random.uniform(0, 8))
+            case 9:
+                world.close_address(world.any_broker().config.broker_id, world.random.uniform(0, 8))
 
 
 async def disturb_if_any(world: BrokerWorld) -> None:
@@ -238,7 +243,7 @@ async def fail_over(world: BrokerWorld) -> None:
                 for one in world.random.sample(world.brokers, 2):
                     one.crash()
             case 3:
-                world.cut(links_of(world, own, world.random.choice(WAYS)), 8.0)
+                cut_broker_off(world, own, world.random.choice(WAYS), 8.0)
             case 4:
                 world.fail_disk(own, world.random.choice(DISK_FAULTS), 8.0)
             case 5:
@@ -253,6 +258,13 @@ def choose_victim(world: BrokerWorld) -> int:
     elected = world.journal.state.controller
     is_controller = elected is not None and world.random.random() < 0.5
     return elected.broker_id if is_controller and elected is not None else world.any_broker().config.broker_id
+
+
+def cut_broker_off(world: BrokerWorld, own: int, way: str, seconds: float) -> None:
+    if way == "connections to it":
+        world.close_address(own, seconds)
+    else:
+        world.cut(links_of(world, own, way), seconds)
 
 
 def links_of(world: BrokerWorld, own: int, way: str) -> set[tuple[int, int]]:
@@ -298,7 +310,7 @@ async def cut_one_off(world: BrokerWorld, *, way: str, is_controller: bool) -> N
     """All links of one broker; the storage stays."""
     victim = await begin_with_victim(world, is_controller=is_controller)
     controller = world.journal.state.controller
-    world.cut(links_of(world, victim, way), 12.0)
+    cut_broker_off(world, victim, way, 12.0)
     await asyncio.sleep(JUDGED_S)
     check_out_of_office(world, victim)
     assert is_controller or world.journal.state.controller == controller, "one that the others reach was replaced"
@@ -702,6 +714,11 @@ def broken_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_lifecycle, "is_left_by_majority", lambda *args: False)
 
 
+def broken_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose heartbeats come through is taken for reached."""
+    monkeypatch.setattr(BrokerReach, "find_unreached", lambda *args: {})
+
+
 def broken_standing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No broker finds out that it cannot write."""
     monkeypatch.setattr(WriteSession, "tick", lambda *args: None)
@@ -709,6 +726,10 @@ def broken_standing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def cut_controller_off(world: BrokerWorld) -> None:
     await cut_one_off(world, way="both ways", is_controller=True)
+
+
+async def close_address_of_other(world: BrokerWorld) -> None:
+    await cut_one_off(world, way="connections to it", is_controller=False)
 
 
 async def fail_disk_of_controller(world: BrokerWorld) -> None:
@@ -770,6 +791,7 @@ def test_broken_promise_is_seen(
         (broken_leadership, fail_over, "VersionsFitTheirTopic"),
         (broken_fencing, fail_over, "LeadersAreBackSoon"),
         (broken_votes, cut_controller_off, "LeadersAreBackSoon"),
+        (broken_reach, close_address_of_other, "LeadersAreBackSoon"),
         (broken_standing, fail_disk_of_controller, "LeadersAreBackSoon"),
         (broken_standing, fail_disk_of_other, "LeadersAreBackSoon"),
         (broken_sessions, produce_and_fetch, "HealthyClustersStayAsTheyAre"),
