@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO := bus/grpc_api/v1/bus.proto
-PROCESSES ?= 2  # one for each core; the slow tests have one more, since each of them waits for others at times
+PROCESSES ?= 2
 # A quarter of the examples of the property tests; `make test` plays all of them.
 PROFILE ?= quick
 FAST_TESTS := tests/unit tests/transcripts tests/properties tests/contract
@@ -29,8 +29,8 @@ check: setup  ## ruff, import contracts, unit tests and mypy beside them: under 
 	wait $$mypy || failed=1; cat $$log; rm $$log; exit $$failed
 
 test: PROFILE = any-machine
-test: check  ## everything; PROCESSES=4 is for a machine of four cores
-	$(BIN)/pytest -n $$(($(PROCESSES) + 1)) --dist loadfile tests/end_to_end tests/spark tests/simulation tests/integration
+test: check  ## everything; PROCESSES=4 runs the tests in four processes instead of two
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/end_to_end tests/spark tests/simulation tests/integration
 
 bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run
