@@ -109,6 +109,7 @@ class KilledWriter(Program):
         self.name = name
         self._seed = seed
         self._journal = journal
+        self._journal.touch()  # on a busy machine each process may be killed before it notes anything
         self._chance = random.Random(f"{seed}-{name}")
         self.killed = 0
 
