@@ -37,7 +37,7 @@ class LinkedBrokers:
         return found
 
     def follow(self) -> None:
-        """Until the controller has heard from every broker that it has followed what the controller knows now."""
+        """Wait until the controller has heard from every broker that it has followed what the controller knows now."""
         controller = self.controller
         offset = controller.cluster.metadata.applied_offset
         run_on(controller, controller.cluster.heartbeats.wait_until_followed(offset))

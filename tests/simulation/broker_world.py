@@ -536,7 +536,7 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
 
 
 class _HeldWhilePaused:
-    """What the loop calls for a life waits while that life is paused."""
+    """A handle of the loop whose call waits while the life that it is made for is paused."""
 
     __slots__ = ()
 

@@ -37,7 +37,7 @@ class AsyncioLoop(asyncio.SelectorEventLoop):
 
 
 async def _program(seed: int) -> list[tuple[float, int]]:
-    """What is called when, of calls and timers that set and cancel others; many timers are due at once."""
+    """Return what is called when, of calls and timers that set and cancel others; many timers are due at once."""
     loop, chance = asyncio.get_running_loop(), Random(seed)
     seen: list[tuple[float, int]] = []
     timers: list[asyncio.TimerHandle] = []

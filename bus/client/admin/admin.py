@@ -294,8 +294,8 @@ class Admin:
     # ------------------------------------------------------------ the cluster
 
     def describe_cluster(self, *, include_fenced_brokers: bool = False) -> ClusterDescription:
-        """As the broker that answers knows it. A fenced broker has ended, is silent, is not reached at its address, or
-        has not caught up."""
+        """Return the cluster as the broker that answers knows it. A fenced broker has ended, is silent, is not reached
+        at its address, or has not caught up."""
         is_whole = check_flag("include_fenced_brokers", include_fenced_brokers)
         return self._brokers.describe(include_fenced_brokers=is_whole)
 

@@ -30,7 +30,8 @@ class _Session:
 
 
 class BrokerLogin:
-    """For all other brokers; `key` tells them apart. `tokens`: for OAUTHBEARER, in place of the others."""
+    """Logins of this broker at all other brokers, which `key` tells apart. `tokens`: for OAUTHBEARER, in place of the
+    others."""
 
     def __init__(self, mechanism: str, name: str = "", password: str = "", tokens: TokenSource | None = None) -> None:
         self._mechanism = mechanism
@@ -42,7 +43,8 @@ class BrokerLogin:
         self._asking: dict[grpc.aio.Channel, asyncio.Task[_Session | Refused]] = {}
 
     async def headers(self, channel: grpc.aio.Channel, key: Hashable, *, timeout_s: float) -> Headers | Refused:
-        """For a call. Raises `grpc.aio.AioRpcError`, or `asyncio.TimeoutError`, if the other broker does not answer."""
+        """Return the headers of a call. Raises `grpc.aio.AioRpcError`, or `asyncio.TimeoutError`, if the other broker
+        does not answer."""
         if self._mechanism == PLAIN:
             shown = base64.b64encode(f"{self._name}:{self._password}".encode()).decode()
             return (("authorization", f"Basic {shown}"),)

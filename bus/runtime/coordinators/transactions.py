@@ -327,7 +327,7 @@ def _unresolved_of(states: Mapping[str, Transaction], traces: Traces) -> list[Tr
 
 
 def needed_of(states: Mapping[str, Transaction], traces: Traces) -> Traces:
-    """Of `traces` what the transactional ids in `states`, which are all, may need."""
+    """Return what the transactional ids in `states`, which are all, may need of `traces`."""
     open_rows = {transaction.open_identity for transaction in states.values()}
     uncertain = [transaction for transaction in states.values() if transaction.is_uncertain]
 

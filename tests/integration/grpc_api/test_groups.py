@@ -365,7 +365,7 @@ def test_offsets_topic_belongs_to_the_bus(stub: Any) -> None:
 
 
 def commit_when_open(stub: Any, group: str, offset: int) -> list[int]:
-    """What is asked for while the partition of the group is being opened is to be asked for again."""
+    """Commit again for as long as the partition of the group is being opened."""
     is_opened_now = [pb.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS]
     while (answer := Member(stub, group=group).commit(("t", 0, offset))) == is_opened_now:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Which brokers a controller reaches at their addresses, and which it fences because nobody seems to."""
+"""Brokers that a controller reaches at their addresses, and those that it fences because nobody seems to."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 
 def play(network: Network, scenario: Callable[[GrpcTransport], Coroutine[Any, Any, None]]) -> None:
-    """In virtual time. All connections are closed in the end, and no call is left."""
+    """Run the scenario in virtual time, and check that all connections are closed in the end, and no call is left."""
 
     async def run() -> None:
         transport = GrpcTransport()

@@ -1,4 +1,4 @@
-"""What is asked of other brokers, and when an answer is due."""
+"""Questions to other brokers, and the time at which an answer is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker says in an error is text that somebody may have chosen: a topic's name, a reason, a client id."""
+"""Errors of a broker, whose text somebody may have chosen: a topic's name, a reason, a client id."""
 
 from __future__ import annotations
 
