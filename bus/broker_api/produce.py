@@ -185,14 +185,19 @@ class ProduceApi:
         may do; None: everything.
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
+        Rights are those of metadata that are proved to be current, if they can be; who has none is told only that.
         """
         refusal = check_acks(request.acks, is_transactional=bool(request.transactional_id))
-        if access is not None and refusal is None and request.transactional_id:
-            refusal = await access.refusal(WRITE_TRANSACTIONAL_ID, request.transactional_id)
-        refusal = refusal or await self._cluster.prove_leadership()
         if refusal is not None:
             return await self._refuse(request, refusal)
+        unproved = await self._cluster.prove_leadership()
+        if access is not None and request.transactional_id:
+            refusal = await access.refusal(WRITE_TRANSACTIONAL_ID, request.transactional_id)
+            if refusal is not None:
+                return await self._refuse(request, refusal)
         denied = _NONE if access is None else await self._find_denied(request, access)
+        if unproved is not None:
+            return await self._refuse(request, unproved, denied)
         now_ms = self._clock.now_ms()
         share = self._shares.begin()
         destinations, targets = await self._find_all(request, denied, share)
@@ -229,10 +234,16 @@ class ProduceApi:
         """The request of a client that has its share of the broker's memory."""
         return await self._refuse(request, Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY))
 
-    async def _refuse(self, request: ProduceRequest, refusal: Refused) -> ProduceInFlight:
+    async def _refuse(
+        self, request: ProduceRequest, refusal: Refused, denied: Mapping[str, Refused] = _NONE
+    ) -> ProduceInFlight:
+        """`denied`: topics that have a refusal of their own."""
         in_flight = self._in_flight(request, (), self._clock.now_ms())
         size_bytes = request.payload.size_bytes
-        refused = (_Submitted(one.partition, refusal, size_bytes=size_bytes) for one in request.destinations)
+        refused = (
+            _Submitted(one.partition, denied.get(one.partition.topic, refusal), size_bytes=size_bytes)
+            for one in request.destinations
+        )
         await self._shares.begin().extend(in_flight.submitted, refused)
         return in_flight
 

@@ -167,8 +167,7 @@ class _Judge(Invariant):
 
 class AclsDecide(_Judge):
     """A call that arrives after a broker has applied a denial is refused; one that is allowed by all that the broker
-    applies until it answers is not. A broker that cannot prove that it leads, as its disk cannot be read, refuses whole
-    requests for that, before it looks at rights."""
+    applies until it answers is not."""
 
     def judge(self, answered: Answered) -> None:
         code = _code_of(answered.answer)
@@ -181,9 +180,7 @@ class AclsDecide(_Judge):
         operation = _NEEDED[answered.method]
         may = {_may(state, f"User:{answered.user}", operation, topic) for state in states}
         if may == {False}:
-            assert is_refused or code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
-                f"{answered.life.name} let {answered.user} {operation.value} {topic}: {code.name}"
-            )
+            assert is_refused, f"{answered.life.name} let {answered.user} {operation.value} {topic}: {code.name}"
         if may == {True}:
             assert not is_refused, f"{answered.life.name} refused {answered.user} to {operation.value} {topic}"
         self.judged[is_refused] += len(may) == 1

@@ -26,7 +26,7 @@ from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fit_by_size
 from bus.runtime.partitions.partition import ReadResult
-from tests.support.proofs import proved
+from tests.support.proofs import DeniedTopics, proved
 
 LIMIT = 1_000
 FOUND = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "as good as records here")
@@ -171,17 +171,6 @@ def test_no_replica_is_named_that_is_not_in_sync_nor_by_a_follower_nor_beside_a_
         bench.found, bench.in_sync = found, in_sync
         (answer,) = bench.ask([position(0)], rack="b")
         assert answer.read_replica == replica
-
-
-class DeniedTopics:
-    """Access to all topics but these."""
-
-    def __init__(self, *topics: str) -> None:
-        self._topics = topics
-
-    async def refusals(self, need: object, names: Sequence[str]) -> dict[str, Refused]:
-        refused = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "may not read it")
-        return {name: refused for name in names if name in self._topics}
 
 
 def test_session_ends_for_a_caller_that_may_not_read_any_more_what_it_holds(bench: Bench) -> None:

@@ -25,7 +25,7 @@ from bus.runtime.partitions.open_transactions import TransactionMembership
 from bus.runtime.partitions.partition_queue import Appended
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
-from tests.support.proofs import UNPROVED, proved, unproved
+from tests.support.proofs import DENIED, UNPROVED, DeniedTopics, proved, unproved
 
 CALLER = Caller("connection", "/127.0.0.1", "ab12")
 UNKNOWN = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone")
@@ -117,7 +117,7 @@ class FakeCoordinator:
 
 
 class Bench:
-    def __init__(self, *topics: str, prove: Callable[[], Awaitable[Refused | None]] = proved) -> None:
+    def __init__(self, *topics: str, prove: Callable[..., Awaitable[Refused | None]] = proved) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
         self.in_sync = FakeReplicas()
         host = SimpleNamespace(find=self._find, in_sync=self.in_sync)
@@ -159,12 +159,13 @@ class Bench:
 
     async def submit(self, *topics: str, records: Records | None = None, **changes: Any) -> Any:
         stamp = changes.pop("stamp", ClaimedStamp(None, 0, 0))
+        access = changes.pop("access", None)
         wanted = [Destination(TopicPartition(topic, 0), "", stamp, None) for topic in topics]
         asked = {"correlation_id": 9, "acks": ACKS_ALL, "timeout_ms": 0, **changes}
         request = ProduceRequest(destinations=wanted, payload=records or Records(), **asked)
         held = self.memory.hold(CALLER.connection, request.payload.size_bytes)
         try:
-            return await self.api.submit(request, CALLER, held)
+            return await self.api.submit(request, CALLER, held, access)
         finally:
             held.drop()
 
@@ -229,6 +230,19 @@ def test_nothing_is_queued_where_leadership_cannot_be_proved() -> None:
         bench = Bench("t", prove=unproved)
         produced, _ = await bench.api.answer(await bench.submit("t"))
         assert codes_of(produced) == [UNPROVED.code]
+        assert bench.of("t").appended == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("prove", [proved, unproved])
+def test_who_may_not_write_is_told_that_and_nothing_of_leadership(prove: Callable[..., Any]) -> None:
+    async def test() -> None:
+        bench = Bench("t", prove=prove)
+        produced, _ = await bench.api.answer(await bench.submit("t", "u", access=DeniedTopics("t", "u")))
+        assert codes_of(produced) == [DENIED.code, DENIED.code]
+        produced, _ = await bench.api.answer(await bench.submit("t", "none", access=DeniedTopics("t")))
+        assert codes_of(produced) == [DENIED.code, UNKNOWN.code if prove is proved else UNPROVED.code]
         assert bench.of("t").appended == []
 
     run(test)
