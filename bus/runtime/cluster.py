@@ -157,9 +157,9 @@ class Cluster:
         """`prove_leadership` does not have to wait."""
         return self._proof.is_fresh
 
-    async def prove_leadership(self) -> Refused | None:
+    async def prove_leadership(self, *, after_asked: bool = False) -> Refused | None:
         """To be awaited before anything is answered as a leader: see `LeadershipProof.wait`."""
-        return None if self._proof.is_fresh else await self._proof.wait()
+        return None if self._proof.is_fresh and not after_asked else await self._proof.wait(after_asked=after_asked)
 
     async def start(self) -> None:
         """Join the cluster, as its controller if there is none, and open all partitions that this broker leads.

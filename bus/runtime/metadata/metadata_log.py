@@ -49,6 +49,9 @@ class Moment:
     wall_ms: int
 
 
+_NEVER = Moment(-math.inf, 0)
+
+
 class MetadataLog:
     """`open` first. `end` before the threads are gone.
 
@@ -75,7 +78,7 @@ class MetadataLog:
         self._cluster: ClusterState = EMPTY_CLUSTER
         self._applied = 0
         self._waiting: dict[asyncio.Event, int] = {}  # for what offset
-        self._confirmed = Moment(-math.inf, 0)
+        self._confirmed = _NEVER
         self.tasks = TaskScope("metadata")
         self._ended: Refused | None = None
         self._is_controller = False
@@ -325,6 +328,7 @@ class MetadataLog:
 
     def _on_stopped(self, reason: Refused) -> None:
         self._is_controller = False
+        self._confirmed = _NEVER  # another broker was elected, perhaps, and has moved what this one leads
         if self.maintenance is not None:
             self.maintenance.stop(reason)
 

@@ -40,7 +40,7 @@ class FakeCoordinator:
         return self.submit(command)
 
 
-def api_on(coordinator: FakeCoordinator, prove: Callable[[], Awaitable[Refused | None]] = proved) -> GroupApi:
+def api_on(coordinator: FakeCoordinator, prove: Callable[..., Awaitable[Refused | None]] = proved) -> GroupApi:
     """With topic t of two partitions, whose id is "id"."""
     state = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated("t", "id", 2, 0))
     cluster: Any = SimpleNamespace(state=state, prove_leadership=prove)
@@ -173,6 +173,18 @@ def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups(
     listed, refused = asyncio.run(api.list_groups([]))
     assert (listed, refused and refused.code) == ([], ErrorCode.NOT_COORDINATOR)
     assert coordinator.asked == []
+
+
+def test_committed_offsets_rest_on_a_look_at_the_metadata_that_began_after_the_question() -> None:
+    looks: list[bool] = []
+
+    async def prove(*, after_asked: bool = False) -> Refused | None:
+        looks.append(after_asked)
+        return None
+
+    api = api_on(FakeCoordinator(rq.OffsetsFetched(())), prove)
+    assert asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None), rq.OffsetFetch("h", None)])) == [[], []]
+    assert looks == [True]
 
 
 def test_unstable_offset_is_answered_as_it_is_also_if_it_was_not_asked_for_by_name() -> None:

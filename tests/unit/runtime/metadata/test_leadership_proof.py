@@ -115,12 +115,39 @@ def test_look_that_began_before_the_broker_stood_still_proves_nothing_afterwards
     run(scenario)
 
 
+def test_proof_for_an_answer_that_may_not_be_old_is_a_look_that_begins_after_the_question() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.metadata.gate.clear()
+        early = asyncio.ensure_future(bench.proof.wait(after_asked=True))
+        await wait_until(lambda: bench.metadata.looks == 1)
+        bench.clock.advance(1)
+        late = [asyncio.ensure_future(bench.proof.wait(after_asked=True)) for _ in range(3)]
+        await asyncio.sleep(0)
+        bench.metadata.gate.set()
+        assert await asyncio.gather(early, *late) == [None] * 4
+        assert bench.metadata.looks == 2, "the one that was under way when the three asked may have missed a successor"
+
+    run(scenario)
+
+
+def test_fresh_proof_does_not_stand_for_an_answer_that_may_not_be_old() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock.advance(1)
+        bench.metadata.fault = StorageFault("no disk")
+        refused: Any = await bench.proof.wait(after_asked=True)
+        assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert bench.proof.is_fresh
+        assert await bench.proof.wait() is None
+
+    run(scenario)
+
+
 def test_slow_look_of_its_own_is_enough() -> None:
     async def scenario(bench: Bench) -> None:
         bench.clock.advance(PROOF_MS)
         bench.metadata.look_ms = 2 * PROOF_MS
         assert await bench.proof.wait() is None
-        assert bench.metadata.looks == 2
+        assert bench.metadata.looks == 1
 
     run(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -246,6 +247,21 @@ def test_log_that_could_not_be_read_after_a_fault_is_read_at_the_next_look() -> 
         await bench.metadata.check_leading()
         assert bench.metadata.cluster.brokers.keys() == {0, 1}
         assert bench.metadata.confirmed.monotonic_ms == 10_000
+
+    run(scenario)
+
+
+def test_controller_that_learns_of_its_successor_has_confirmed_nothing_any_more() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.log.write(SECOND)
+        await bench.metadata.elect(lambda _: Step("elected"), instead_of=None)
+        await bench.metadata.confirm()
+        assert bench.metadata.confirmed.monotonic_ms == bench.clock.monotonic_ms()
+        bench.log.lead(bench.log.state.leader_epoch + 1, 0, fence=True)  # by another broker
+        bench.log.write(BrokerRegistered(2, "h", 3))
+        await bench.metadata.check_leading()
+        assert not bench.metadata.is_leading
+        assert bench.metadata.confirmed.monotonic_ms == -math.inf
 
     run(scenario)
 
