@@ -225,7 +225,7 @@ def test_consumer_refuses_by_name_what_would_wait_for_itself_and_goes_on(broker:
 # ---------------------------------------------------------------- callbacks
 
 
-def in_a_callback(producer: Producer, do: Callable[[Any], object]) -> Any:
+def in_a_callback(broker: FakeBroker, producer: Producer, do: Callable[[Any], object]) -> Any:
     """Return what `do` raised or returned; it gets a future that is not done yet, of a record behind the callback's."""
     outcome: list[Any] = []
     told = threading.Event()
@@ -237,33 +237,37 @@ def in_a_callback(producer: Producer, do: Callable[[Any], object]) -> Any:
             outcome.append(error)
         told.set()
 
+    broker.gate.clear()  # one that is answered before it has a callback calls it here
     producer.send("t", b"first").add_done_callback(callback)
+    broker.gate.set()
     assert told.wait(WAIT_S)
     return outcome[0]
 
 
 @pytest.mark.parametrize("wait", ["result", "exception", "wait"])
 def test_waiting_without_an_end_in_a_callback_of_the_same_producer_is_refused_by_name(
-    producer: Producer, wait: str
+    broker: FakeBroker, producer: Producer, wait: str
 ) -> None:
-    met = in_a_callback(producer, lambda future: getattr(future, wait)())
+    met = in_a_callback(broker, producer, lambda future: getattr(future, wait)())
     assert isinstance(met, BusError)
     assert "in a callback of the same producer" in str(met)
     producer.flush(WAIT_S)
 
 
-def test_waiting_for_a_batch_in_a_callback_of_the_same_producer_is_refused_by_name(producer: Producer) -> None:
+def test_waiting_for_a_batch_in_a_callback_of_the_same_producer_is_refused_by_name(
+    broker: FakeBroker, producer: Producer
+) -> None:
     import pyarrow as pa
 
     def wait(_: object) -> object:
         future: BatchFuture = producer.send_batch("t", pa.table({"value": [b"x"]}))
         return future.result()
 
-    assert "in a callback of the same producer" in str(in_a_callback(producer, wait))
+    assert "in a callback of the same producer" in str(in_a_callback(broker, producer, wait))
 
 
-def test_waiting_with_an_end_in_a_callback_ends_by_it(producer: Producer) -> None:
-    assert isinstance(in_a_callback(producer, lambda future: future.result(0.01)), TimeoutError)
+def test_waiting_with_an_end_in_a_callback_ends_by_it(broker: FakeBroker, producer: Producer) -> None:
+    assert isinstance(in_a_callback(broker, producer, lambda future: future.result(0.01)), TimeoutError)
 
 
 def test_callback_waits_for_no_memory_that_answers_behind_it_would_free(broker: FakeBroker) -> None:
@@ -276,7 +280,7 @@ def test_callback_waits_for_no_memory_that_answers_behind_it_would_free(broker: 
                 small.send("t", b"x" * 400)
             return None
 
-        assert "callback of this producer" in str(in_a_callback(small, fill))
+        assert "callback of this producer" in str(in_a_callback(broker, small, fill))
 
 
 # ---------------------------------------------------------------- all of a program's code
