@@ -281,11 +281,12 @@ def test_consumer_waits_for_a_broker_that_starts_later(subscribes: bool, caplog:
         consumer.subscribe(["t"])
     else:
         consumer.assign([T0])
-    for _ in range(5):
-        assert consumer.poll(20) == []
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert told, "the log says what is waited for"
-    assert all("no broker listens" in record.message for record in told)
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+    wait_until(lambda: consumer.poll(20) == [] and bool(told()), "the log says what is waited for")
+    assert all("no broker listens" in line for line in told())
     with FakeBroker(address=address) as broker, consumer:
         broker.cluster.create("t")
         fill(broker, 5)
@@ -297,10 +298,14 @@ def test_subscribed_topic_that_does_not_exist_is_told_once_and_read_once_it_is_t
 ) -> None:
     with Consumer(broker.address, allow_auto_create_topics=False, **GROUP) as consumer:
         consumer.subscribe(["late"])
+
+        def told() -> list[str]:
+            return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+        wait_until(lambda: consumer.poll(20) == [] and bool(told()), "it is said")
         for _ in range(10):
             assert consumer.poll(20) == []
-        told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-        assert told == ["topic 'late' is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet"]
+        assert told() == ["topic 'late' is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet"]
         broker.cluster.create("late")
         fill(broker, 5, "late")
         assert read(consumer, 5) == [0, 1, 2, 3, 4]
