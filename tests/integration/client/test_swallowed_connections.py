@@ -163,6 +163,7 @@ class BusyBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         self.is_over = threading.Event()
+        self.is_asked_to_swap = threading.Event()
         self.ends_when_asked = False
 
     def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
@@ -175,6 +176,7 @@ class BusyBroker(FakeBroker):
         self.is_over.wait(PATIENCE_S)
 
     def SwapFiles(self, request: pb.SwapFilesRequest, context: Any) -> pb.SwapFilesResponse:
+        self.is_asked_to_swap.set()
         self.is_over.wait(PATIENCE_S)
         return pb.SwapFilesResponse(version=7)
 
@@ -201,9 +203,15 @@ def test_maintenance_that_takes_long_is_not_waited_for_on_a_dead_connection(busy
 
 
 def test_call_with_a_long_time_out_is_not_waited_for_on_a_dead_connection(busy: Site) -> None:
+    broker = busy.broker
+    assert isinstance(broker, BusyBroker)
+
+    def swallow_once_asked() -> None:
+        if broker.is_asked_to_swap.wait(PATIENCE_S):
+            busy.link.swallow()
+
     with Admin([busy.link.address], **TIMES) as admin:
-        admin.list_topics()
-        swallowing = threading.Timer(0.1, busy.link.swallow)
+        swallowing = threading.Thread(target=swallow_once_asked)
         swallowing.start()
         with pytest.raises(BusError, match="nothing comes on its connection any more"):
             admin.swap_files("t", 0, ["a"], ["b"], timeout_ms=300_000)
