@@ -417,15 +417,15 @@ class Cluster:
                 ),
                 may_ask_next=may_ask_next,
             )
-        for candidate in addresses[:-1]:
+        for candidate in addresses:
             try:
-                return self._call_one(candidate, method, request, limit_ms())
+                response = self._call_one(candidate, method, request, limit_ms())
+                check(response)
+                return response
             except BusError as failure:
-                if not may_ask_next(failure):
+                if candidate == addresses[-1] or not may_ask_next(failure):
                     raise
-        response = self._call_one(addresses[-1], method, request, limit_ms())
-        check(response)
-        return response
+        raise AssertionError("expected an address at least, found none")
 
     def knock(self, address: str, patience_ms: float) -> None:
         """Raises `NotConnected` if the broker does not answer now: what must not be sent twice is better not sent to
