@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -148,6 +149,18 @@ class Polled:
         self._thread.join()
 
 
+@contextmanager
+def swallowed(link: Link) -> Iterator[None]:
+    """Swallow what is sent on the connections that are open. Others are made, but nothing comes through them before
+    the block has ended, however long it takes."""
+    link.silence()
+    link.swallow()
+    try:
+        yield
+    finally:
+        link.mend()
+
+
 def wait_for_join(site: Site, name: str) -> None:
     """Wait until the join of the second member waits for the first member."""
     wait_until(lambda: (site.group(name).state, len(site.group(name).members)) == ("PreparingRebalance", 2))
@@ -157,10 +170,10 @@ def test_member_whose_join_is_swallowed_is_in_the_generation_that_was_made_meanw
     leader = Leader(site, name)
     with Polled(site, name) as consumer:
         wait_for_join(site, name)
-        site.link.swallow()
-        joined = leader.join()
-        (other,) = (member.member_id for member in joined.members if member.member_id != leader.member_id)
-        leader.sync(joined, {other: [TopicPartition(name, 1)]})
+        with swallowed(site.link):
+            joined = leader.join()
+            (other,) = (member.member_id for member in joined.members if member.member_id != leader.member_id)
+            leader.sync(joined, {other: [TopicPartition(name, 1)]})
         wait_until(lambda: consumer.assigned == {TopicPartition(name, 1)})
         assert consumer.generation == joined.generation == 2
         assert [len(site.group(name).members), site.group(name).state] == [2, "Stable"]
@@ -185,10 +198,10 @@ def test_static_member_whose_first_join_is_swallowed_takes_its_own_place(site: S
     leader = Leader(site, name)
     with Polled(site, name, group_instance_id="desk") as consumer:
         wait_for_join(site, name)
-        site.link.swallow()
-        joined = leader.join()
-        (first,) = (member.member_id for member in joined.members if member.group_instance_id == "desk")
-        leader.sync(joined, {first: [TopicPartition(name, 1)]})
+        with swallowed(site.link):
+            joined = leader.join()
+            (first,) = (member.member_id for member in joined.members if member.group_instance_id == "desk")
+            leader.sync(joined, {first: [TopicPartition(name, 1)]})
         wait_until(lambda: consumer.assigned == {TopicPartition(name, 1)})
         assert consumer.generation == joined.generation, "it has what its own twin was given"
         assert {member.group_instance_id for member in site.group(name).members} == {"", "desk"}
@@ -198,9 +211,9 @@ def test_leader_whose_join_is_swallowed_assigns_in_the_generation_that_waits_for
     other = Leader(site, name)
     with Polled(site, name) as consumer:
         wait_for_join(site, name)
-        site.link.swallow()
-        other.leave()
-        assert site.group(name).state == "CompletingRebalance"
+        with swallowed(site.link):
+            other.leave()
+            assert site.group(name).state == "CompletingRebalance"
         wait_until(lambda: len(consumer.assigned) == 2)
         assert consumer.generation == 2
 
