@@ -48,7 +48,7 @@ class Writer:
         started.set()
 
     def _write_until_something_fails(self, started: threading.Event) -> None:
-        producer = Producer(self._address, retries=0, linger_ms=0, request_timeout_ms=5_000)
+        producer = Producer(self._address, retries=0, linger_ms=0, request_timeout_ms=60_000)
         try:
             while True:
                 futures = []
@@ -58,7 +58,7 @@ class Writer:
                     self._sent += 1
                     futures.append((topic, payload, producer.send(topic, payload, key=key, partition=0)))
                 for topic, payload, future in futures:
-                    offset = future.result(timeout=10).offset
+                    offset = future.result(timeout=100).offset
                     assert offset not in self.acknowledged[topic], f"{topic} {offset} was acknowledged twice"
                     self.acknowledged[topic][offset] = payload
                 started.set()
@@ -148,7 +148,7 @@ def check_versions(table: Path) -> int:
     return len(kept)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_everything_acknowledged_survives_kill_9_in_the_middle_of_maintenance(tmp_path: Path) -> None:
     chance = random.Random(20260102)
     root = tmp_path / "root"
