@@ -11,6 +11,7 @@ from bus.client.values import DeletedRecords, MaintainedLog
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.fake_broker import BreakStream, Refuse
 from tests.support.fake_logs import SWAP_VERSION, FakeLogBroker
+from tests.support.member_processes import wait_until
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -127,10 +128,8 @@ def test_failed_partition_is_told_after_the_others_are_done(broker: FakeLogBroke
 def test_maintenance_begins_before_the_first_result_is_asked_for(broker: FakeLogBroker, admin: Admin) -> None:
     results = admin.maintain_log("orders", "roll")
     assert [one.partition for one in admin.maintain_log("orders", "clean")] == [0, 1]
-    assert {request.action for request in broker.maintained} == {
-        pb.MAINTENANCE_ACTION_ROLL,
-        pb.MAINTENANCE_ACTION_CLEAN,
-    }
+    both = {pb.MAINTENANCE_ACTION_ROLL, pb.MAINTENANCE_ACTION_CLEAN}
+    wait_until(lambda: {request.action for request in broker.maintained} == both, "both have begun")
     assert len(list(results)) == 2
 
 
@@ -139,7 +138,7 @@ def test_closing_the_iterator_ends_the_call(broker: FakeLogBroker, admin: Admin)
     assert next(results).partition == 0
     broker.gate.clear()
     results.close()
-    assert broker.maintenance_ended.wait(10)
+    assert broker.maintenance_ended.wait(60)
     broker.gate.set()
 
 
