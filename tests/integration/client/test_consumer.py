@@ -572,7 +572,7 @@ def test_restarted_broker_is_found_again_and_reading_goes_on() -> None:
 def test_broker_that_does_not_answer_is_given_up_and_asked_again(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     # The broker holds the first fetch for longer than the client is told it may.
-    held = Consumer(broker.address, fetch_max_wait_ms=0, fetch_min_bytes=0, request_timeout_ms=50, **EARLIEST)
+    held = Consumer(broker.address, fetch_max_wait_ms=0, fetch_min_bytes=0, request_timeout_ms=500, **EARLIEST)
     release = threading.Event()
     fetch, broker._fetch = broker._fetch, lambda request, context: release.wait(20) and fetch(request, context)  # type: ignore[method-assign]
     with held as consumer:
@@ -622,7 +622,7 @@ def test_topic_and_partition_that_do_not_exist_are_waited_for_and_told_once(
 
 def test_no_broker_says_where_and_what_to_do() -> None:
     address = f"127.0.0.1:{free_port()}"
-    with Consumer(address, default_api_timeout_ms=50) as consumer:
+    with Consumer(address, default_api_timeout_ms=2_000) as consumer:
         consumer.assign([T0])
         assert consumer.poll(50) == []  # it may yet come
         with pytest.raises(BusError, match=f"bus serve --listen {address}"):

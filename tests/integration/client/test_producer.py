@@ -263,7 +263,7 @@ def test_delivery_time_out_bounds_the_retries(broker: FakeBroker) -> None:
 def test_broker_that_does_not_answer_is_given_up_and_asked_again(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.gate.clear()
-    with Producer(broker.address, request_timeout_ms=100, **QUICK) as producer:
+    with Producer(broker.address, request_timeout_ms=500, **QUICK) as producer:
         future = producer.send("t", b"a")
         wait_for_requests(broker, 2)  # the first one was never answered
         broker.gate.set()
@@ -535,7 +535,7 @@ def test_second_address_serves_when_the_first_is_down(broker: FakeBroker) -> Non
 
 def test_no_broker_says_where_and_what_to_do() -> None:
     address = f"127.0.0.1:{free_port()}"
-    producer = Producer(address, max_block_ms=50)
+    producer = Producer(address, max_block_ms=2_000)
     with producer, pytest.raises(BusError, match=f"bus serve --listen {address}") as caught:
         producer.send("t", b"a")
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -608,7 +608,7 @@ def test_batch_that_cannot_be_sent_is_refused_at_the_call(broker: FakeBroker, ta
 def test_full_buffer_says_what_was_waited_for_and_frees_itself(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.gate.clear()
-    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096, max_block_ms=500) as producer:
+    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096, max_block_ms=3_000) as producer:
         first = producer.send("t", b"x" * 3_000)
         with pytest.raises(BusError, match=r"buffer\.memory=4096") as caught:
             producer.send("t", b"x" * 3_000)
@@ -807,7 +807,7 @@ def test_interceptor_learns_what_failed_and_where(broker: FakeBroker) -> None:
 
     broker.cluster.create("t", 3)
     broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD))
-    with Producer(broker.address, max_block_ms=500, interceptors=[Watching()], **QUICK) as producer:
+    with Producer(broker.address, max_block_ms=3_000, interceptors=[Watching()], **QUICK) as producer:
         producer.send("t", b"a", key=b"k").exception(WAIT_S)
         for topic, value, partition in (("t", b"x" * 2_000_000, 1), ("nowhere", b"b", None), ("t", "text", None)):
             with pytest.raises((BusError, TypeError)):

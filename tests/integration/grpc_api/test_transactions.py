@@ -287,7 +287,7 @@ def test_coordinator_says_which_rows_and_ids_it_may_need(tmp_path: Path) -> None
 
 def test_ids_and_partitions_that_a_broker_coordinates_are_bounded(tmp_path: Path) -> None:
     config = replace(
-        CONFIG, transactional_ids_count_max=1, transaction_partitions_count_max=1, request_timeout_ms=2_000
+        CONFIG, transactional_ids_count_max=1, transaction_partitions_count_max=1, request_timeout_ms=5_000
     )
     with running_broker(tmp_path, config=config) as broker:
         stub = connect(broker)
