@@ -67,10 +67,12 @@ class StepAnswer:
 @dataclass(frozen=True, slots=True)
 class Traces:
     """What transactions have left in partitions: staged rows, and proofs of transactional ids. As an answer: those of
-    them that may still be needed."""
+    them that may still be needed; and `ended`, the rows whose transaction is known to have ended, so that none of them
+    can be needed again, however young they are. Of others nothing is known."""
 
     rows: frozenset[ProducerIdentity] = frozenset()
     transactional_ids: frozenset[str] = frozenset()
+    ended: frozenset[ProducerIdentity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

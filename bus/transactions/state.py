@@ -292,6 +292,16 @@ class Transaction:
             return self.producer_id in (NO_PRODUCER_ID, rows.producer_id)
         return self.open_identity == rows
 
+    def has_ended(self, rows: ProducerIdentity) -> bool:
+        """Return whether they are of an earlier transaction of this id: epochs rise with each, and a producer id
+        belongs to one id, so nothing is staged or applied with this identity any more. What memory knows and the log
+        does not have yet is found again in the partition, which has the rows then."""
+        if self.is_uncertain or self.open_identity == rows:
+            return False
+        if rows.producer_id == self.producer_id:
+            return rows.producer_epoch < self.producer_epoch
+        return rows.producer_id == self.previous_producer_id
+
 
 def find_lone_partition(transaction: Transaction) -> TransactionPartition | None:
     """Of an open transaction the partition that alone takes part, if the version with its rows may decide the commit:

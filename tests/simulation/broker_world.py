@@ -71,6 +71,8 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (rolling, "RUN_FILES_MAX", 6),
     (rolling, "SMALL_FILES_MAX", 12),
     (staged_sweeper, "_INTERVAL_S", 5),
+    (staged_sweeper, "_LED_S", 1),
+    (staged_sweeper, "_LOOK_S", 1),
     (partition_settings, "INTERNAL_VERSION_COUNT_MAX", 12),
     (partition_maintenance, "_LOOK_FILES", 3),
     (partition_maintenance, "_CLEAN_VERSIONS_MIN", 4),

@@ -335,9 +335,10 @@ def test_offsets_that_stay_pending_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It deletes what is staged of transactions that are open; those that were acknowledged cannot be committed."""
 
-    async def find_old(self: staged_sweeper.StagedSweeper, partition: Any) -> list[tuple[StagingKey, Idle]]:
+    async def find_idle(self: staged_sweeper.StagedSweeper, partition: Any) -> list[staged_sweeper._Found]:
         with contextlib.suppress(StorageFault):
-            return [(key, Idle(None, None)) for key, _ in await partition.transactions.list_staged()]
+            staged = await partition.transactions.list_staged()
+            return [staged_sweeper._Found(partition, key, Idle(None, None), True) for key, _ in staged]
         return []
 
     async def find_none(self: Any, number: int, traces: Traces) -> Traces:
@@ -348,7 +349,7 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
         return True
 
     monkeypatch.setattr(staged_sweeper, "_INTERVAL_S", 0.05)
-    monkeypatch.setattr(staged_sweeper.StagedSweeper, "_find_old", find_old)
+    monkeypatch.setattr(staged_sweeper.StagedSweeper, "_find_idle", find_idle)
     monkeypatch.setattr(PartitionTransactions, "discard", discard)
     monkeypatch.setattr(CoordinatorLink, "find_needed", find_none)
     fails_in(new_world, "StagedIsKept|TransactionsAreWhole|EverythingEnds|commits no transaction")

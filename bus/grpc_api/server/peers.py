@@ -7,6 +7,7 @@ came in time. Nothing is tried again here, but what the network swallows is sent
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
@@ -149,7 +150,9 @@ class GrpcPeers:
     ) -> Traces | Refused:
         request = pb.FindNeededRequest(coordinator_partition=coordinator_partition, traces=encode_traces(traces))
         answer = await self._ask(coordinator, "FindNeeded", request, timeout_s)
-        return answer if isinstance(answer, Refused) else traces_of(answer.traces)
+        if isinstance(answer, Refused):
+            return answer
+        return replace(traces_of(answer.traces), ended=traces_of(answer.ended).rows)
 
     async def append_audit(self, leader: BrokerEndpoint, rows: bytes, *, timeout_s: float) -> Refused | None:
         answer = await self._ask(leader, "AppendAudit", pb.AppendAuditRequest(rows=rows), timeout_s)

@@ -22,7 +22,7 @@ from bus.grpc_api.server.transaction_messages import (
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.transaction_calls import StepKind
+from bus.runtime.transaction_calls import StepKind, Traces
 from bus.transactions.requests import DescribedTransaction, TransactionEnded
 from bus.transactions.state import ProducerIdentity
 
@@ -163,7 +163,7 @@ class TransactionHandler:
         found = await self._api.find_needed(request.coordinator_partition, traces_of(request.traces))
         if isinstance(found, Refused):
             return with_error(pb.FindNeededResponse(), found)
-        return pb.FindNeededResponse(traces=encode_traces(found))
+        return pb.FindNeededResponse(traces=encode_traces(found), ended=encode_traces(Traces(found.ended)))
 
 
 def _end_of(message: pb.TransactionEnd) -> tuple[TopicPartition, int]:

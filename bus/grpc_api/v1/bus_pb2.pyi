@@ -2567,14 +2567,16 @@ class FindNeededRequest(_message.Message):
     def __init__(self, coordinator_partition: _Optional[int] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...
 
 class FindNeededResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "traces")
+    __slots__ = ("error_code", "error_message", "traces", "ended")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TRACES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     traces: Traces
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...
+    ended: Traces
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., traces: _Optional[_Union[Traces, _Mapping]] = ..., ended: _Optional[_Union[Traces, _Mapping]] = ...) -> None: ...
 
 class DescribeUserScramCredentialsRequest(_message.Message):
     __slots__ = ("users",)

@@ -1,27 +1,31 @@
 """What transactions have left in partitions and do not need any more: staged batches that a late producer, a crash or a
 deposed leader left behind, and proofs of transactional ids that have expired.
 
-Looks through the partitions that this broker leads, now and then. Guards one promise: nothing goes that a transaction
-may still need. So a batch goes only if its coordinator has all transactions in memory and says that this one is not
-open, this leader has no batch of it under way, and none has come for transaction.max.timeout.ms: its first batch may be
-there before the coordinator knows of it. A proof goes only if no transaction of its id has ended there for
-transactional.id.expiration.ms, the coordinator has loaded all ids and does not know this one, and the id has not come
-back meanwhile. If it comes back later, its numbers are larger, so none of its transactions is taken for an older one.
-Nor does a proof go while the partition has batches that were staged before it: a coordinator that was suspended may yet
-have them applied, and the proof may be what says that the number of their transaction is given up.
+Looks through the partitions that this broker leads, now and then, and through each one soon after it has begun to lead
+it: the leader before may have died before it deleted what it had committed. Guards one promise: nothing goes that a
+transaction may still need. So a batch goes only if its coordinator has all transactions in memory, this leader has no
+batch of it under way, and either the coordinator says that this transaction has ended, since a later one of its id has
+begun or may begin; or the coordinator knows of no such transaction that is open, and no batch has come for
+transaction.max.timeout.ms: its first one may be there before the coordinator knows of it. A proof goes only if no
+transaction of its id has ended there for transactional.id.expiration.ms, the coordinator has loaded all ids and does
+not know this one, and the id has not come back meanwhile. If it comes back later, its numbers are larger, so none of
+its transactions is taken for an older one. Nor does a proof go while the partition has batches that were staged before
+it: a coordinator that was suspended may yet have them applied, and the proof may be what says that the number of their
+transaction is given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
 from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import Refused, StorageFault
-from bus.ports import StagingKey
+from bus.ports import Staged, StagingKey
 from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope
@@ -33,6 +37,10 @@ _log = logging.getLogger(__name__)
 _INTERVAL_S = 600.0
 # After a start, when the partitions are open.
 _FIRST_S = 60.0
+# After a partition was opened, when its producers have found it; and if a coordinator could not tell then, so long on.
+_LED_S = 10.0
+_LED_S_MAX = 60.0
+_LOOK_S = 5.0
 # A coordinator is asked about so many ids at a time.
 _ASKED_IDS_MAX = 1_000
 
@@ -49,9 +57,38 @@ class Coordinators(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Staged batches of a transaction of which none is under way. `is_old`: none has come for long."""
+
+    partition: Partition
+    key: StagingKey
+    idle: Idle
+    is_old: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """The outcome of a sweep. `is_complete`: every partition could be looked through, and every coordinator could
+    tell."""
+
+    count: int
+    is_complete: bool
+
+
+@dataclass(slots=True)
+class _Led:
+    """A partition that is led since then, by the loop's clock. `is_swept`: its coordinators could tell, or it was asked
+    about for long enough."""
+
+    since_s: float
+    is_swept: bool = False
+
+
 class StagedSweeper:
-    """`partitions` are those that are led here. Staged batches that were written less than `age_min_ms` ago, and proofs
-    that came less than `id_age_min_ms` ago, by the time of retention, stay."""
+    """`partitions` are those that are led here. Staged batches that were written less than `age_min_ms` ago stay unless
+    their transaction is known to have ended, and so do proofs that came less than `id_age_min_ms` ago, by the time of
+    retention."""
 
     def __init__(
         self,
@@ -70,6 +107,7 @@ class StagedSweeper:
         self._now_ms = now_ms
         self._tasks = tasks
         self._sweeping: asyncio.Task[None] | None = None
+        self._led: dict[Partition, _Led] = {}
 
     def start(self) -> None:
         self._sweeping = self._tasks.start(self._sweep_now_and_then(), "transactions/staged")
@@ -79,31 +117,53 @@ class StagedSweeper:
             self._sweeping.cancel()
 
     async def _sweep_now_and_then(self) -> None:
-        await asyncio.sleep(min(_FIRST_S, _INTERVAL_S))
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + min(_FIRST_S, _INTERVAL_S)
         while True:
+            await asyncio.sleep(min(_LOOK_S, max(0.0, due_s - loop.time())))
+            is_due = loop.time() >= due_s
             try:
-                await self.sweep()
-                await self.forget_expired()
+                await self._sweep_newly_led()
+                if is_due:
+                    await self.sweep()
+                    await self.forget_expired()
             except Exception:
                 _log.exception("what transactions have left could not be looked through; the next time will do it")
-            await asyncio.sleep(_INTERVAL_S)
+            if is_due:
+                due_s = loop.time() + _INTERVAL_S
+
+    async def _sweep_newly_led(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._led = {each: self._led.get(each) or _Led(now_s) for each in self._partitions()}
+        for partition, led in list(self._led.items()):
+            if not led.is_swept and now_s - led.since_s >= _LED_S:
+                swept = await self._sweep([partition])
+                led.is_swept = swept.is_complete or now_s - led.since_s >= _LED_S_MAX
 
     async def sweep(self) -> int:
         """How many transactions' batches were deleted. What cannot be told now is left to the next time."""
-        found: dict[int, list[tuple[Partition, StagingKey, Idle]]] = {}
-        for partition in self._partitions():
-            for key, idle in await self._find_old(partition):
-                found.setdefault(key.coordinator_partition, []).append((partition, key, idle))
+        return (await self._sweep(self._partitions())).count
+
+    async def _sweep(self, partitions: Iterable[Partition]) -> _Swept:
+        found: dict[int, list[_Found]] = {}
+        is_complete = True
+        for partition in partitions:
+            staged = await self._find_idle(partition)
+            is_complete = is_complete and staged is not None
+            for each in staged or ():
+                found.setdefault(each.key.coordinator_partition, []).append(each)
         count = 0
-        for number, staged in found.items():
-            rows = frozenset(_rows_of(key) for _, key, _ in staged)
-            needed = await self._coordinators.find_needed(number, Traces(rows=rows))
-            if isinstance(needed, Refused):
+        for number, left in found.items():
+            rows = frozenset(_rows_of(each.key) for each in left)
+            answer = await self._coordinators.find_needed(number, Traces(rows=rows))
+            if isinstance(answer, Refused):
+                is_complete = False
                 continue
-            for partition, key, idle in staged:
-                if _rows_of(key) not in needed.rows:
-                    count += await self._discard(partition, key, idle)
-        return count
+            for each in left:
+                row = _rows_of(each.key)
+                if row in answer.ended or (each.is_old and row not in answer.rows):
+                    count += await self._discard(each.partition, each.key, each.idle)
+        return _Swept(count, is_complete)
 
     async def forget_expired(self) -> int:
         """How many proofs of expired ids were given up: they leave the log with the partition's next commits. What
@@ -137,21 +197,28 @@ class StagedSweeper:
                 unknown += sorted(some - known.transactional_ids)
         return unknown
 
-    async def _find_old(self, partition: Partition) -> list[tuple[StagingKey, Idle]]:
+    async def _find_idle(self, partition: Partition) -> list[_Found] | None:
+        """None if they cannot be listed now."""
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
-        staged = await self._find_staged(partition, before_ms=self._now_ms() - self._age_min_ms)
-        seen = ((key, partition.open_transactions.look_at(key)) for key in staged or ())
-        return [(key, idle) for key, idle in seen if idle is not None]
+        before_ms = self._now_ms() - self._age_min_ms
+        staged = await self._list_staged(partition)
+        if staged is None:
+            return None
+        seen = ((key, one, partition.open_transactions.look_at(key)) for key, one in staged)
+        return [_Found(partition, key, idle, one.newest_ms < before_ms) for key, one, idle in seen if idle is not None]
 
     async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:
         """The transactions whose newest staged batch is older than that; None if they cannot be listed now."""
+        staged = await self._list_staged(partition)
+        return None if staged is None else [key for key, found in staged if found.newest_ms < before_ms]
+
+    async def _list_staged(self, partition: Partition) -> Sequence[tuple[StagingKey, Staged]] | None:
         try:
-            staged = await partition.transactions.list_staged()
+            return await partition.transactions.list_staged()
         except StorageFault as fault:
             _log.warning("%s: what is staged cannot be listed for now: %s", partition.name, fault)
             return None
-        return [key for key, found in staged if found.newest_ms < before_ms]
 
     async def _discard(self, partition: Partition, key: StagingKey, idle: Idle) -> bool:
         try:

@@ -327,14 +327,25 @@ def _unresolved_of(states: Mapping[str, Transaction], traces: Traces) -> list[Tr
 
 
 def needed_of(states: Mapping[str, Transaction], traces: Traces) -> Traces:
-    """Return what the transactional ids in `states`, which are all, may need of `traces`."""
+    """Return what the transactional ids in `states`, which are all, may need of `traces`, and what has ended."""
     open_rows = {transaction.open_identity for transaction in states.values()}
     uncertain = [transaction for transaction in states.values() if transaction.is_uncertain]
+    owners = {
+        producer_id: transaction
+        for transaction in states.values()
+        for producer_id in (transaction.previous_producer_id, transaction.producer_id)
+    }
 
     def is_needed(rows: ProducerIdentity) -> bool:
         return rows in open_rows or any(transaction.may_need(rows) for transaction in uncertain)
 
-    return Traces(frozenset(filter(is_needed, traces.rows)), traces.transactional_ids & states.keys())
+    def has_ended(rows: ProducerIdentity) -> bool:
+        owner = owners.get(rows.producer_id)
+        return owner is not None and owner.has_ended(rows)
+
+    needed = frozenset(filter(is_needed, traces.rows))
+    ended = frozenset(filter(has_ended, traces.rows - needed))
+    return Traces(needed, traces.transactional_ids & states.keys(), ended)
 
 
 def _is_in(cluster: ClusterState, name: TopicPartition, topic_id: str | None = None) -> bool:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
+from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
-from tests.support.partition_bench import AddingCoordinator, Bench, run, staged_of
+from tests.support.partition_bench import AddingCoordinator, Bench, InlineCalls, run, staged_of
+from tests.support.virtual_time import run_virtually
 
 OLD = StagingKey(4, 7, 3)
 OTHER = StagingKey(5, 8, 0)
@@ -23,6 +27,7 @@ class Coordinators:
 
     def __init__(self) -> None:
         self.open: set[ProducerIdentity] = set()
+        self.ended: set[ProducerIdentity] = set()
         self.known: set[str] = set()
         self.refused: Refused | None = None
         self.asked: list[int] = []
@@ -32,12 +37,16 @@ class Coordinators:
 
     async def find_needed(self, number: int, traces: Traces) -> Traces | Refused:
         self.asked.append(number)
-        return self.refused or Traces(traces.rows & self.open, traces.transactional_ids & self.known)
+        return self.refused or Traces(
+            traces.rows & self.open, traces.transactional_ids & self.known, traces.rows & self.ended
+        )
 
 
-def sweeper(bench: Bench, coordinators: Coordinators) -> StagedSweeper:
+def sweeper(
+    bench: Bench, coordinators: Coordinators, partitions: Callable[[], list[Partition]] | None = None
+) -> StagedSweeper:
     return StagedSweeper(
-        lambda: [bench.partition],
+        partitions or (lambda: [bench.partition]),
         coordinators,
         age_min_ms=AGE_MS,
         id_age_min_ms=ID_AGE_MS,
@@ -77,14 +86,91 @@ def test_nothing_is_deleted_while_a_coordinator_cannot_tell() -> None:
     run(scenario)
 
 
-def test_what_is_young_is_not_even_asked_about() -> None:
+def test_what_is_young_is_kept_unless_its_transaction_is_known_to_have_ended() -> None:
     async def scenario(bench: Bench) -> None:
         coordinators = Coordinators()
+        lay(bench, OLD, at_ms=9_500)
         lay(bench, OTHER, at_ms=9_500)
         assert await sweeper(bench, coordinators).sweep() == 0
-        assert not coordinators.asked
+        coordinators.ended = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
+        assert await sweeper(bench, coordinators).sweep() == 1
+        assert set(bench.table.staged.batches) == {OTHER}
 
     run(scenario)
+
+
+class TakeOver:
+    """A sweeper under a clock of its own, on a broker that leads nothing until a test says so; what an earlier leader
+    left there is young, and its transaction has ended."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.coordinators = Coordinators()
+        self.coordinators.ended = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
+        self.led: list[Partition] = []
+        self.sweeper = sweeper(bench, self.coordinators, lambda: self.led)
+        lay(bench, OLD, at_ms=9_500)
+
+    @property
+    def is_swept(self) -> bool:
+        return OLD not in self.bench.table.staged.batches
+
+
+def take_over(scenario: Callable[[TakeOver], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench(calls=InlineCalls())
+        found = TakeOver(bench)
+        found.sweeper.start()
+        try:
+            await scenario(found)
+        finally:
+            found.sweeper.stop()
+            await bench.close()
+
+    run_virtually(main())
+
+
+def test_partition_is_swept_seconds_after_it_was_taken_over_and_not_at_once() -> None:
+    async def scenario(broker: TakeOver) -> None:
+        await asyncio.sleep(100)
+        broker.led = [broker.bench.partition]
+        await asyncio.sleep(9)
+        assert not broker.is_swept
+        assert not broker.coordinators.asked
+        await asyncio.sleep(11)
+        assert broker.is_swept
+        await asyncio.sleep(300)
+        assert len(broker.coordinators.asked) == 1, "the next time is that of all partitions"
+
+    take_over(scenario)
+
+
+def test_partition_that_was_taken_over_is_swept_when_its_coordinator_has_come_back() -> None:
+    async def scenario(broker: TakeOver) -> None:
+        broker.coordinators.refused = Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it is being read")
+        await asyncio.sleep(100)
+        broker.led = [broker.bench.partition]
+        await asyncio.sleep(30)
+        assert not broker.is_swept
+        broker.coordinators.refused = None
+        await asyncio.sleep(6)
+        assert broker.is_swept
+
+    take_over(scenario)
+
+
+def test_coordinator_that_stays_away_is_not_asked_for_ever() -> None:
+    async def scenario(broker: TakeOver) -> None:
+        broker.coordinators.refused = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it has no leader")
+        await asyncio.sleep(61)
+        broker.led = [broker.bench.partition]
+        await asyncio.sleep(100)
+        asked = len(broker.coordinators.asked)
+        assert 5 <= asked <= 15
+        await asyncio.sleep(300)
+        assert len(broker.coordinators.asked) == asked
+
+    take_over(scenario)
 
 
 def test_what_is_under_way_here_is_not_even_asked_about() -> None:
