@@ -114,7 +114,7 @@ def test_a_cluster_of_the_version_before_is_upgraded_broker_by_broker_while_prog
         topics = {"orders": ORDERS, "ledger": LEDGER, "accounts": ACCOUNTS, "copies": COPIES}
         with Admin(cluster.addresses) as admin:
             admin.create_topics([NewTopic(name, len(partitions)) for name, partitions in topics.items()])
-            assert level_and_highest(admin) == (LEVEL, {LEVEL})
+            wait_until(lambda: level_and_highest(admin), (LEVEL, {LEVEL}), [])
         traffic = Traffic(cluster, code, tmp_path / "journal")
         with ExitStack() as stack:
             for program in traffic.programs:
@@ -138,15 +138,16 @@ def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
             broker.process.run_version(None)
             broker.process.start()
             cluster.tell(f"broker {broker.broker_id} is upgraded")
-        assert level_and_highest(admin) == (LEVEL, {LEVEL_MAX})
+        wait_until(lambda: level_and_highest(admin), (LEVEL, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
         admin.update_features({"bus.version": LEVEL_MAX})
         cluster.tell(f"bus.version is {LEVEL_MAX}")
-        assert level_and_highest(admin) == (LEVEL_MAX, {LEVEL_MAX})
+        wait_until(lambda: level_and_highest(admin), (LEVEL_MAX, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
 
 
 def level_and_highest(admin: Admin) -> tuple[int, set[int]]:
-    """The level of bus.version that is finalized, and the highest one of each broker."""
+    """The level of bus.version that is finalized, and the highest one of each broker, as the broker knows it that is
+    asked: it may follow a moment behind."""
     found = admin.describe_cluster(include_fenced_brokers=True)
     return found.feature_level, {broker.feature_levels[1] for broker in found.brokers}

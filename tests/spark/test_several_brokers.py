@@ -70,6 +70,14 @@ def leaders_of(admin: Admin, topics: list[str]) -> list[int]:
     return [one.leader_id for found in admin.describe_topics(topics).values() for one in found.partitions]
 
 
+def wait_until_leading(admin: Admin, topics: list[str], broker_id: int) -> None:
+    """On a busy machine it may have been silent for a session, and be given its partitions back a while later."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while broker_id not in leaders_of(admin, topics):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
 def wait_until_moved(admin: Admin, topics: list[str], broker_id: int) -> None:
     deadline_s = time.monotonic() + SETTLE_S
     while broker_id in leaders_of(admin, topics):
@@ -92,7 +100,7 @@ def test_queries_copy_each_record_once_while_brokers_die_and_partitions_move(
             queries = [stamped, transactional]
             wait_for_copies(cluster.root, queries, more=1)
             for broker in cluster.brokers:
-                assert broker.broker_id in leaders_of(admin, topics)
+                wait_until_leading(admin, topics, broker.broker_id)
                 if broker.broker_id % 2 == 0:
                     broker.process.kill()
                 else:
