@@ -27,9 +27,10 @@ from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_scope
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
-from bus.cli.record_output import RecordOutput, signals_as_interrupts
+from bus.cli.record_output import RecordOutput
 from bus.errors import count_of
 from bus.model import TopicPartition
+from bus.signals import signals_as_interrupts
 
 if TYPE_CHECKING:
     from bus.client.consumer.consumer import Consumer

@@ -21,9 +21,9 @@ from bus.client_texts import text_for
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, did_you_mean, near_names
 from bus.extras import extra_missing
+from bus.signals import EXIT_SIGNAL, signal_of
 
 EXIT_FAILURE = 1
-EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
 EXIT_INTERRUPTED = EXIT_SIGNAL + signal.SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -88,8 +88,7 @@ def translated_failures(ctx: click.Context) -> Iterator[None]:
         _close_stdout()
         ctx.exit(EXIT_BROKEN_PIPE)
     except KeyboardInterrupt as interrupt:
-        number = next(iter(interrupt.args), signal.SIGINT)
-        ctx.exit(EXIT_SIGNAL + number)
+        ctx.exit(EXIT_SIGNAL + signal_of(interrupt))
     except Exception as error:
         message = describe_failure(error)
         if message is None or is_debug(ctx):

@@ -21,6 +21,7 @@ from bus.cli.output import echo
 from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
 from bus.client.connection.first_contact import broker_needed
 from bus.errors import RootNotUsable, did_you_mean, near_names
+from bus.signals import signals_as_interrupts
 
 _HINTS_MAX = 3
 _ALIKE = 0.7  # `lag` and `log` are not
@@ -73,7 +74,8 @@ class BusCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with signals_as_interrupts():
+                return super().invoke(ctx)
         except RootNotUsable as error:
             if is_debug(ctx) or ctx.get_parameter_source("root") is not ParameterSource.DEFAULT:
                 raise

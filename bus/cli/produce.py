@@ -106,18 +106,21 @@ def produce(
         "buffer_memory": 64 << 20,
         **parse_properties(properties),
     }
-    with Producer(address, **settings) as producer:
-        producer.partitions_for(topic)  # a topic that does not exist is told before anything is read
-        sending = _Sending(producer, topic, partition, is_quiet=quiet)
-        started = time.monotonic()
-        try:
+    sending = None
+    started = time.monotonic()
+    try:
+        with Producer(address, **settings) as producer:
+            producer.partitions_for(topic)  # a topic that does not exist is told before anything is read
+            sending = _Sending(producer, topic, partition, is_quiet=quiet)
+            started = time.monotonic()
             with _progress(files, quiet) as advance:
                 for name in files or ("-",):
                     _send_file(sending, name, parse, advance)
             sending.settle_all()
-        finally:
-            if not quiet:
-                _write_summary(sending, time.monotonic() - started)
+    finally:  # the producer has sent what it was given
+        if sending is not None and not quiet:
+            sending.settle_acknowledged()
+            _write_summary(sending, time.monotonic() - started)
 
 
 def _parse_topic(text: str, partition: int | None) -> tuple[str, int | None]:
@@ -193,8 +196,18 @@ class _Sending:
         while self.futures:
             self._settle_first()
 
+    def settle_acknowledged(self) -> None:
+        """Count what is answered, after an end before the last line; nothing of a batch of which a part failed."""
+        for future in self.futures:
+            if future.done() and future.exception() is None:
+                self._count(future.result())
+        self.futures.clear()
+
     def _settle_first(self) -> None:
-        for batch in self._wait_for(self.futures.popleft()):
+        self._count(self._wait_for(self.futures.popleft()))
+
+    def _count(self, batches: Sequence[BatchMetadata]) -> None:
+        for batch in batches:
             self.record_count += batch.record_count
             newest = self.last.get(batch.partition)
             if newest is None or batch.base_offset > newest.base_offset:

@@ -1,26 +1,22 @@
 """Where `bus consume` writes records to, and which of them are written when a signal ends it.
 
-Guards two promises. SIGTERM, which supervisors send, ends the command as Ctrl-C does at a terminal. And of a batch that
-was not written to its end, because the command was stopped, the reader went away or the disk is full, it is known to
-the record how much is written: a record that is begun when the command is stopped is written to its end, if the reader
-takes it soon.
+Guards one promise: of a batch that was not written to its end, because the command was stopped, the reader went away or
+the disk is full, it is known to the record how much is written; a record that is begun when the command is stopped is
+written to its end, if the reader takes it soon.
 """
 
 from __future__ import annotations
 
 import io
-import signal
-import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
-from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from bus.cli.record_format import Writer
 from bus.cli.standard_streams import Descriptor
+from bus.signals import Interrupts
 
 if TYPE_CHECKING:
     from bus.client.values import ConsumerRecord
@@ -98,50 +94,3 @@ class RecordOutput:
     def _write_some(self, descriptor: Descriptor, batch: WrittenBatch, data: memoryview) -> None:
         with self._interrupts.held():
             batch.take(descriptor.write_some(data))
-
-
-class Interrupts:
-    """Raises `KeyboardInterrupt(number)` for a signal, at once or when it is held no more."""
-
-    def __init__(self) -> None:
-        self._is_held = False
-        self._pending: int | None = None
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """For moments, not for what may wait: a second Ctrl-C does not come through either."""
-        self._is_held = True
-        try:
-            yield
-        finally:
-            self._is_held = False
-            number, self._pending = self._pending, None
-        if number is not None:
-            raise KeyboardInterrupt(signal.Signals(number))
-
-    def take(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler."""
-        if not self._is_held:
-            raise KeyboardInterrupt(signal.Signals(number))
-        self._pending = number
-
-
-@contextmanager
-def signals_as_interrupts() -> Iterator[Interrupts]:
-    """Within the block SIGTERM and SIGHUP, as Ctrl-C, raise `KeyboardInterrupt` with the signal. SIGINT and SIGHUP stay
-    ignored where the process was started to ignore them; outside of the main thread it does nothing."""
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    wanted = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        wanted.append(signal.SIGINT)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        wanted.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupts.take) for number in wanted}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,10 @@ from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import echo, resolve_form
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import count_of
+from bus.signals import signals_as_interrupts
+
+if TYPE_CHECKING:
+    from bus.sql import Connection
 
 
 class RowLimit(click.ParamType[int]):
@@ -112,16 +116,19 @@ def _prompt(root: str, engine: str, bounds: dict[str, Any], form: str | None, li
     if not sys.stdout.isatty():
         raise click.UsageError("expected a statement, or standard output on a terminal for a prompt")
     from bus.cli.sql_prompt import run_prompt
-    from bus.sql import connect
 
-    with connect(root, **bounds) as connection:
+    with _connect(root, bounds) as connection:
         run_prompt(connection, form=resolve_form(form), limit=limit, is_timed=timing)
 
 
-def _run_duckdb(root: str, statement: str, bounds: dict[str, Any], form: str, limit: int | None) -> int:
-    from bus.sql import connect
+def _connect(root: str, bounds: dict[str, Any]) -> Connection:
+    with signals_as_interrupts() as interrupts, interrupts.held():  # an exception while it is loaded aborts the process
+        from bus.sql import connect
+    return connect(root, **bounds)
 
-    with connect(root, **bounds) as connection:
+
+def _run_duckdb(root: str, statement: str, bounds: dict[str, Any], form: str, limit: int | None) -> int:
+    with _connect(root, bounds) as connection:
         result = connection.sql(statement)
         return write_rows(result.schema, result.batches(), form, limit)
 

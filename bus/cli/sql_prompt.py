@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from bus.cli.failures import describe_failure, write_error
 from bus.cli.output import LISTING_FORMATS, echo
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import BusError, StorageFault, count_of, did_you_mean, near_names
+from bus.signals import signal_of
 from bus.sql.statement import quote_if_odd
 
 if TYPE_CHECKING:
@@ -48,11 +50,18 @@ def run_prompt(connection: Connection, *, form: str, limit: int | None, is_timed
     while not shell.is_over:
         try:
             text = session.prompt("bus> ")
-        except KeyboardInterrupt:  # the line is given up
+        except KeyboardInterrupt as interrupt:  # the line is given up
+            _end_unless_typed(interrupt)
             continue
         except EOFError:
             return
         shell.handle(text)
+
+
+def _end_unless_typed(interrupt: KeyboardInterrupt) -> None:
+    """Ctrl-C is for a line or a statement; what a supervisor sends, or a terminal that is closed, ends the prompt."""
+    if signal_of(interrupt) is not signal.SIGINT:
+        raise interrupt
 
 
 def is_complete(text: str) -> bool:
@@ -171,7 +180,8 @@ class SqlShell:
                 self._command(*text.rstrip(";").partition(" ")[::2])
             else:
                 self._statement(text)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            _end_unless_typed(interrupt)
             echo("interrupted", err=True)
         except BrokenPipeError:
             raise

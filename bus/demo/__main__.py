@@ -42,6 +42,7 @@ from bus.demo.flights import (
 from bus.errors import BusError, StorageFault, count_of
 from bus.extras import ExtraMissing, check_extra
 from bus.model import TopicPartition
+from bus.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.spark import JarsMissing, SparkUnavailable
 
 ROOT = Path("bus-demo-data")
@@ -258,10 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for extra in ("broker", "sql", "spark", "demo"):
             check_extra(extra)
-        Demo(console).run(ROOT, keep=options.keep)
-    except KeyboardInterrupt:
+        with signals_as_interrupts():
+            Demo(console).run(ROOT, keep=options.keep)
+    except KeyboardInterrupt as interrupt:
         console.print(f"\nInterrupted; the broker is stopped, the data stays in ./{ROOT}.")
-        return 130
+        return EXIT_SIGNAL + signal_of(interrupt)
     except (DemoFailed, BrokerFailed, ExtraMissing, JarsMissing, SparkUnavailable, BusError, StorageFault) as error:
         Console(stderr=True).print(
             f"[bold red]The demo failed:[/] {escape(text_for(sys.stderr, str(error)))}", highlight=False, soft_wrap=True

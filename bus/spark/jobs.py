@@ -2,7 +2,8 @@
 PySpark that are loaded when they are first used, so that a job shows its usage where PySpark is missing.
 
 Guards one promise: a job ends with 0 if it has done what it was asked, with 1 and one line on standard error if it
-could not, and with 2 if it was typed wrong. Progress goes to standard error, results to standard output.
+could not, with 2 if it was typed wrong, and with 130, 143 or 129 if Ctrl-C, SIGTERM or SIGHUP ended it. Progress goes
+to standard error, results to standard output.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bus.json_views import SchemaError, parse_ddl
 from bus.json_views.select import SPARK, struct_of
 from bus.model import TopicPartition
 from bus.records.epoch import epoch_ms
+from bus.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.spark.jars import JarsMissing
 from bus.spark.sessions import SparkUnavailable, no_pyspark, session
 from bus.tables.topics import TopicTables
@@ -56,12 +58,15 @@ def run_job(name: str, body: Callable[[SparkSession], int], conf: Mapping[str, s
 
     was_active = SparkSession.getActiveSession() is not None
     try:
-        spark = session(name, conf=conf)
-        try:
-            return body(spark)
-        finally:
-            if not was_active:
-                spark.stop()
+        with signals_as_interrupts():
+            spark = session(name, conf=conf)
+            try:
+                return body(spark)
+            finally:
+                if not was_active:
+                    spark.stop()
+    except KeyboardInterrupt as interrupt:
+        return EXIT_SIGNAL + signal_of(interrupt)
     except (JobFailed, BusError, StorageFault, ConfigError, SparkUnavailable, JarsMissing, OSError) as error:
         message = str(error)
     except (PySparkException, Py4JError) as error:

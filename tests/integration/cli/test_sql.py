@@ -24,6 +24,7 @@ from prompt_toolkit.document import Document
 import bus.sql
 from bus.cli.main import cli
 from bus.cli.sql_prompt import SqlCompleter, SqlShell, is_complete
+from bus.signals import signals_as_interrupts
 from tests.support.hand_written_root import HandWrittenRoot
 
 ENDLESS = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE (a.range * b.range) % 7 = 3"
@@ -200,6 +201,20 @@ def test_the_shell_answers_statements_and_goes_on_after_failures(
     assert found.out == "n\n2\nn\n2\n"
     assert [line.split(":")[0] for line in found.err.splitlines() if line.startswith("error")] == ["error", "error"]
     assert not shell.is_over
+
+
+def test_ctrl_c_ends_a_statement_and_sigterm_the_prompt(
+    shell: SqlShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_signal(number: str) -> None:
+        signal.raise_signal(signal.Signals[number])
+
+    monkeypatch.setattr(shell.connection, "sql", raise_signal)
+    with signals_as_interrupts():
+        shell.handle("SIGINT")
+        assert capsys.readouterr().err == "interrupted\n"
+        with pytest.raises(KeyboardInterrupt):
+            shell.handle("SIGTERM")
 
 
 def test_the_shell_knows_its_commands(shell: SqlShell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What `bus produce` says while it waits."""
+"""What `bus produce` says while it waits, and what it counts when it is ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from bus.cli.produce import _Sending
+from bus.client.producer.future import BatchFuture
 from bus.client.values import BatchMetadata
+from bus.errors import BusError, ErrorCode
 
 
 class SlowFuture:
@@ -43,3 +45,14 @@ def test_missing_acknowledgements_are_told_once_and_waited_for(capsys: pytest.Ca
 def test_nothing_is_told_by_a_quiet_command(capsys: pytest.CaptureFixture[str]) -> None:
     (only,) = settle(1, is_quiet=True)
     assert (only.time_outs, capsys.readouterr().err) == ([None], "")
+
+
+def test_a_command_that_is_ended_counts_what_was_acknowledged_and_nothing_else() -> None:
+    acknowledged, failed, unanswered = BatchFuture(1), BatchFuture(1), BatchFuture(1)
+    acknowledged.resolve(0, BatchMetadata("orders", 0, 5, 2, -1, 7), None)
+    failed.resolve(0, None, BusError(ErrorCode.REQUEST_TIMED_OUT, "expected an answer, found none"))
+    nowhere: Any = None
+    sending = _Sending(nowhere, "orders", None)
+    sending.futures.extend([unanswered, failed, acknowledged])
+    sending.settle_acknowledged()
+    assert (sending.record_count, sending.last[0].base_offset) == (2, 5)

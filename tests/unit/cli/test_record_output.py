@@ -1,4 +1,4 @@
-"""Bytes that go out whole, records of which it is known how many did, and SIGTERM at a moment that must be orderly."""
+"""Bytes that go out whole, records of which it is known how many did, and the status after a signal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 from bus.cli.groups import BusGroup
 from bus.cli.record_format import write_raw
-from bus.cli.record_output import Interrupts, RecordOutput, signals_as_interrupts
+from bus.cli.record_output import RecordOutput
 from bus.cli.standard_streams import WholeOutput
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
+from bus.signals import Interrupts, signals_as_interrupts
 
 # More than a pipe holds, several times over, and lines that end anywhere in its pages.
 RECORDS = [ConsumerRecord("t", 0, n, 0, TimestampType.CREATE_TIME, None, b"x" * (n % 97), (), 0) for n in range(20_000)]
@@ -128,51 +129,6 @@ def test_records_without_bytes_are_written_with_those_before_them(pipe: tuple[in
     assert list(output.batch.records) == []
     assert os.read(pipe[0], 10) == b"a"
     os.close(pipe[0])
-
-
-def test_held_interrupts_come_when_they_are_held_no_more() -> None:
-    done = []
-
-    def work(interrupts: Interrupts) -> None:
-        with interrupts.held():
-            os.kill(os.getpid(), signal.SIGTERM)
-            done.append("held")
-        done.append("never")
-
-    with signals_as_interrupts() as interrupts, pytest.raises(KeyboardInterrupt) as raised:
-        work(interrupts)
-    assert (done, raised.value.args) == (["held"], (signal.SIGTERM,))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
-def test_a_signal_interrupts_the_block_and_the_handler_from_before_is_back(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt) as raised, signals_as_interrupts():
-        os.kill(os.getpid(), number)
-    assert raised.value.args == (number,)
-    assert signal.getsignal(number) is before
-
-
-def test_sighup_stays_ignored_where_it_was() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with signals_as_interrupts():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
-    before, found = signal.getsignal(signal.SIGTERM), []
-
-    def enter() -> None:
-        with signals_as_interrupts():
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join(10)
-    assert found == [before]
 
 
 @pytest.mark.parametrize(("reason", "status"), [((), 130), ((signal.SIGTERM,), 143)])

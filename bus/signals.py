@@ -1,0 +1,70 @@
+"""Signals that end a program, from a terminal or a supervisor, as exceptions in its main thread.
+
+Guards one promise: SIGTERM and SIGHUP end a program as Ctrl-C does, so that what it has begun (a broker, a progress bar
+that hides the cursor, records that are not acknowledged) is ended in order.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
+_UNCHANGED = (signal.default_int_handler, signal.SIG_DFL)
+
+
+class Interrupts:
+    """Raises `KeyboardInterrupt(number)` for a signal, at once or when it is held no more."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._pending: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold them back for moments, not for what may wait: a second Ctrl-C does not come through either."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            number, self._pending = self._pending, None
+        if number is not None:
+            raise KeyboardInterrupt(signal.Signals(number))
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if not self._is_held:
+            raise KeyboardInterrupt(signal.Signals(number))
+        self._pending = number
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[Interrupts]:
+    """Have SIGTERM and SIGHUP, as Ctrl-C, raise `KeyboardInterrupt` with the signal within the block. SIGINT and SIGHUP
+    stay ignored where the process was started to ignore them; outside of the main thread it does nothing, and within
+    another such block it is that one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield Interrupts()
+        return
+    around = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(around, Interrupts):
+        yield around
+        return
+    interrupts = Interrupts()
+    wanted = [signal.SIGTERM]
+    wanted += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) in _UNCHANGED]
+    before = {number: signal.signal(number, interrupts.take) for number in wanted}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def signal_of(interrupt: KeyboardInterrupt) -> signal.Signals:
+    """Return the signal that `interrupt` was raised for."""
+    return signal.Signals(next(iter(interrupt.args), signal.SIGINT))
