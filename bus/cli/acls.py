@@ -37,7 +37,7 @@ from bus.cli.acl_export import (
     s3_target,
 )
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, confirm, listing_format_option, open_admin
+from bus.cli.options import address_option, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, write_listing
 from bus.cli.policy_check import PolicyCheck
 from bus.cli.posix_check import check_files, find_open_topic
@@ -176,14 +176,14 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
     examples="""
     bus acls remove --allow-principal User:alice --operation Read --topic orders
     bus acls remove --topic orders
-    bus acls remove --topic orders --resource-pattern-type match --force
+    bus acls remove --topic orders --resource-pattern-type match --yes
     """
 )
 @_rule_options
 @_resource_options([one.value for one in PatternMatch], PatternMatch.LITERAL.value)
-@click.option("--force", "-y", is_flag=True, help="Do not ask.")
+@yes_option("--force")
 @address_option()
-def remove(resource_pattern_type: str, force: bool, address: str, **options: Any) -> None:
+def remove(resource_pattern_type: str, is_sure: bool, address: str, **options: Any) -> None:
     """Remove ACLs: those that the same options would add, or all of the resources."""
     match = PatternMatch(resource_pattern_type)
     if options["allow"] or options["deny"]:
@@ -203,7 +203,7 @@ def remove(resource_pattern_type: str, force: bool, address: str, **options: Any
         for of_resource in _by_resource(found):
             echo(f"Removing ACLs for resource `{show_resource(of_resource[0])}`:")
             _write_entries(of_resource)
-        confirm("Are you sure you want to remove these ACLs?", is_sure=force, otherwise="no ACL was removed")
+        confirm("Are you sure you want to remove these ACLs?", is_sure=is_sure, otherwise="no ACL was removed")
         admin.delete_acls(filters)
 
 

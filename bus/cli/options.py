@@ -199,8 +199,8 @@ def listing_format_option() -> _Decorator[Any]:
     )
 
 
-def yes_option() -> _Decorator[Any]:
-    return click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")
+def yes_option(*also: str) -> _Decorator[Any]:
+    return click.option("--yes", "-y", *also, "is_sure", is_flag=True, help="Do not ask.")
 
 
 def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:

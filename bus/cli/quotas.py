@@ -16,7 +16,11 @@ _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"
 
 
 def _complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [f"{name}=" for name in _NAMES if name.startswith(incomplete)]
+    return [name for name in _NAMES if name.startswith(incomplete)]
+
+
+def _complete_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [f"{name}=" for name in _complete_names(ctx, param, incomplete)]
 
 
 _ENTITY = (Column("user", is_key=True), Column("client_id", is_key=True), Column("quota", is_key=True))
@@ -81,7 +85,7 @@ def list_quotas(
     bus quotas set request_rate=100 --default-user
     """,
 )
-@click.argument("quotas", metavar="NAME=VALUE...", nargs=-1, required=True, shell_complete=_complete_names)
+@click.argument("quotas", metavar="NAME=VALUE...", nargs=-1, required=True, shell_complete=_complete_values)
 @_entity_options
 @address_option()
 def set_quotas(
@@ -110,7 +114,7 @@ def set_quotas(
     bus quotas delete --user alice --client loader
     """
 )
-@click.argument("names", metavar="[NAME...]", nargs=-1, type=click.Choice(_NAMES))
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=_complete_names)
 @_entity_options
 @address_option()
 def delete(

@@ -35,7 +35,13 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     bus serve --set num.partitions=4 --set commit.interval.ms=50 --log-format json
     """,
 )
-@click.option("--root", envvar="BUS_ROOT", show_envvar=True, help="Folder of the topics.  [default: ./bus-data]")
+@click.option(
+    "--root",
+    metavar="FOLDER",
+    envvar="BUS_ROOT",
+    show_envvar=True,
+    help="Folder of the topics.  [default: ./bus-data]",
+)
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address to serve on; port 0: a free one.  [default: 127.0.0.1:9094]"
 )
@@ -47,9 +53,11 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
 @click.option("--broker-id", type=int, metavar="N", help="Number of this broker in its cluster.  [default: 0]")
 @click.option("--rack", metavar="RACK", help="Rack or zone of this broker.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file, as conf/broker.toml.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file, as conf/broker.toml."
+)
 @set_option("Any key of the file; repeatable.")
-@click.option("--log-config", type=click.Path(path_type=Path), help="TOML file, as conf/logging.toml.")
+@click.option("--log-config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file, as conf/logging.toml.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), help="One line for people, or objects.  [default: text]"
 )

@@ -91,7 +91,9 @@ topics.add_command(delete_records)
     """
 )
 @topic_argument(is_repeatable=True)
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1), help="How many.  [default: num.partitions of the broker]"
+)
 @_configs_option("A topic config; repeatable.")
 @click.option(
     "--replication-factor",

@@ -94,7 +94,7 @@ def create(name: str, password_file: Path | None, mechanisms: Sequence[str], roo
         if name in found.describe_user_scram_credentials():
             raise Failure(f"expected a new name, found a user named {name!r}; a new password: bus users reset {name}")
         _set_password(found, name, password_file, mechanisms)
-    echo(f"user {name} is created", err=True)
+    echo(f"created user {name}", err=True)
 
 
 @users.command(examples="bus users reset alice")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.client_quotas.entities import CLIENT_ID, USER, Part, QuotaEntity, check_entity
-from bus.errors import ErrorCode, Refused, show_names
+from bus.errors import ErrorCode, Refused, did_you_mean, near_names, show_names
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -65,7 +65,8 @@ def _check(name: str, limit: float | None) -> Refused | None:
     if name in _ABSENT:
         return Refused(ErrorCode.INVALID_REQUEST, f"{name}: there is none here: {_ABSENT[name]}")
     if name not in QUOTA_NAMES:
-        message = f"expected a quota among {', '.join(QUOTA_NAMES)}, found {show_names([name])}"
+        meant = did_you_mean(near_names(name, QUOTA_NAMES))
+        message = f"expected a quota among {', '.join(QUOTA_NAMES)}, found {show_names([name])}{meant}"
         return Refused(ErrorCode.INVALID_REQUEST, message)
     if limit is None:
         return None

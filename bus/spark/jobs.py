@@ -229,8 +229,9 @@ def print_rows(frame: DataFrame, *, csv: bool) -> int:
         print_result(lines.getvalue().removesuffix("\n"))
         return len(rows)
     texts = [["-" if value is None else one_line(str(value)) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(frame.columns, *texts, strict=True)]
-    for cells in (frame.columns, *texts):
+    titles = list(map(one_line, frame.columns))
+    widths = [max(map(len, column)) for column in zip(titles, *texts, strict=True)]
+    for cells in (titles, *texts):
         print_result("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
     return len(rows)
 

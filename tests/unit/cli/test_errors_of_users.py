@@ -96,6 +96,7 @@ def test_format_of_listings_is_taken_from_the_environment() -> None:
         ("acls add --operation", "describe", "DescribeConfigs"),
         ("acls check alice", "wr", "Write"),
         ("quotas set", "prod", "producer_byte_rate="),
+        ("quotas delete", "prod", "producer_byte_rate"),
         ("completion", "", "fish"),
     ],
 )

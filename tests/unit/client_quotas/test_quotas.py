@@ -22,6 +22,8 @@ def test_changes_are_applied_to_what_the_entity_has() -> None:
         ("request_percentage", 50.0, "request_rate limits requests per second"),
         ("connection_creation_rate", None, "gRPC does not show"),
         ("bytes", 1.0, "expected a quota among producer_byte_rate, consumer_byte_rate, controller_mutation_rate"),
+        ("producr_byte_rate", 1.0, "found producr_byte_rate; did you mean producer_byte_rate?"),
+        ("producer-byte-rate", None, "; did you mean producer_byte_rate?"),
         (q.PRODUCER_BYTE_RATE, 0.0, "expected a number above 0"),
         (q.PRODUCER_BYTE_RATE, 1.5, "expected whole bytes per second, found 1.5"),
         (q.CONSUMER_BYTE_RATE, float("inf"), "up to 2^53, found inf"),

@@ -151,6 +151,8 @@ def test_what_a_job_prints_controls_no_terminal_and_is_whole_in_a_pipe(
     print_rows(frame, csv=True)
     print_rows(frame, csv=False)
     tell(hostile)
+    print_rows(SimpleNamespace(columns=["a\nb\x1b"], collect=lambda: [(1,)]), csv=False)  # type: ignore[arg-type]
+    assert sys.stdout.getvalue().endswith("\na\\nb\\x1b\n1\n")  # type: ignore[attr-defined]
     written: Any = sys.stdout, sys.stderr
     for stream in written:
         assert r"a\x1b[31m\u202eb" in stream.getvalue()
