@@ -179,7 +179,7 @@ class GroupApi:
         return [answer if isinstance(answer, Refused) else None for answer in answers]
 
     async def _prove(self) -> Refused | None:
-        """By a look at the metadata of its own: a coordinator that was replaced a moment ago must not tell of offsets
+        """Look at the metadata once more: a coordinator that was replaced a moment ago must not tell of offsets
         to which its successor has committed newer ones."""
         refused = await self._cluster.prove_leadership(after_asked=True)
         return None if refused is None else Refused(ErrorCode.NOT_COORDINATOR, refused.message)
