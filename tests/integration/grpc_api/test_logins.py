@@ -37,7 +37,6 @@ from tests.support.broker_thread import loop_of, running_broker
 from tests.support.member_processes import wait_until
 from tests.support.peer_logins import check_that_brokers_log_in
 
-pytestmark = pytest.mark.timeout(50)
 SHA_256 = SCRAM_SHA_256.name
 PASSWORD = "pencil-and-paper"
 SALT = b"salt of a user"

@@ -27,7 +27,6 @@ from bus.scram import SCRAM_SHA_256
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 
-pytestmark = pytest.mark.timeout(50)
 PASSWORD = "pencil-and-paper"
 DESCRIBE = allow(AclOperation.DESCRIBE, "kafka-cluster", AclResourceType.CLUSTER)
 
