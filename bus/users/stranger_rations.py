@@ -6,13 +6,14 @@ that are given back slowly, and what a connection has sent no longer counts once
 promises: strangers have never sent more lately than the rations and `modest_bytes` of each connection; a login that is
 modest and follows its connection within `login_s_max` is not ended halfway by its own address, since it would begin
 again; and whatever other addresses do, one that has few connections and has sent little is let in. Connections that
-have not logged in by then make room for new ones of their address, so those that lie idle keep no user out.
+have not logged in by then make room for new ones of their address and, where there is no room for any address, of all
+others: so those that lie idle keep no user out, however many addresses they come from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 
@@ -36,7 +37,7 @@ class RationSizes:
     modest_address_bytes: int = 16 * 1024  # of an address, while all together have used up theirs
     connections_max: int = 1_024  # of strangers, at a time
     address_connections_max: int = 256
-    login_s_max: float = 10.0  # from the connection on; later it has to make room for others of its address
+    login_s_max: float = 10.0  # from the connection on; later it has to make room for others
 
     def within(self, connections_max: int) -> RationSizes:
         """Leave half of the places of a listener that takes so many connections to callers who have logged in, and most
@@ -93,7 +94,7 @@ class StrangerRations:
         self.sizes = sizes or RationSizes()
         self._all = _Used(self.sizes.all_together)
         self._addresses: dict[str, _Address] = {}
-        self._connections: dict[Hashable, _Connection] = {}
+        self._connections: dict[Hashable, _Connection] = {}  # the oldest first
 
     def admit(self, connection: Hashable, address: str, now_s: float) -> Admitted | str:
         """Count it as a stranger's, until `leave` or `recognise`. Returns why not, if it may not stay."""
@@ -117,16 +118,20 @@ class StrangerRations:
         sizes = self.sizes
         if len(address.connections) >= sizes.address_connections_max:
             crowd = f"its address has {sizes.address_connections_max} connections without a login"
-            oldest = next(iter(address.connections))
-            if now_s - self._connections[oldest].began_s < sizes.login_s_max:
-                return crowd
-            return Admitted(oldest, f"it has not logged in for {sizes.login_s_max:g} s, and {crowd}")
+            return self._instead_of_oldest(address.connections, crowd, now_s)
         if len(self._connections) < sizes.connections_max:
             return Admitted()
         crowder = self._oldest_of_the_most(len(address.connections))
         if crowder is None:
-            return f"there are {sizes.connections_max} connections without a login"
+            crowd = f"there are {sizes.connections_max} connections without a login"
+            return self._instead_of_oldest(self._connections, crowd, now_s)
         return Admitted(crowder, "its address has the most connections without a login")
+
+    def _instead_of_oldest(self, connections: Iterable[Hashable], crowd: str, now_s: float) -> Admitted | str:
+        oldest = next(iter(connections))
+        if now_s - self._connections[oldest].began_s < self.sizes.login_s_max:
+            return crowd
+        return Admitted(oldest, f"it has not logged in for {self.sizes.login_s_max:g} s, and {crowd}")
 
     def _oldest_of_the_most(self, count: int) -> Hashable | None:
         """A connection of the address that has the most, if those are more than `count` and one."""

@@ -109,6 +109,21 @@ def test_connections_that_lie_idle_make_room_for_users_of_their_address(rations:
     assert rations.admit("third", "nat", 11) == Admitted(1, f"it has not logged in for 10 s, and {crowd}")
 
 
+def test_connections_that_lie_idle_make_room_for_users_of_other_addresses_where_none_has_many(
+    rations: StrangerRations,
+) -> None:
+    for number in range(8):
+        let_in(rations, number, f"network {number}", number)
+    crowd = "there are 8 connections without a login"
+    assert rations.admit("user", "b", 9.9) == crowd, "a login may still come by the oldest one"
+    why = f"it has not logged in for 10 s, and {crowd}"
+    assert rations.admit("user", "b", 10) == Admitted(0, why)
+    rations.recognise("user", 10)
+    let_in(rations, "another", "b", 10)
+    assert rations.admit("third", "c", 10) == crowd
+    assert rations.admit("third", "c", 11) == Admitted(1, why)
+
+
 def test_address_that_has_sent_too_much_makes_no_room(rations: StrangerRations) -> None:
     spend(rations, "a", 300)
     for number in range(6):
