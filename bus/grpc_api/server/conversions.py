@@ -13,7 +13,7 @@ from bus.addresses import bare_host
 from bus.broker_api.partition_answers import CurrentLeader
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument
 from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
-from bus.errors import Refused
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.logs import principal, request_id
@@ -72,6 +72,16 @@ def with_error(response: ResponseT, refusal: Refused) -> ResponseT:
     """The response, or a part of one that may be refused alone, with its error code and message set."""
     response.error_code, response.error_message = int(refusal.code), refusal.message
     return response
+
+
+def refused_of(response: Any) -> Refused:
+    """What another broker has refused. A code that is not known here, of a later version or of no broker, is an
+    UNKNOWN_SERVER_ERROR."""
+    code, text = response.error_code, response.error_message
+    try:
+        return Refused(ErrorCode(code), text)
+    except ValueError:
+        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {text}")
 
 
 def encode_broker(broker: BrokerEndpoint, listener: str) -> pb.Broker | None:

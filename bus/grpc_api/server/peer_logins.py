@@ -132,8 +132,8 @@ async def _ask(
     call: grpc.aio.StreamStreamCall, request: pb.SaslAuthenticateRequest
 ) -> pb.SaslAuthenticateResponse | Refused:
     await call.write(request)
-    answer: pb.SaslAuthenticateResponse = await call.read()
-    if answer is grpc.aio.EOF:
+    answer: pb.SaslAuthenticateResponse | None = await call.read()
+    if answer is grpc.aio.EOF or answer is None:  # nothing, or what is no such message
         return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, "the other broker has ended the login without a word")
     if answer.error_code:
         return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, answer.error_message)

@@ -17,6 +17,8 @@ on a retired connection is not ended by that.
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
@@ -25,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from bus.addresses import format_address
 from bus.errors import ErrorCode, Refused
@@ -39,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
+# What may be answered before the other side is known to be a broker of this cluster: who it is, and messages of logins.
+_FIRST_ANSWER_BYTES_MAX = 64 * 1024
 # So long nothing comes before a connection is asked on which something is under way, and so long it has to answer.
 QUIET_S = 2.0
 _ANSWER_S = 1.0
@@ -53,6 +58,13 @@ _SUSPICION_PAUSE_S = 10.0
 _SILENCE_S_MAX = 5.0
 # What has an effect each time that it is called. The others may arrive twice, and late.
 _ONCE = frozenset({"Envelope", "AppendAudit"})
+
+
+def _service_config(*methods: tuple[str, str]) -> str:
+    names = [{"service": f"{pb.DESCRIPTOR.package}.{service}", "method": method} for service, method in methods]
+    return json.dumps({"methodConfig": [{"name": names, "maxResponseMessageBytes": _FIRST_ANSWER_BYTES_MAX}]})
+
+
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -64,6 +76,7 @@ _OPTIONS = (
     # By its name a pause, in fact how long one attempt to connect may take.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.service_config", _service_config(("Cluster", "IdentifyBroker"), ("Bus", "SaslAuthenticate"))),
 )
 
 
@@ -432,8 +445,17 @@ def _new_call(channel: grpc.aio.Channel, method: str) -> Any:
     return channel.unary_unary(
         f"/{SERVICE.full_name}/{method}",
         request_serializer=descriptor.input_type._concrete_class.SerializeToString,
-        response_deserializer=descriptor.output_type._concrete_class.FromString,
+        response_deserializer=functools.partial(_read, descriptor.output_type._concrete_class),
     )
+
+
+def _read(message_class: type[Message], answer: bytes) -> Message | Refused:
+    """gRPC would give None for what this raises, which means that there is no outcome yet."""
+    try:
+        return message_class.FromString(answer)
+    except DecodeError:
+        expected = f"expected the message {message_class.DESCRIPTOR.name}"
+        return Refused(ErrorCode.NETWORK_EXCEPTION, f"{expected}, found {len(answer)} bytes that are something else")
 
 
 def _open(key: _ChannelKey) -> grpc.aio.Channel:

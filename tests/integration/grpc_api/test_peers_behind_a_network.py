@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from bus.addresses import parse_address
@@ -69,3 +70,25 @@ def test_call_on_a_swallowed_connection_is_answered_on_another_one_within_its_ti
         answers = asyncio.run(ask_twice(proxy.link(f"127.0.0.1:{broker.port}")))
     assert isinstance(answers[0], pb.IdentifyBrokerResponse)
     assert answers[1] == answers[0]
+
+
+def test_stranger_at_the_address_of_a_broker_has_no_memory_of_who_asks_it() -> None:
+    async def answer(request: pb.IdentifyBrokerRequest, context: grpc.aio.ServicerContext) -> pb.IdentifyBrokerResponse:
+        return pb.IdentifyBrokerResponse(cluster_id="c" * 100_000)
+
+    async def ask_stranger() -> Any:
+        server, transport = grpc.aio.server(), GrpcTransport()
+        serialize = pb.IdentifyBrokerResponse.SerializeToString
+        handlers = {"IdentifyBroker": grpc.unary_unary_rpc_method_handler(answer, response_serializer=serialize)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bus.v1.Cluster", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        endpoint = BrokerEndpoint(0, "127.0.0.1", port)
+        found = await transport.call(endpoint, "IdentifyBroker", pb.IdentifyBrokerRequest(), timeout_s=30.0)
+        await transport.close()
+        await server.stop(None)
+        return found
+
+    found = asyncio.run(ask_stranger())
+    assert isinstance(found, Refused)
+    assert "larger than max" in found.message

@@ -52,6 +52,38 @@ def test_connection_that_was_not_asked_for_longest_goes(monkeypatch: pytest.Monk
     assert log == ["open a:1", "open b:1", "open c:1", "close b:1", "close c:1", "close a:1"]
 
 
+class StrangerChannel:
+    """Answers with bytes, as a server of something else does. As gRPC's channels do, it gives None for what the reader
+    of answers raises."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def unary_unary(self, path: str, response_deserializer: Callable[[bytes], Any], **_: Any) -> Callable[..., Any]:
+        async def call(message: Any, timeout: float) -> Any:
+            try:
+                return response_deserializer(self._answer)
+            except Exception:
+                return None
+
+        return call
+
+    async def close(self) -> None: ...
+
+
+def test_answer_that_is_no_message_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc.aio, "insecure_channel", lambda target, options: StrangerChannel(b"\xff" * 50))
+
+    async def play() -> None:
+        transport = GrpcTransport()
+        answer = await asyncio.wait_for(ask(transport), 10.0)
+        await transport.close()
+        assert code_of(answer) is ErrorCode.NETWORK_EXCEPTION
+        assert answer.message == "expected the message IdentifyBrokerResponse, found 50 bytes that are something else"
+
+    run_virtually(play())
+
+
 class Network:
     """Answers each call with the number of its connection, after the delay of its method, unless that connection is
     swallowed: then nothing comes. Connections are made `connect_s` after they are opened."""

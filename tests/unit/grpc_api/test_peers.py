@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
@@ -47,3 +49,10 @@ def test_identity_is_due_so_soon_that_another_connection_has_time_for_it() -> No
     for timeout_s in (0.5, 1.0, 30.0):
         asyncio.run(GrpcPeers(transport).identify(TO, timeout_s=timeout_s))
     assert [asked["due_s"] for asked in transport.asked] == [0.25, 0.5, 1.0]
+
+
+def test_error_of_a_code_that_is_not_known_here_is_a_refusal() -> None:
+    answer = pb.RegisterBrokerResponse(error_code=9_999, error_message="later")  # type: ignore[arg-type]
+    command = RegisterBroker(TO, "life")
+    refused = asyncio.run(GrpcPeers(Transport(answer)).register(TO, command, cluster_id="c"))
+    assert refused == Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "error code 9999: later")
