@@ -1,4 +1,8 @@
-"""How a broker logs in at others: one session for each, asked for when a call needs it and renewed in time."""
+"""How a broker logs in at others: one session for each, asked for when a call needs it and renewed in time.
+
+Guards one promise: no call waits for the renewal of a session that still holds. An identity provider that hangs would
+else hold up heartbeats for longer than a session of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -19,6 +23,7 @@ from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError
 
 _METHOD = f"/{pb.DESCRIPTOR.services_by_name['Bus'].full_name}/SaslAuthenticate"
 _RENEWED_AFTER = 0.8  # of the life of a session
+_RENEWAL_PAUSE_S = 1.0  # after a renewal that has failed
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -27,6 +32,7 @@ Headers = tuple[tuple[str, str], ...]
 class _Session:
     headers: Headers = field(repr=False)
     renewed_at_s: float
+    ends_at_s: float
 
 
 class BrokerLogin:
@@ -48,33 +54,46 @@ class BrokerLogin:
         if self._mechanism == PLAIN:
             shown = base64.b64encode(f"{self._name}:{self._password}".encode()).decode()
             return (("authorization", f"Basic {shown}"),)
-        session = self._sessions.get(key)
-        if session is not None and asyncio.get_running_loop().time() < session.renewed_at_s:
+        session, now_s = self._sessions.get(key), _now_s()
+        if session is not None and now_s < session.renewed_at_s:
             return session.headers
-        asking = self._asking.get(channel)
-        if asking is None:
-            held = () if session is None else session.headers
-            asking = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
-            self._asking[channel] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(channel, None))
+        asking = self._asking.get(channel) or self._begin(channel, key, timeout_s)
+        if session is not None and now_s < session.ends_at_s:
+            return session.headers
         await asyncio.wait([asking], timeout=timeout_s)
         if not asking.done():
             raise asyncio.TimeoutError
         found = asking.result()
-        if isinstance(found, Refused):
-            return found
-        self._sessions[key] = found
-        return found.headers
+        return found if isinstance(found, Refused) else found.headers
+
+    def _begin(self, channel: grpc.aio.Channel, key: Hashable, timeout_s: float) -> asyncio.Task[_Session | Refused]:
+        session = self._sessions.get(key)
+        held = () if session is None else session.headers
+        asking = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
+        self._asking[channel] = asking
+
+        def end(_: object) -> None:
+            del self._asking[channel]
+            found = None if asking.cancelled() or asking.exception() is not None else asking.result()
+            if isinstance(found, _Session):
+                self._sessions[key] = found
+            elif session is not None and self._sessions.get(key) is session:
+                self._sessions[key] = replace(session, renewed_at_s=_now_s() + _RENEWAL_PAUSE_S)
+
+        asking.add_done_callback(end)
+        return asking
 
     def forget(self, key: Hashable) -> None:
         self._sessions.pop(key, None)
 
     async def _log_in(self, channel: grpc.aio.Channel, held: Headers, timeout_s: float) -> _Session | Refused:
+        begun_s = _now_s()
         last = await (self._exchange if self._tokens is None else self._hand_over)(channel, held, timeout_s)
         if isinstance(last, Refused):
             return last
-        renewed_at_s = asyncio.get_running_loop().time() + last.session_lifetime_ms / 1000 * _RENEWED_AFTER
-        return _Session((("authorization", f"Session {last.session_token}"),), renewed_at_s)
+        life_s = last.session_lifetime_ms / 1000
+        headers = (("authorization", f"Session {last.session_token}"),)
+        return _Session(headers, _now_s() + life_s * _RENEWED_AFTER, begun_s + life_s)
 
     async def _hand_over(
         self, channel: grpc.aio.Channel, held: Headers, timeout_s: float
@@ -118,6 +137,10 @@ class BrokerLogin:
         finally:
             call.cancel()
         return last
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _start(channel: grpc.aio.Channel, held: Headers, timeout_s: float) -> grpc.aio.StreamStreamCall:

@@ -32,6 +32,7 @@ from google.protobuf.message import DecodeError, Message
 from bus.addresses import format_address
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.certificates import channel_credentials
+from bus.grpc_api.server.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
@@ -287,11 +288,13 @@ class GrpcTransport:
             try:
                 headers = await login.headers(connection.channel, call.key, timeout_s=call.deadline_s - _now_s())
             except grpc.aio.AioRpcError:
-                if call.method != "IdentifyBroker":
+                if call.method != WITHOUT_LOGIN:
                     raise
                 headers = ()  # a broker that starts knows no users yet, and this is open to all
             if isinstance(headers, Refused):
-                return headers
+                if call.method != WITHOUT_LOGIN:
+                    return headers
+                headers = ()  # whether a broker is there does not depend on an identity provider
             try:
                 return await ask(call.message, timeout=call.deadline_s - _now_s(), metadata=headers)
             except grpc.aio.AioRpcError as error:

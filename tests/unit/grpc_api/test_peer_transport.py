@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, cast
 
 import grpc
 import pytest
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server import peer_transport
 from bus.grpc_api.server.peer_logins import BrokerLogin
 from bus.grpc_api.server.peer_transport import GrpcTransport
@@ -119,7 +120,7 @@ class SwallowedChannel:
     def unary_unary(self, path: str, **_: Any) -> Callable[..., Any]:
         method, network, loop = path.rpartition("/")[2], self._network, asyncio.get_running_loop()
 
-        async def call(message: Any, timeout: float) -> int:
+        async def call(message: Any, timeout: float, metadata: Any = ()) -> int:
             network.calls.append((self.number, method))
             until_s = loop.time() + timeout
             answered_at_s = max(loop.time(), self._made_at_s) + network.delays_s.get(method, 0.0)
@@ -497,3 +498,55 @@ def test_login_on_a_swallowed_connection_keeps_nobody_who_has_another_one(monkey
         assert now_s() == pytest.approx(1.0)
 
     run_virtually(run())
+
+
+@pytest.mark.parametrize("failure", ["hangs", "is refused"])
+def test_call_waits_for_no_renewal_of_a_session_that_holds(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
+    async def run() -> None:
+        is_well, asked_s = True, []
+
+        async def fetch(function: Callable[..., Any], timeout_ms: float) -> Any:
+            if not is_well:
+                asked_s.append(now_s())
+                await asyncio.sleep(timeout_ms / 1000 if failure == "hangs" else 0)
+                raise BusError(ErrorCode.NETWORK_EXCEPTION, "the provider is gone")
+            return function(timeout_ms)
+
+        monkeypatch.setattr(asyncio, "to_thread", fetch)
+        login, channel = (
+            BrokerLogin("OAUTHBEARER", tokens=cast(Any, Tokens())),
+            cast(Any, LoginChannel(is_swallowed=False)),
+        )
+        held = await login.headers(channel, "b", timeout_s=1)
+        is_well = False
+        await asyncio.sleep(48)
+        while now_s() < 59.9:
+            begun_s = now_s()
+            assert await login.headers(channel, "b", timeout_s=2.5) == held
+            assert now_s() == begun_s
+            await asyncio.sleep(0.5)
+        assert 3 <= len(asked_s) <= 13, "not with each call"
+        await asyncio.sleep(0.5)
+        begun_s = now_s()
+        with suppress(asyncio.TimeoutError):
+            assert code_of(await login.headers(channel, "b", timeout_s=2.5)) is ErrorCode.NETWORK_EXCEPTION
+        assert now_s() - begun_s <= 2.5
+        is_well = True
+        await asyncio.sleep(3)
+        assert await login.headers(channel, "b", timeout_s=1) == held
+
+    run_virtually(run())
+
+
+def test_broker_is_asked_who_it_is_where_no_login_can_be_had(network: Network) -> None:
+    class NoTokens:
+        def token(self, timeout_ms: float) -> str:
+            raise BusError(ErrorCode.NETWORK_EXCEPTION, "the provider is gone")
+
+    async def run() -> None:
+        transport = GrpcTransport(login=BrokerLogin("OAUTHBEARER", tokens=cast(Any, NoTokens())))
+        assert await ask(transport) == 0
+        assert code_of(await ask(transport, method="FindNeeded")) is ErrorCode.NETWORK_EXCEPTION
+        await transport.close()
+
+    asyncio.run(run())
