@@ -7,6 +7,7 @@ its number, and the lines before it are sent.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import io
 import os
@@ -44,6 +45,7 @@ _READ_BYTES = 1 << 20
 _REQUEST_BYTES_MAX = 32 << 20  # far above a read, so that the broker judges a large record and not the client
 _BATCHES_IN_FLIGHT_MAX = 64
 _SILENT_SECONDS_MAX = 10
+_ENDING_SECONDS_MAX = 1  # without a word why an ended command is still there
 
 
 @click.command(
@@ -113,10 +115,14 @@ def produce(
             producer.partitions_for(topic)  # a topic that does not exist is told before anything is read
             sending = _Sending(producer, topic, partition, is_quiet=quiet)
             started = time.monotonic()
-            with _progress(files, quiet) as advance:
-                for name in files or ("-",):
-                    _send_file(sending, name, parse, advance)
-            sending.settle_all()
+            try:
+                with _progress(files, quiet) as advance:
+                    for name in files or ("-",):
+                        _send_file(sending, name, parse, advance)
+                sending.settle_all()
+            except KeyboardInterrupt:
+                sending.report_unanswered()
+                raise
     finally:  # the producer has sent what it was given
         if sending is not None and not quiet:
             sending.settle_acknowledged()
@@ -196,6 +202,17 @@ class _Sending:
         while self.futures:
             self._settle_first()
 
+    def report_unanswered(self) -> None:
+        """Say what an ended command still waits for, unless that is over in a moment."""
+        unanswered = concurrent.futures.wait(self.futures, _ENDING_SECONDS_MAX).not_done
+        if unanswered:
+            batches = count_of(len(unanswered), "batch", "batches")
+            echo(
+                f"waiting for the acknowledgement of {batches}, at most for delivery.timeout.ms; "
+                "end it again to leave without it",
+                err=True,
+            )
+
     def settle_acknowledged(self) -> None:
         """Count what is answered, after an end before the last line; nothing of a batch of which a part failed."""
         for future in self.futures:
@@ -204,7 +221,9 @@ class _Sending:
         self.futures.clear()
 
     def _settle_first(self) -> None:
-        self._count(self._wait_for(self.futures.popleft()))
+        batches = self._wait_for(self.futures[0])
+        self.futures.popleft()  # not before: an interrupted wait leaves it to be counted
+        self._count(batches)
 
     def _count(self, batches: Sequence[BatchMetadata]) -> None:
         for batch in batches:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bus.cli import produce
 from bus.cli.produce import _Sending
 from bus.client.producer.future import BatchFuture
 from bus.client.values import BatchMetadata
@@ -45,6 +46,31 @@ def test_missing_acknowledgements_are_told_once_and_waited_for(capsys: pytest.Ca
 def test_nothing_is_told_by_a_quiet_command(capsys: pytest.CaptureFixture[str]) -> None:
     (only,) = settle(1, is_quiet=True)
     assert (only.time_outs, capsys.readouterr().err) == ([None], "")
+
+
+def test_a_command_that_is_ended_says_what_it_waits_for_and_counts_that_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(produce, "_ENDING_SECONDS_MAX", 0.001)
+    only = BatchFuture(1)
+
+    def interrupt(future: BatchFuture, timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    nowhere: Any = None
+    sending = _Sending(nowhere, "orders", None)
+    sending.futures.append(only)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchFuture, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sending.settle_all()
+    sending.report_unanswered()
+    assert capsys.readouterr().err.startswith("waiting for the acknowledgement of 1 batch, ")
+    only.resolve(0, BatchMetadata("orders", 0, 5, 2, -1, 7), None)
+    sending.report_unanswered()
+    assert capsys.readouterr().err == ""
+    sending.settle_acknowledged()
+    assert sending.record_count == 2
 
 
 def test_a_command_that_is_ended_counts_what_was_acknowledged_and_nothing_else() -> None:
