@@ -241,8 +241,8 @@ def test_paused_partition_without_a_position_costs_nothing(broker: FakeBroker) -
         consumer.pause([T0])
         consumer.poll(0)
         started = time.thread_time()
-        assert consumer.poll(200) == []
-        assert time.thread_time() - started < 0.1, "it spins instead of waiting"
+        assert consumer.poll(1_000) == []
+        assert time.thread_time() - started < 0.4, "it spins instead of waiting"
         assert broker.calls.count("ListOffsets") == 0
         assert broker.calls.count("Metadata") <= 1
 
