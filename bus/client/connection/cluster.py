@@ -143,6 +143,7 @@ class Cluster:
         self._logins = Logins(security.login, client_headers, self._connections)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
         self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
+        self._knows_contracts = False  # True after the first one
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -510,15 +511,23 @@ class Cluster:
         return headers, contract
 
     def _ask_contract(self, address: str, headers: Headers, timeout_ms: float) -> BrokerContract:
+        """Ask a broker what it knows. Once one of the cluster has said it, a server that cannot say it is none of them:
+        another program has the address of a broker that is gone, and who leads instead is known soon."""
         try:
             answer = self._ask(address, "ApiVersions", new_question(), headers, timeout_ms)
+            if answer.error_code:
+                raise error_of(answer.error_code, f"the broker at {address}: {answer.error_message}")
+            contract = decode_contract(answer, address)
         except BusError as failure:
+            is_no_broker = failure.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if self._knows_contracts and is_no_broker:
+                message = f"expected a broker at {address}, found a server that does not answer as one"
+                raise NotConnected(ErrorCode.NETWORK_EXCEPTION, f"{message}: {failure.message}") from None
             if failure.code is ErrorCode.UNSUPPORTED_VERSION:
                 return UNKNOWN_CONTRACT
             raise
-        if answer.error_code:
-            raise error_of(answer.error_code, f"the broker at {address}: {answer.error_message}")
-        return decode_contract(answer, address)
+        self._knows_contracts = True
+        return contract
 
     def start_call(
         self,

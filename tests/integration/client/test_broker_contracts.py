@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicP
 from bus.grpc_api.contract import CALLS, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.broker_thread import running_broker
-from tests.support.fake_broker import BreakStream, FakeBroker
+from tests.support.fake_broker import BreakStream, Cluster, FakeBroker
+from tests.support.member_processes import wait_until
 
 CONTRACTS = Path(__file__).parents[2] / "golden" / "contracts"
 
@@ -118,6 +122,54 @@ def test_a_broker_that_does_not_know_the_question_is_used_as_it_is() -> None:
     with SilentBroker() as broker, Admin(broker.address) as admin:
         admin.create_topics([NewTopic("a")])
         assert admin.list_topics() == ["a"]
+
+
+class _Stranger(grpc.GenericRpcHandler):
+    """Another program's server. `answer` None: it knows no call; else the bytes that each call is answered with."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self.was_asked = threading.Event()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        self.was_asked.set()
+        answer = self._answer
+        return None if answer is None else grpc.unary_unary_rpc_method_handler(lambda request, context: answer)
+
+    @contextmanager
+    def serve(self, address: str) -> Iterator[None]:
+        server = grpc.server(ThreadPoolExecutor(4), handlers=[self], options=[("grpc.so_reuseport", 0)])
+        server.add_insecure_port(address)
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop(grace=0).wait()
+
+
+@pytest.mark.parametrize("answer", [None, b"\xff\xff no message"])
+def test_another_program_at_the_address_of_a_broker_that_is_gone_costs_no_record(answer: bytes | None) -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    old = FakeBroker(cluster, 0)
+    with (
+        FakeBroker(cluster, 1) as new,
+        Producer([old.address, new.address]) as producer,
+        Consumer([old.address, new.address], auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        try:
+            assert producer.send("t", b"first").result(60).offset == 0
+            wait_until(lambda: [record.value for record in consumer.poll(20)] == [b"first"], "it is read")
+        finally:
+            old.stop()
+        stranger = _Stranger(answer)
+        with stranger.serve(old.address):
+            sent = producer.send("t", b"second")
+            assert stranger.was_asked.wait(60)
+            cluster.move("t", 0, 1)
+            assert sent.result(60).offset == 1
+            wait_until(lambda: [record.value for record in consumer.poll(20)] == [b"second"], "it is read")
 
 
 @pytest.mark.parametrize("version", range(1, CONTRACT_VERSION + 1))
