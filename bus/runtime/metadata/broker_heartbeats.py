@@ -175,12 +175,11 @@ class BrokerHeartbeats:
     async def take(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         """Answered at once if there are newer metadata than the broker has, else as soon as there are, and after
         `max_wait_ms` or the heartbeat interval at the latest. A controller that cannot write lays its lead down: it
-        takes no heartbeat, so that the others elect one who can."""
+        takes no heartbeat, so that the others elect one who can. If nobody can, it goes on later, and has heard them
+        all that time."""
         sessions, broker_id = self._sessions, heartbeat.broker_id
         if sessions is None or not self._metadata.is_leading:
             return _NOT_CONTROLLER
-        if self._writes.cannot_write:
-            return _CANNOT_WRITE
         refused = sessions.heartbeat(
             self._metadata.cluster,
             broker_id,
@@ -194,6 +193,8 @@ class BrokerHeartbeats:
         )
         if refused is not None:
             return refused
+        if self._writes.cannot_write:  # the broker was heard: else all were fenced once this one can write again
+            return _CANNOT_WRITE
         named = self._metadata.cluster.producers.by_id
         for producer_id in heartbeat.used_producer_ids:
             if named.get(producer_id) is not None:

@@ -313,6 +313,26 @@ def test_controller_that_cannot_write_takes_no_heartbeat() -> None:
     run_virtually(run())
 
 
+def test_controller_that_can_write_again_has_heard_the_brokers_all_that_time() -> None:
+    """A disk that was full for all is no reason to fence any of them."""
+
+    async def run() -> None:
+        bench = Bench()
+        three_brokers(bench)
+        bench.writes.cannot_write = True
+        for _ in range(20):
+            for broker_id in (1, 2):
+                life = BrokerHeartbeat(broker_id, broker_id + 1, f"life-{broker_id}", 0, False, 0)
+                assert isinstance(await bench.heartbeats.take(life), Refused)
+            await bench.heartbeats.look([])
+            await asyncio.sleep(0.5)
+        bench.writes.note_success(0)
+        await bench.heartbeats.look([])
+        assert bench.metadata.cluster.unfenced_brokers == [0, 1, 2]
+
+    run_virtually(run())
+
+
 def test_broker_that_cannot_write_is_fenced_only_by_a_controller_that_can() -> None:
     async def run() -> None:
         bench = Bench()
