@@ -51,6 +51,7 @@ RETRIES_MAX = 2**31 - 1
 _ATTEMPT_MS_MIN = 500
 # After these another broker may answer at the address, of another release.
 _OF_ANOTHER_BROKER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION)
+_OF_NO_BROKER = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNKNOWN_SERVER_ERROR)
 _NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value
 _NAMES_MS_MAX = 1_000  # who waits for a new topic waits so long for a better name of it
 
@@ -143,7 +144,6 @@ class Cluster:
         self._logins = Logins(security.login, client_headers, self._connections)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
         self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
-        self._knows_contracts = False  # True after the first one
         self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -511,23 +511,32 @@ class Cluster:
         return headers, contract
 
     def _ask_contract(self, address: str, headers: Headers, timeout_ms: float) -> BrokerContract:
-        """Ask a broker what it knows. Once one of the cluster has said it, a server that cannot say it is none of them:
-        another program has the address of a broker that is gone, and who leads instead is known soon."""
+        """Ask a broker what it knows. Once one of the cluster was reached, what does not answer as a broker is none:
+        another program has the address of one that is gone, and who leads instead is known soon."""
+        was_reached = self.was_reached
         try:
             answer = self._ask(address, "ApiVersions", new_question(), headers, timeout_ms)
             if answer.error_code:
                 raise error_of(answer.error_code, f"the broker at {address}: {answer.error_message}")
-            contract = decode_contract(answer, address)
+            return decode_contract(answer, address)
         except BusError as failure:
-            is_no_broker = failure.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if self._knows_contracts and is_no_broker:
+            is_of_before = failure.code is ErrorCode.UNSUPPORTED_VERSION  # or another program
+            if is_of_before and not (was_reached and self._is_no_broker(address, headers, timeout_ms)):
+                return UNKNOWN_CONTRACT
+            if was_reached and failure.code in _OF_NO_BROKER:
                 message = f"expected a broker at {address}, found a server that does not answer as one"
                 raise NotConnected(ErrorCode.NETWORK_EXCEPTION, f"{message}: {failure.message}") from None
-            if failure.code is ErrorCode.UNSUPPORTED_VERSION:
-                return UNKNOWN_CONTRACT
             raise
-        self._knows_contracts = True
-        return contract
+
+    def _is_no_broker(self, address: str, headers: Headers, timeout_ms: float) -> bool:
+        """Ask what brokers of all versions answer."""
+        try:
+            self._ask(address, "DescribeCluster", pb.DescribeClusterRequest(), headers, timeout_ms)
+        except BusError as failure:
+            if failure.code in _OF_NO_BROKER:
+                return True
+            raise
+        return False
 
     def start_call(
         self,

@@ -124,6 +124,16 @@ def test_a_broker_that_does_not_know_the_question_is_used_as_it_is() -> None:
         assert admin.list_topics() == ["a"]
 
 
+def test_a_broker_of_before_the_question_is_used_beside_one_that_knows_it() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    with FakeBroker(cluster, 0) as new, SilentBroker(cluster, 1) as old, Producer([new.address]) as producer:
+        assert producer.send("t", b"first").result(60).offset == 0
+        cluster.move("t", 0, 1)
+        assert producer.send("t", b"second").result(60).offset == 1
+        assert old.produce_requests
+
+
 class _Stranger(grpc.GenericRpcHandler):
     """Another program's server. `answer` None: it knows no call; else the bytes that each call is answered with."""
 
