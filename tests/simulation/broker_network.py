@@ -459,6 +459,7 @@ class PeerTransport:
         timeout_s: float,
         due_s: float | None = None,
         again: Any = None,
+        needs_login: bool = True,
     ) -> Any:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 

@@ -33,7 +33,7 @@ from bus.addresses import format_address
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.certificates import channel_credentials
 from bus.grpc_api.server.logins import WITHOUT_LOGIN
-from bus.grpc_api.server.peer_logins import BrokerLogin
+from bus.grpc_api.server.peer_logins import BrokerLogin, Headers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint
@@ -94,9 +94,11 @@ class Transport(Protocol):
         timeout_s: float,
         due_s: float | None = None,
         again: Any = None,
+        needs_login: bool = True,
     ) -> Any:
         """The answer of that method of the service Cluster, or a refusal. `due_s`: when the answer is due, if the other
-        broker is well; None: it may take long. `again`: in place of the message, where it is sent once more."""
+        broker is well; None: it may take long. `again`: in place of the message, where it is sent once more.
+        `needs_login`: False for a method that is open to all: it is called without a login where none can be had."""
         ...
 
     def suspect_all(self) -> None:
@@ -140,6 +142,7 @@ class _Call:
     message: Any
     deadline_s: float
     due_s: float | None
+    needs_login: bool
     wake: asyncio.Event  # there is something to see to
 
     @property
@@ -189,9 +192,10 @@ class GrpcTransport:
         timeout_s: float,
         due_s: float | None = None,
         again: Any = None,
+        needs_login: bool = True,
     ) -> Any:
         key = to.host, to.port, None if self._keys is None else self._keys.current
-        call = _Call(to, key, method, message, _now_s() + timeout_s, due_s, asyncio.Event())
+        call = _Call(to, key, method, message, _now_s() + timeout_s, due_s, needs_login, asyncio.Event())
         attempts = [self._begin(call)]
         another = call if again is None else replace(call, message=again)
         try:
@@ -269,7 +273,7 @@ class GrpcTransport:
         is_reached = False
         while not is_reached:
             request = pb.IdentifyBrokerRequest()
-            found = await self.call(call.to, "IdentifyBroker", request, timeout_s=_ANSWER_S)
+            found = await self.call(call.to, "IdentifyBroker", request, timeout_s=_ANSWER_S, needs_login=False)
             is_reached = not isinstance(found, Refused)
             await asyncio.sleep(0 if is_reached else QUIET_S)
         reason = "nothing comes on its connection any more, while another one is answered"
@@ -285,16 +289,9 @@ class GrpcTransport:
     async def _ask_logged_in(self, login: BrokerLogin, call: _Call, connection: _Connection, ask: Any) -> Any:
         """A session that the other broker has forgotten, as it started again, is asked for once more."""
         for is_again in (False, True):
-            try:
-                headers = await login.headers(connection.channel, call.key, timeout_s=call.deadline_s - _now_s())
-            except grpc.aio.AioRpcError:
-                if call.method != WITHOUT_LOGIN:
-                    raise
-                headers = ()  # a broker that starts knows no users yet, and this is open to all
+            headers = await self._log_in(login, call, connection)
             if isinstance(headers, Refused):
-                if call.method != WITHOUT_LOGIN:
-                    return headers
-                headers = ()  # whether a broker is there does not depend on an identity provider
+                return headers
             try:
                 return await ask(call.message, timeout=call.deadline_s - _now_s(), metadata=headers)
             except grpc.aio.AioRpcError as error:
@@ -302,6 +299,24 @@ class GrpcTransport:
                     raise
                 login.forget(call.key)
         raise AssertionError("the second answer is returned or raised")
+
+    async def _log_in(self, login: BrokerLogin, call: _Call, connection: _Connection) -> Headers | Refused:
+        """Return the headers of a login; none for a call that does not need one, if it cannot be had soon: whether a
+        broker is there does not depend on an identity provider."""
+        left_s = call.deadline_s - _now_s()
+        soon_s = None if call.needs_login else (call.due_s or left_s) / 2
+        try:
+            async with time_limit(soon_s):
+                headers = await login.headers(connection.channel, call.key, timeout_s=left_s)
+        except grpc.aio.AioRpcError:
+            if call.method != WITHOUT_LOGIN:
+                raise
+            return ()  # a broker that starts knows no users yet
+        except asyncio.TimeoutError:
+            if call.needs_login:
+                raise
+            return ()
+        return () if isinstance(headers, Refused) and not call.needs_login else headers
 
     # ------------------------------------------------------------------ silence
 

@@ -49,9 +49,11 @@ class GrpcPeers:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
-        request = pb.IdentifyBrokerRequest()
-        answer = await self._ask(endpoint, "IdentifyBroker", request, timeout_s, due_s=_due_s(timeout_s / 2))
+    async def identify(
+        self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
+    ) -> BrokerIdentity | Refused:
+        request, due_s = pb.IdentifyBrokerRequest(), _due_s(timeout_s / 2)
+        answer = await self._ask(endpoint, "IdentifyBroker", request, timeout_s, due_s=due_s, needs_login=needs_login)
         if isinstance(answer, Refused):
             return answer
         return BrokerIdentity(answer.cluster_id, answer.broker_id, answer.incarnation_id)
@@ -191,9 +193,12 @@ class GrpcPeers:
         *,
         due_s: float | None = None,
         again: Any = None,
+        needs_login: bool = True,
     ) -> Any:
         """The answer, or why there is none."""
-        answer = await self._transport.call(to, method, request, timeout_s=timeout_s, due_s=due_s, again=again)
+        answer = await self._transport.call(
+            to, method, request, timeout_s=timeout_s, due_s=due_s, again=again, needs_login=needs_login
+        )
         if isinstance(answer, Refused) or answer.error_code == pb.ERROR_CODE_NONE:
             return answer
         return refused_of(answer)

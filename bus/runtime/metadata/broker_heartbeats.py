@@ -166,7 +166,7 @@ class BrokerHeartbeats:
         deadline_ms = self._clock.monotonic_ms() + _IDENTIFY_MS_MAX
         while True:
             timeout_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
-            found = await self._peers.identify(command.endpoint, timeout_s=timeout_s)
+            found = await self._peers.identify(command.endpoint, timeout_s=timeout_s, needs_login=False)
             is_over = self._clock.monotonic_ms() + 2 * _IDENTIFY_RETRY_MS > deadline_ms
             if not isinstance(found, Refused) or is_over:
                 return check_advertised_address(command, found, cluster_id=self._cluster_id)
@@ -266,7 +266,8 @@ class BrokerHeartbeats:
         refused: Refused | None = None
         is_known = False
         try:
-            found = await self._peers.identify(broker.endpoint, timeout_s=reach.timeout_ms / 1000)
+            timeout_s = reach.timeout_ms / 1000
+            found = await self._peers.identify(broker.endpoint, timeout_s=timeout_s, needs_login=False)
             command = RegisterBroker(broker.endpoint, broker.incarnation)
             refused, is_known = check_advertised_address(command, found, cluster_id=self._cluster_id), True
         finally:

@@ -183,11 +183,13 @@ class BrokerLifecycle:
         )
 
     async def _find_reached(self, broker_ids: Collection[int]) -> set[int]:
-        """Return those of the brokers that answer this one, and itself."""
+        """Return those of the brokers that answer this one, and itself. A broker at which this one cannot log in does
+        not count: where no broker can log in at another, as the identity provider is gone, no heartbeat reaches any
+        controller, and each new one would be left in turn."""
         brokers = self._metadata.cluster.brokers
 
         async def find(broker_id: int) -> int | None:
-            answer = await self._peers.identify(brokers[broker_id].endpoint, timeout_s=_PROBE_S)
+            answer = await self._peers.identify(brokers[broker_id].endpoint, timeout_s=_PROBE_S, needs_login=True)
             return None if isinstance(answer, Refused) else broker_id
 
         asked = [one for one in broker_ids if one in brokers and one != self._id]

@@ -60,8 +60,11 @@ class Peers(Leaders, TransactionPeers, AuditPeers, Protocol):
         """Have other connections for what is asked from now on: the network may have forgotten those that are open."""
         ...
 
-    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
-        """Who answers at that address."""
+    async def identify(
+        self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
+    ) -> BrokerIdentity | Refused:
+        """Find out who answers at that address. `needs_login`: also whether this broker can log in there; else it is
+        asked without a login where none can be had."""
         ...
 
     async def register(

@@ -145,9 +145,16 @@ async def ask(
     *,
     due_s: float | None = None,
     host: str = "a",
+    needs_login: bool = True,
 ) -> Any:
-    message = pb.IdentifyBrokerRequest()
-    return await transport.call(BrokerEndpoint(1, host, 1), method, message, timeout_s=timeout_s, due_s=due_s)
+    return await transport.call(
+        BrokerEndpoint(1, host, 1),
+        method,
+        pb.IdentifyBrokerRequest(),
+        timeout_s=timeout_s,
+        due_s=due_s,
+        needs_login=needs_login,
+    )
 
 
 def code_of(answer: Any) -> ErrorCode:
@@ -538,15 +545,22 @@ def test_call_waits_for_no_renewal_of_a_session_that_holds(monkeypatch: pytest.M
     run_virtually(run())
 
 
-def test_broker_is_asked_who_it_is_where_no_login_can_be_had(network: Network) -> None:
-    class NoTokens:
-        def token(self, timeout_ms: float) -> str:
-            raise BusError(ErrorCode.NETWORK_EXCEPTION, "the provider is gone")
+@pytest.mark.parametrize("failure", ["hangs", "is refused"])
+def test_broker_is_asked_who_it_is_where_no_login_can_be_had(
+    network: Network, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    async def fetch(function: Callable[..., Any], timeout_ms: float) -> Any:
+        await asyncio.sleep(timeout_ms / 1000 if failure == "hangs" else 0)
+        raise BusError(ErrorCode.NETWORK_EXCEPTION, "the provider is gone")
+
+    monkeypatch.setattr(asyncio, "to_thread", fetch)
 
     async def run() -> None:
-        transport = GrpcTransport(login=BrokerLogin("OAUTHBEARER", tokens=cast(Any, NoTokens())))
-        assert await ask(transport) == 0
-        assert code_of(await ask(transport, method="FindNeeded")) is ErrorCode.NETWORK_EXCEPTION
+        transport = GrpcTransport(login=BrokerLogin("OAUTHBEARER", tokens=cast(Any, Tokens())))
+        assert await ask(transport, 1.5, due_s=0.75, needs_login=False) == 0
+        assert now_s() < 0.75, "no other connection is tried for want of a login"
+        assert isinstance(await ask(transport, 1.5, due_s=0.75), Refused)
+        assert isinstance(await ask(transport, method="FindNeeded"), Refused)
         await transport.close()
 
-    asyncio.run(run())
+    run_virtually(run())

@@ -47,7 +47,7 @@ def test_heartbeat_that_is_lost_goes_out_again_well_within_the_session_and_is_an
 def test_identity_is_due_so_soon_that_another_connection_has_time_for_it() -> None:
     transport = Transport(pb.IdentifyBrokerResponse())
     for timeout_s in (0.5, 1.0, 30.0):
-        asyncio.run(GrpcPeers(transport).identify(TO, timeout_s=timeout_s))
+        asyncio.run(GrpcPeers(transport).identify(TO, timeout_s=timeout_s, needs_login=True))
     assert [asked["due_s"] for asked in transport.asked] == [0.25, 0.5, 1.0]
 
 

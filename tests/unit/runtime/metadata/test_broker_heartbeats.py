@@ -89,8 +89,11 @@ class Peers:
         self.cut: set[int] = set()  # ids
         self._metadata = metadata
 
-    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
+    async def identify(
+        self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
+    ) -> BrokerIdentity | Refused:
         assert 0 < timeout_s <= 2.0
+        assert not needs_login, "a broker that is there must not be fenced for want of a login"
         self.asked.append(endpoint)
         if self.answers:
             return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bus.cluster_metadata.broker_decisions import RegisterBroker
+import pytest
+
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
+from bus.cluster_metadata.broker_leases import Lease
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
@@ -96,36 +100,100 @@ class Follower:
 
     async def follow(self) -> None: ...
     async def look(self, broker_ids: object) -> None: ...
-    async def control(self, function: object) -> bool:
-        return True  # the controller's process is alive
+    async def control(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
+def new_lifecycle(follower: Follower, peers: object) -> BrokerLifecycle:
+    """The life of broker 1, which serves; the process of every other broker is there."""
+    anything = cast(Any, follower)
+    lifecycle = BrokerLifecycle(
+        RegisterBroker(BrokerEndpoint(1, "b", 1), "life-1"),
+        anything,
+        cast(Any, None),
+        cast(Any, SimpleNamespace(is_alive=lambda broker_id: True)),
+        cast(Any, peers),
+        cast(Any, SimpleNamespace(find_due=lambda controller, now_ms: ())),
+        cast(Any, SimpleNamespace(own=dict)),
+        anything,
+        BrokerConfig(),
+        clock=cast(Any, LoopClock()),
+        calls=anything,
+        tasks=TaskScope("test"),
+        on_replaced=cast(Any, None),
+    )
+    lifecycle.serve()
+    return lifecycle
+
+
+async def live(lifecycle: BrokerLifecycle, seconds: float) -> None:
+    living = asyncio.ensure_future(lifecycle._run())
+    await asyncio.sleep(seconds)
+    living.cancel()
+    await asyncio.wait([living])
 
 
 def test_broker_that_is_answered_by_a_controller_that_cannot_write_does_not_say_that_it_is_unanswered() -> None:
     """Else its session would end there, and it were fenced once the controller can write again."""
 
     async def run() -> None:
-        peers, follower = LaidDown(), cast(Any, Follower())
-        lifecycle = BrokerLifecycle(
-            RegisterBroker(BrokerEndpoint(1, "b", 1), "life-1"),
-            follower,
-            cast(Any, None),
-            cast(Any, SimpleNamespace(is_alive=bool)),
-            cast(Any, peers),
-            cast(Any, SimpleNamespace(find_due=lambda controller, now_ms: ())),
-            cast(Any, SimpleNamespace(own=dict)),
-            follower,
-            BrokerConfig(),
-            clock=cast(Any, LoopClock()),
-            calls=follower,
-            tasks=TaskScope("test"),
-            on_replaced=cast(Any, None),
-        )
-        lifecycle.serve()
-        living = asyncio.ensure_future(lifecycle._run())
-        await asyncio.sleep(10)
-        living.cancel()
-        await asyncio.wait([living])
+        peers = LaidDown()
+        await live(new_lifecycle(Follower(), peers), 10)
         assert len(peers.heartbeats) >= 50
         assert not any(heartbeat.is_unanswered for heartbeat in peers.heartbeats)
+
+    run_virtually(run())
+
+
+class Unanswered(Follower):
+    """The metadata of broker 1 of three, and the leases where no heartbeat reaches the controller, broker 0."""
+
+    cluster = apply_all(
+        Follower.cluster,
+        [
+            BrokerStarted(number, "b", number, None, f"life-{number}", broker_epoch=number, level_min=0, level_max=1)
+            for number in (1, 2)
+        ],
+    )
+    writes = SimpleNamespace(has_failed=False, cannot_write=False)
+
+    def __init__(self) -> None:
+        self.elections = 0
+
+    def tell(self, unreached: str) -> None: ...
+
+    def find_working(self) -> dict[int, Lease]:
+        return {0: Lease(1), 1: Lease(1, "life-0"), 2: Lease(1, "life-0")}
+
+    async def elect(self, decide: object, *, instead_of: object) -> Refused:
+        self.elections += 1
+        return Refused(ErrorCode.NOT_CONTROLLER, "another broker was elected meanwhile")
+
+
+class Strangers:
+    """The other brokers are there, and take no heartbeat of this one."""
+
+    def __init__(self, *, is_logged_in: bool) -> None:
+        self._is_logged_in = is_logged_in
+
+    async def heartbeat(self, *_: object, timeout_s: float) -> Refused:
+        return Refused(ErrorCode.NETWORK_EXCEPTION, "no answer")
+
+    async def identify(
+        self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
+    ) -> BrokerIdentity | Refused:
+        if needs_login and not self._is_logged_in:
+            return Refused(ErrorCode.NETWORK_EXCEPTION, "no token could be obtained")
+        return BrokerIdentity("c", endpoint.broker_id, f"life-{endpoint.broker_id}")
+
+
+@pytest.mark.parametrize("is_logged_in", [True, False])
+def test_broker_that_can_log_in_nowhere_takes_the_place_of_no_controller(is_logged_in: bool) -> None:
+    """It would be left in turn: where the identity provider is gone, no heartbeat reaches any controller."""
+
+    async def run() -> None:
+        follower = Unanswered()
+        await live(new_lifecycle(follower, Strangers(is_logged_in=is_logged_in)), 10)
+        assert bool(follower.elections) == is_logged_in
 
     run_virtually(run())
