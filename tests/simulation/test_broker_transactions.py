@@ -335,10 +335,10 @@ def test_offsets_that_stay_pending_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It deletes what is staged of transactions that are open; those that were acknowledged cannot be committed."""
 
-    async def find_idle(self: staged_sweeper.StagedSweeper, partition: Any) -> list[staged_sweeper._Found]:
+    async def find_idle(self: staged_sweeper.StagedSweeper, partition: Any) -> list[staged_sweeper._IdleBatches]:
         with contextlib.suppress(StorageFault):
             staged = await partition.transactions.list_staged()
-            return [staged_sweeper._Found(partition, key, Idle(None, None), True) for key, _ in staged]
+            return [staged_sweeper._IdleBatches(partition, key, Idle(None, None), True) for key, _ in staged]
         return []
 
     async def find_none(self: Any, number: int, traces: Traces) -> Traces:

@@ -1,12 +1,12 @@
-"""What transactions have left in partitions and do not need any more: staged batches that a late producer, a crash or a
-deposed leader left behind, and proofs of transactional ids that have expired.
+"""Deletion of what transactions have left in partitions and do not need any more: staged batches that a late producer,
+a crash or a deposed leader left behind, and proofs of transactional ids that have expired.
 
 Looks through the partitions that this broker leads, now and then, and through each one soon after it has begun to lead
 it: the leader before may have died before it deleted what it had committed. Guards one promise: nothing goes that a
 transaction may still need. So a batch goes only if its coordinator has all transactions in memory, this leader has no
-batch of it under way, and either the coordinator says that this transaction has ended, since a later one of its id has
-begun or may begin; or the coordinator knows of no such transaction that is open, and no batch has come for
-transaction.max.timeout.ms: its first one may be there before the coordinator knows of it. A proof goes only if no
+batch of the transaction under way, and one of two things is true. The coordinator says that the transaction has ended:
+its id has a later epoch. Or the coordinator knows of no such transaction that is open, and no batch has come for
+transaction.max.timeout.ms: the first one may be there before the coordinator knows of it. A proof goes only if no
 transaction of its id has ended there for transactional.id.expiration.ms, the coordinator has loaded all ids and does
 not know this one, and the id has not come back meanwhile. If it comes back later, its numbers are larger, so none of
 its transactions is taken for an older one. Nor does a proof go while the partition has batches that were staged before
@@ -37,8 +37,9 @@ _log = logging.getLogger(__name__)
 _INTERVAL_S = 600.0
 # After a start, when the partitions are open.
 _FIRST_S = 60.0
-# After a partition was opened, when its producers have found it; and if a coordinator could not tell then, so long on.
+# A partition that was taken over is swept so long afterwards, when its producers have found it.
 _LED_S = 10.0
+# While a coordinator cannot tell, it is swept again at each look, up to that age.
 _LED_S_MAX = 60.0
 _LOOK_S = 5.0
 # A coordinator is asked about so many ids at a time.
@@ -58,8 +59,8 @@ class Coordinators(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Staged batches of a transaction of which none is under way. `is_old`: none has come for long."""
+class _IdleBatches:
+    """Staged batches of a transaction of which none is under way. `is_old`: none has come for `age_min_ms`."""
 
     partition: Partition
     key: StagingKey
@@ -69,20 +70,11 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """The outcome of a sweep. `is_complete`: every partition could be looked through, and every coordinator could
-    tell."""
+    """The outcome of a sweep: how many transactions' batches were deleted. `is_complete`: every partition could be
+    listed, and every coordinator could tell."""
 
     count: int
     is_complete: bool
-
-
-@dataclass(slots=True)
-class _Led:
-    """A partition that is led since then, by the loop's clock. `is_swept`: its coordinators could tell, or it was asked
-    about for long enough."""
-
-    since_s: float
-    is_swept: bool = False
 
 
 class StagedSweeper:
@@ -107,7 +99,8 @@ class StagedSweeper:
         self._now_ms = now_ms
         self._tasks = tasks
         self._sweeping: asyncio.Task[None] | None = None
-        self._led: dict[Partition, _Led] = {}
+        # Since when each partition is led here, by the loop's clock; None once it was swept for that.
+        self._led_since_s: dict[Partition, float | None] = {}
 
     def start(self) -> None:
         self._sweeping = self._tasks.start(self._sweep_now_and_then(), "transactions/staged")
@@ -134,32 +127,34 @@ class StagedSweeper:
 
     async def _sweep_newly_led(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        self._led = {each: self._led.get(each) or _Led(now_s) for each in self._partitions()}
-        for partition, led in list(self._led.items()):
-            if not led.is_swept and now_s - led.since_s >= _LED_S:
+        self._led_since_s = {each: self._led_since_s.get(each, now_s) for each in self._partitions()}
+        for partition, since_s in list(self._led_since_s.items()):
+            if since_s is not None and now_s - since_s >= _LED_S:
+                self._led_since_s[partition] = None  # also if the sweep raises: else it would raise at each look
                 swept = await self._sweep([partition])
-                led.is_swept = swept.is_complete or now_s - led.since_s >= _LED_S_MAX
+                if not swept.is_complete and now_s - since_s < _LED_S_MAX:
+                    self._led_since_s[partition] = since_s
 
     async def sweep(self) -> int:
         """How many transactions' batches were deleted. What cannot be told now is left to the next time."""
         return (await self._sweep(self._partitions())).count
 
     async def _sweep(self, partitions: Iterable[Partition]) -> _Swept:
-        found: dict[int, list[_Found]] = {}
+        by_coordinator: dict[int, list[_IdleBatches]] = {}
         is_complete = True
         for partition in partitions:
-            staged = await self._find_idle(partition)
-            is_complete = is_complete and staged is not None
-            for each in staged or ():
-                found.setdefault(each.key.coordinator_partition, []).append(each)
+            idle = await self._find_idle(partition)
+            is_complete = is_complete and idle is not None
+            for each in idle or ():
+                by_coordinator.setdefault(each.key.coordinator_partition, []).append(each)
         count = 0
-        for number, left in found.items():
-            rows = frozenset(_rows_of(each.key) for each in left)
+        for number, batches in by_coordinator.items():
+            rows = frozenset(_rows_of(each.key) for each in batches)
             answer = await self._coordinators.find_needed(number, Traces(rows=rows))
             if isinstance(answer, Refused):
                 is_complete = False
                 continue
-            for each in left:
+            for each in batches:
                 row = _rows_of(each.key)
                 if row in answer.ended or (each.is_old and row not in answer.rows):
                     count += await self._discard(each.partition, each.key, each.idle)
@@ -197,16 +192,19 @@ class StagedSweeper:
                 unknown += sorted(some - known.transactional_ids)
         return unknown
 
-    async def _find_idle(self, partition: Partition) -> list[_Found] | None:
-        """None if they cannot be listed now."""
+    async def _find_idle(self, partition: Partition) -> list[_IdleBatches] | None:
+        """Return what is staged there and not under way; None if it cannot be listed now."""
         if is_internal_topic(partition.name.topic) or partition.stopped is not None:
             return []
         before_ms = self._now_ms() - self._age_min_ms
         staged = await self._list_staged(partition)
         if staged is None:
             return None
-        seen = ((key, one, partition.open_transactions.look_at(key)) for key, one in staged)
-        return [_Found(partition, key, idle, one.newest_ms < before_ms) for key, one, idle in seen if idle is not None]
+        return [
+            _IdleBatches(partition, key, idle, is_old=one.newest_ms < before_ms)
+            for key, one in staged
+            if (idle := partition.open_transactions.look_at(key)) is not None
+        ]
 
     async def _find_staged(self, partition: Partition, *, before_ms: int) -> list[StagingKey] | None:
         """The transactions whose newest staged batch is older than that; None if they cannot be listed now."""

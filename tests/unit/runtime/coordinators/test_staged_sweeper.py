@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
+
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
 from bus.ports import AppliedTransaction, StagingKey
@@ -169,6 +171,30 @@ def test_coordinator_that_stays_away_is_not_asked_for_ever() -> None:
         assert 5 <= asked <= 15
         await asyncio.sleep(300)
         assert len(broker.coordinators.asked) == asked
+
+    take_over(scenario)
+
+
+def test_partition_whose_sweep_fails_after_the_take_over_is_left_to_the_sweep_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It must not fail again at each look, and hold up what comes behind it."""
+
+    async def scenario(broker: TakeOver) -> None:
+        await asyncio.sleep(61)
+        looks = []
+
+        def fail() -> None:
+            looks.append(asyncio.get_running_loop().time())
+            raise RuntimeError("a fault of the program")
+
+        broker.led = [broker.bench.partition]
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.bench.table.staged, "list", fail)
+            await asyncio.sleep(100)
+        assert len(looks) == 1
+        await asyncio.sleep(600)
+        assert broker.is_swept
 
     take_over(scenario)
 
