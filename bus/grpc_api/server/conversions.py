@@ -74,10 +74,12 @@ def with_error(response: ResponseT, refusal: Refused) -> ResponseT:
     return response
 
 
-def refused_of(response: Any) -> Refused:
-    """What another broker has refused. A code that is not known here, of a later version or of no broker, is an
-    UNKNOWN_SERVER_ERROR."""
+def refusal_of(response: Any) -> Refused | None:
+    """Return the refusal in another broker's response, or in a part of one; None if it has no error code. A code that
+    is not known here, of a later version or of no broker, becomes UNKNOWN_SERVER_ERROR."""
     code, text = response.error_code, response.error_message
+    if code == pb.ERROR_CODE_NONE:
+        return None
     try:
         return Refused(ErrorCode(code), text)
     except ValueError:

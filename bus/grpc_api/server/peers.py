@@ -13,7 +13,7 @@ from typing import Any
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import encode_lagging, lagging_of, refused_of, topics_of, versions_of
+from bus.grpc_api.server.conversions import encode_lagging, lagging_of, refusal_of, topics_of, versions_of
 from bus.grpc_api.server.peer_transport import Transport
 from bus.grpc_api.server.transaction_messages import (
     STEP_METHODS,
@@ -171,9 +171,7 @@ class GrpcPeers:
         if isinstance(answer, Refused):
             return answer
         identity = pb.InitProducerIdResponse.FromString(answer.response)
-        if identity.error_code != pb.ERROR_CODE_NONE:
-            return refused_of(identity)
-        return TakenProducerId(identity.producer_id, answer.metadata_offset)
+        return refusal_of(identity) or TakenProducerId(identity.producer_id, answer.metadata_offset)
 
     async def forward(
         self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest, *, timeout_s: float
@@ -199,9 +197,7 @@ class GrpcPeers:
         answer = await self._transport.call(
             to, method, request, timeout_s=timeout_s, due_s=due_s, again=again, needs_login=needs_login
         )
-        if isinstance(answer, Refused) or answer.error_code == pb.ERROR_CODE_NONE:
-            return answer
-        return refused_of(answer)
+        return answer if isinstance(answer, Refused) else refusal_of(answer) or answer
 
 
 def _due_s(wanted_s: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import refused_of, with_error
+from bus.grpc_api.server.conversions import refusal_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
 from bus.transactions.requests import Added, AddOffsets, AddPartitions
@@ -90,12 +90,6 @@ def step_answer_of(request: StepRequest, message: pb.TransactionStepResponse) ->
         expected = f"expected answers of {len(request.partitions)} partitions and {len(request.groups)} groups"
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{expected}, found {found[0]} and {found[1]}")
     return StepAnswer(_results_of(message.partitions), _results_of(message.groups))
-
-
-def refusal_of(message: pb.TransactionAdded | pb.TransactionStepResult) -> Refused | None:
-    if message.error_code == pb.ERROR_CODE_NONE:
-        return None
-    return refused_of(message)
 
 
 def _encode_partition(partition: TransactionPartition, last_sequence: int) -> pb.TransactionPartition:
