@@ -179,9 +179,9 @@ class GroupApi:
         return [answer if isinstance(answer, Refused) else None for answer in answers]
 
     async def _prove(self) -> Refused | None:
-        """Look at the metadata once more: a coordinator that was replaced a moment ago must not tell of offsets
-        to which its successor has committed newer ones."""
-        refused = await self._cluster.prove_leadership(after_asked=True)
+        """Look at the metadata once more: a coordinator that was replaced a moment ago must not answer with offsets
+        that its successor has replaced by newer ones."""
+        refused = await self._cluster.prove_leadership(by_new_look=True)
         return None if refused is None else Refused(ErrorCode.NOT_COORDINATOR, refused.message)
 
     async def _ask(self, commands: Iterable[GroupCommand]) -> list[GroupAnswer]:

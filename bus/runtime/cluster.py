@@ -157,9 +157,9 @@ class Cluster:
         """`prove_leadership` does not have to wait."""
         return self._proof.is_fresh
 
-    async def prove_leadership(self, *, after_asked: bool = False) -> Refused | None:
-        """To be awaited before anything is answered as a leader: see `LeadershipProof.wait`."""
-        return None if self._proof.is_fresh and not after_asked else await self._proof.wait(after_asked=after_asked)
+    async def prove_leadership(self, *, by_new_look: bool = False) -> Refused | None:
+        """Wait for a proof before anything is answered as a leader: see `LeadershipProof.wait`."""
+        return await self._proof.wait(by_new_look=by_new_look)
 
     async def start(self) -> None:
         """Join the cluster, as its controller if there is none, and open all partitions that this broker leads.

@@ -20,9 +20,9 @@ class DeniedTopics:
         return {name: DENIED for name in names if name in self._topics}
 
 
-async def proved(*, after_asked: bool = False) -> Refused | None:
+async def proved(*, by_new_look: bool = False) -> Refused | None:
     return None
 
 
-async def unproved(*, after_asked: bool = False) -> Refused | None:
+async def unproved(*, by_new_look: bool = False) -> Refused | None:
     return UNPROVED

@@ -236,8 +236,9 @@ class TransactionCoordinator:
         return self._topic.find(number)
 
     async def find_needed(self, number: int, traces: Traces) -> Traces | Refused:
-        """See `TransactionPeers.find_needed`. What is not needed is deleted, so it rests on a look that begins now."""
-        leader = await self._cluster.prove_leadership(after_asked=True) or self.find_partition(number)
+        """See `TransactionPeers.find_needed`. What is not needed is deleted, so the answer rests on a new look at the
+        metadata."""
+        leader = await self._cluster.prove_leadership(by_new_look=True) or self.find_partition(number)
         if isinstance(leader, Refused):
             return leader
         shard = self._topic.shard(number)

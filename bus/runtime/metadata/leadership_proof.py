@@ -4,8 +4,8 @@ A broker that stood still may have been fenced meanwhile, and others lead its pa
 fences are in the logs; but it could answer from memory, with an end of the log or a committed offset of yesterday.
 Guards two promises. What a broker answers as a leader was decided on cluster metadata that were the last ones after it
 was asked, or not longer than `PROOF_MS` before. The broker's life in the cluster looks at the log more often than that,
-so a request waits for a look of its own only behind a stall. And where an answer must not be older than the question
-(a committed offset: another broker may lead by now, and have committed), the look began after the question.
+so a request waits for a look only behind a stall. And an answer that must not be older than the question, such as a
+committed offset, which a successor may have replaced by now, rests on a look that began after the question.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ class LeadershipProof:
             and abs(self._clock.now_ms() - confirmed.wall_ms) < PROOF_MS
         )
 
-    async def wait(self, *, after_asked: bool = False) -> Refused | None:
-        """Until there is a proof, with `after_asked` by a look that begins after this call; what this broker does not
-        lead any more is closed by then. NOT_LEADER_OR_FOLLOWER if the cluster metadata cannot be read."""
-        asked_ms = self._clock.monotonic_ms()
-        if not after_asked and self.is_fresh:
+    async def wait(self, *, by_new_look: bool = False) -> Refused | None:
+        """Wait until there is a proof, with `by_new_look` one by a look that begins after this call: for an answer that
+        must not be older than its question. What this broker does not lead any more is closed by then. Returns
+        NOT_LEADER_OR_FOLLOWER if the cluster metadata cannot be read."""
+        if not by_new_look and self.is_fresh:
             return None
+        called_ms = self._clock.monotonic_ms()
         for _ in range(2):  # the first look may have begun long before this call
             looking = self._looking
             if looking is None:
                 looking = self._looking = self._tasks.start(self._look(), "leadership proof")
             await asyncio.wait([looking])
-            has_looked = self._metadata.confirmed.monotonic_ms >= asked_ms  # however long the look took
-            if has_looked or (not after_asked and self.is_fresh):
+            has_looked = self._metadata.confirmed.monotonic_ms >= called_ms  # however long the look took
+            if has_looked or (not by_new_look and self.is_fresh):
                 return None
         if self._metadata.cluster.is_alone(self._broker_id):
             return None

@@ -328,7 +328,7 @@ class MetadataLog:
 
     def _on_stopped(self, reason: Refused) -> None:
         self._is_controller = False
-        self._confirmed = _NEVER  # another broker was elected, perhaps, and has moved what this one leads
+        self._confirmed = _NEVER  # perhaps another broker was elected, and has moved what this one leads
         if self.maintenance is not None:
             self.maintenance.stop(reason)
 

@@ -178,8 +178,8 @@ def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups(
 def test_committed_offsets_rest_on_a_look_at_the_metadata_that_began_after_the_question() -> None:
     looks: list[bool] = []
 
-    async def prove(*, after_asked: bool = False) -> Refused | None:
-        looks.append(after_asked)
+    async def prove(*, by_new_look: bool = False) -> Refused | None:
+        looks.append(by_new_look)
         return None
 
     api = api_on(FakeCoordinator(rq.OffsetsFetched(())), prove)

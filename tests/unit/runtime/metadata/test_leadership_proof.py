@@ -118,10 +118,10 @@ def test_look_that_began_before_the_broker_stood_still_proves_nothing_afterwards
 def test_proof_for_an_answer_that_may_not_be_old_is_a_look_that_begins_after_the_question() -> None:
     async def scenario(bench: Bench) -> None:
         bench.metadata.gate.clear()
-        early = asyncio.ensure_future(bench.proof.wait(after_asked=True))
+        early = asyncio.ensure_future(bench.proof.wait(by_new_look=True))
         await wait_until(lambda: bench.metadata.looks == 1)
         bench.clock.advance(1)
-        late = [asyncio.ensure_future(bench.proof.wait(after_asked=True)) for _ in range(3)]
+        late = [asyncio.ensure_future(bench.proof.wait(by_new_look=True)) for _ in range(3)]
         await asyncio.sleep(0)
         bench.metadata.gate.set()
         assert await asyncio.gather(early, *late) == [None] * 4
@@ -134,7 +134,7 @@ def test_fresh_proof_does_not_stand_for_an_answer_that_may_not_be_old() -> None:
     async def scenario(bench: Bench) -> None:
         bench.clock.advance(1)
         bench.metadata.fault = StorageFault("no disk")
-        refused: Any = await bench.proof.wait(after_asked=True)
+        refused: Any = await bench.proof.wait(by_new_look=True)
         assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert bench.proof.is_fresh
         assert await bench.proof.wait() is None
