@@ -1,9 +1,9 @@
-"""`python -m bus` is the `bus` command, and `bus` is this."""
+"""The `bus` command, by that name and as `python -m bus`."""
 
 import signal
 
-# Until a command runs there is nothing to end in order: while modules are loaded Ctrl-C ends the process as SIGTERM
-# does, instead of being an exception in their midst, with its traceback.
+# Until a command runs there is nothing to clean up. So Ctrl-C ends the process at once, as SIGTERM does: an exception
+# in the middle of an import would print a traceback.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,7 +1,7 @@
 """Signals that end a program, from a terminal or a supervisor, as exceptions in its main thread.
 
-Guards one promise: SIGTERM and SIGHUP end a program as Ctrl-C does, so that what it has begun (a broker, a progress bar
-that hides the cursor, records that are not acknowledged) is ended in order.
+Guards one promise: SIGTERM and SIGHUP end a program as Ctrl-C does, so that its `finally` blocks end what it has begun:
+a broker, a progress bar that hides the cursor, records that are not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
-_UNCHANGED = (signal.default_int_handler, signal.SIG_DFL)
+_DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 
 class Interrupts:
-    """Raises `KeyboardInterrupt(number)` for a signal, at once or when it is held no more."""
+    """Raises `KeyboardInterrupt(signal)` for a signal: at once, or at the end of `held` if that is under way."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -25,7 +25,8 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold them back for moments, not for what may wait: a second Ctrl-C does not come through either."""
+        """Hold signals back within the block. It must be short, and wait for nothing: a second Ctrl-C is held back
+        too."""
         self._is_held = True
         try:
             yield
@@ -44,19 +45,19 @@ class Interrupts:
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[Interrupts]:
-    """Have SIGTERM and SIGHUP, as Ctrl-C, raise `KeyboardInterrupt` with the signal within the block. SIGINT and SIGHUP
-    stay ignored where the process was started to ignore them; outside of the main thread it does nothing, and within
-    another such block it is that one."""
+    """Have SIGTERM, SIGHUP and SIGINT raise `KeyboardInterrupt` with the signal within the block. SIGINT and SIGHUP
+    stay ignored where the process was started to ignore them (`nohup`). Within another such block, yields the
+    `Interrupts` of that one. Does nothing outside of the main thread, where Python runs no handler."""
     if threading.current_thread() is not threading.main_thread():
         yield Interrupts()
         return
-    around = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    if isinstance(around, Interrupts):
-        yield around
+    outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(outer, Interrupts):
+        yield outer
         return
     interrupts = Interrupts()
     wanted = [signal.SIGTERM]
-    wanted += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) in _UNCHANGED]
+    wanted += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) in _DEFAULTS]
     before = {number: signal.signal(number, interrupts.take) for number in wanted}
     try:
         yield interrupts

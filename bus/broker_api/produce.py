@@ -185,7 +185,8 @@ class ProduceApi:
         may do; None: everything.
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
-        Rights are those of metadata that are proved to be current, if they can be; who has none is told only that.
+        Rights are checked after the proof of leadership, which brings the metadata up to date, but reported before it:
+        a caller who may not write learns nothing else of the partition.
         """
         refusal = check_acks(request.acks, is_transactional=bool(request.transactional_id))
         if refusal is not None:
@@ -237,7 +238,7 @@ class ProduceApi:
     async def _refuse(
         self, request: ProduceRequest, refusal: Refused, denied: Mapping[str, Refused] = _NONE
     ) -> ProduceInFlight:
-        """`denied`: topics that have a refusal of their own."""
+        """Refuse every partition: those of a topic in `denied` with its own refusal, the others with `refusal`."""
         in_flight = self._in_flight(request, (), self._clock.now_ms())
         size_bytes = request.payload.size_bytes
         refused = (

@@ -45,7 +45,7 @@ _READ_BYTES = 1 << 20
 _REQUEST_BYTES_MAX = 32 << 20  # far above a read, so that the broker judges a large record and not the client
 _BATCHES_IN_FLIGHT_MAX = 64
 _SILENT_SECONDS_MAX = 10
-_ENDING_SECONDS_MAX = 1  # without a word why an ended command is still there
+_ENDING_SECONDS_MAX = 1  # an interrupted command that waits for longer says what for
 
 
 @click.command(
@@ -123,7 +123,7 @@ def produce(
             except KeyboardInterrupt:
                 sending.report_unanswered()
                 raise
-    finally:  # the producer has sent what it was given
+    finally:  # behind the end of the producer, which has waited for the answers
         if sending is not None and not quiet:
             sending.settle_acknowledged()
             _write_summary(sending, time.monotonic() - started)
@@ -203,18 +203,18 @@ class _Sending:
             self._settle_first()
 
     def report_unanswered(self) -> None:
-        """Say what an ended command still waits for, unless that is over in a moment."""
+        """Say what an interrupted command still waits for, unless the answers come within a second."""
         unanswered = concurrent.futures.wait(self.futures, _ENDING_SECONDS_MAX).not_done
         if unanswered:
             batches = count_of(len(unanswered), "batch", "batches")
             echo(
-                f"waiting for the acknowledgement of {batches}, at most for delivery.timeout.ms; "
-                "end it again to leave without it",
+                f"waiting for the acknowledgement of {batches}, up to delivery.timeout.ms; "
+                "interrupt again to end at once",
                 err=True,
             )
 
     def settle_acknowledged(self) -> None:
-        """Count what is answered, after an end before the last line; nothing of a batch of which a part failed."""
+        """Count what was acknowledged until the command was ended, but nothing of a batch of which a part failed."""
         for future in self.futures:
             if future.done() and future.exception() is None:
                 self._count(future.result())
@@ -222,7 +222,7 @@ class _Sending:
 
     def _settle_first(self) -> None:
         batches = self._wait_for(self.futures[0])
-        self.futures.popleft()  # not before: an interrupted wait leaves it to be counted
+        self.futures.popleft()  # not before: an interrupted wait leaves it to `settle_acknowledged`
         self._count(batches)
 
     def _count(self, batches: Sequence[BatchMetadata]) -> None:

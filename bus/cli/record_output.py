@@ -1,8 +1,8 @@
 """Where `bus consume` writes records to, and which of them are written when a signal ends it.
 
-Guards one promise: of a batch that was not written to its end, because the command was stopped, the reader went away or
-the disk is full, it is known to the record how much is written; a record that is begun when the command is stopped is
-written to its end, if the reader takes it soon.
+Guards two promises. Of a batch that was not written to its end, because the command was stopped, the reader went away
+or the disk is full, it is known to the record how much is written. And a record that is begun when the command is
+stopped is written to its end, if the reader takes it soon.
 """
 
 from __future__ import annotations

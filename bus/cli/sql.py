@@ -122,7 +122,8 @@ def _prompt(root: str, engine: str, bounds: dict[str, Any], form: str | None, li
 
 
 def _connect(root: str, bounds: dict[str, Any]) -> Connection:
-    with signals_as_interrupts() as interrupts, interrupts.held():  # an exception while it is loaded aborts the process
+    # An exception while the engine is loaded aborts the process.
+    with signals_as_interrupts() as interrupts, interrupts.held():
         from bus.sql import connect
     return connect(root, **bounds)
 

@@ -59,7 +59,8 @@ def run_prompt(connection: Connection, *, form: str, limit: int | None, is_timed
 
 
 def _end_unless_typed(interrupt: KeyboardInterrupt) -> None:
-    """Ctrl-C is for a line or a statement; what a supervisor sends, or a terminal that is closed, ends the prompt."""
+    """Raise `interrupt` again unless it is Ctrl-C: that ends a line or a statement. What a supervisor sends, or a
+    terminal that is closed, ends the prompt."""
     if signal_of(interrupt) is not signal.SIGINT:
         raise interrupt
 

@@ -2,12 +2,12 @@
 
 What a stranger sends costs the broker up to 150 times as much memory for a field of a header, and 900 times as much for
 a call, before any handler can refuse it. So a connection, an address and all strangers together have rations of bytes
-that are given back slowly, and what a connection has sent no longer counts once its caller has logged in. Guards three
+that are given back slowly, and what a connection has sent no longer counts once its caller has logged in. Guards these
 promises: strangers have never sent more lately than the rations and `modest_bytes` of each connection; a login that is
 modest and follows its connection within `login_s_max` is not ended halfway by its own address, since it would begin
-again; and whatever other addresses do, one that has few connections and has sent little is let in. Connections that
-have not logged in by then make room for new ones of their address and, where there is no room for any address, of all
-others: so those that lie idle keep no user out, however many addresses they come from.
+again; an address that has few connections and has sent little is let in, unless so many others have a new connection
+each that all places are taken; and a connection that has not logged in within `login_s_max` makes room for a new one,
+of its own address or, where all places are taken, of any: so those that lie idle keep no user out.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ class Cluster:
             except BusError as failure:
                 if candidate == addresses[-1] or not may_ask_next(failure):
                     raise
-        raise AssertionError("expected an address at least, found none")
+        raise AssertionError("expected at least one address, found none")
 
     def knock(self, address: str, patience_ms: float) -> None:
         """Raises `NotConnected` if the broker does not answer now: what must not be sent twice is better not sent to
@@ -511,8 +511,9 @@ class Cluster:
         return headers, contract
 
     def _ask_contract(self, address: str, headers: Headers, timeout_ms: float) -> BrokerContract:
-        """Ask a broker what it knows. Once one of the cluster was reached, what does not answer as a broker is none:
-        another program has the address of one that is gone, and who leads instead is known soon."""
+        """Ask a broker for its contract. Once a broker of the cluster was reached, a server that does not answer as one
+        is none: another program has the address of a broker that is gone. So it counts as one that cannot be reached,
+        until the metadata name another leader."""
         was_reached = self.was_reached
         try:
             answer = self._ask(address, "ApiVersions", new_question(), headers, timeout_ms)
@@ -520,8 +521,8 @@ class Cluster:
                 raise error_of(answer.error_code, f"the broker at {address}: {answer.error_message}")
             return decode_contract(answer, address)
         except BusError as failure:
-            is_of_before = failure.code is ErrorCode.UNSUPPORTED_VERSION  # or another program
-            if is_of_before and not (was_reached and self._is_no_broker(address, headers, timeout_ms)):
+            is_without_contract = failure.code is ErrorCode.UNSUPPORTED_VERSION  # an early broker, or another program
+            if is_without_contract and not (was_reached and self._is_no_broker(address, headers, timeout_ms)):
                 return UNKNOWN_CONTRACT
             if was_reached and failure.code in _OF_NO_BROKER:
                 message = f"expected a broker at {address}, found a server that does not answer as one"
@@ -529,7 +530,7 @@ class Cluster:
             raise
 
     def _is_no_broker(self, address: str, headers: Headers, timeout_ms: float) -> bool:
-        """Ask what brokers of all versions answer."""
+        """Ask a question that brokers of every release answer."""
         try:
             self._ask(address, "DescribeCluster", pb.DescribeClusterRequest(), headers, timeout_ms)
         except BusError as failure:

@@ -1,7 +1,7 @@
 """How a broker logs in at others: one session for each, asked for when a call needs it and renewed in time.
 
-Guards one promise: no call waits for the renewal of a session that still holds. An identity provider that hangs would
-else hold up heartbeats for longer than a session of the cluster.
+Guards one promise: no call waits for the renewal of a session that still holds. Otherwise an identity provider that
+hangs would hold up heartbeats until the broker is fenced.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class BrokerLogin:
         self._name = name
         self._password = password
         self._sessions: dict[Hashable, _Session] = {}
-        # By connection: a login that the network has swallowed keeps nobody who has another one.
-        self._asking: dict[grpc.aio.Channel, asyncio.Task[_Session | Refused]] = {}
+        # By connection: who has another connection does not wait for a login that the network has swallowed.
+        self._under_way: dict[grpc.aio.Channel, asyncio.Task[_Session | Refused]] = {}
 
     async def headers(self, channel: grpc.aio.Channel, key: Hashable, *, timeout_s: float) -> Headers | Refused:
         """Return the headers of a call. Raises `grpc.aio.AioRpcError`, or `asyncio.TimeoutError`, if the other broker
@@ -57,31 +57,32 @@ class BrokerLogin:
         session, now_s = self._sessions.get(key), _now_s()
         if session is not None and now_s < session.renewed_at_s:
             return session.headers
-        asking = self._asking.get(channel) or self._begin(channel, key, timeout_s)
+        login = self._under_way.get(channel) or self._begin(channel, key, timeout_s)
         if session is not None and now_s < session.ends_at_s:
             return session.headers
-        await asyncio.wait([asking], timeout=timeout_s)
-        if not asking.done():
+        await asyncio.wait([login], timeout=timeout_s)
+        if not login.done():
             raise asyncio.TimeoutError
-        found = asking.result()
-        return found if isinstance(found, Refused) else found.headers
+        outcome = login.result()
+        return outcome if isinstance(outcome, Refused) else outcome.headers
 
     def _begin(self, channel: grpc.aio.Channel, key: Hashable, timeout_s: float) -> asyncio.Task[_Session | Refused]:
+        """Log in beside the callers, who may go. A renewal that fails is begun again after a pause."""
         session = self._sessions.get(key)
         held = () if session is None else session.headers
-        asking = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
-        self._asking[channel] = asking
+        login = asyncio.get_running_loop().create_task(self._log_in(channel, held, timeout_s))
+        self._under_way[channel] = login
 
         def end(_: object) -> None:
-            del self._asking[channel]
-            found = None if asking.cancelled() or asking.exception() is not None else asking.result()
-            if isinstance(found, _Session):
-                self._sessions[key] = found
+            del self._under_way[channel]
+            outcome = None if login.cancelled() or login.exception() is not None else login.result()
+            if isinstance(outcome, _Session):
+                self._sessions[key] = outcome
             elif session is not None and self._sessions.get(key) is session:
                 self._sessions[key] = replace(session, renewed_at_s=_now_s() + _RENEWAL_PAUSE_S)
 
-        asking.add_done_callback(end)
-        return asking
+        login.add_done_callback(end)
+        return login
 
     def forget(self, key: Hashable) -> None:
         self._sessions.pop(key, None)
@@ -156,7 +157,7 @@ async def _ask(
 ) -> pb.SaslAuthenticateResponse | Refused:
     await call.write(request)
     answer: pb.SaslAuthenticateResponse | None = await call.read()
-    if answer is grpc.aio.EOF or answer is None:  # nothing, or what is no such message
+    if answer is grpc.aio.EOF or answer is None:  # None: bytes that are no such message
         return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, "the other broker has ended the login without a word")
     if answer.error_code:
         return Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, answer.error_message)

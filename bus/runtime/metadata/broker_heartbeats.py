@@ -173,10 +173,10 @@ class BrokerHeartbeats:
             await asyncio.sleep(_IDENTIFY_RETRY_MS / 1000)
 
     async def take(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
-        """Answered at once if there are newer metadata than the broker has, else as soon as there are, and after
-        `max_wait_ms` or the heartbeat interval at the latest. A controller that cannot write lays its lead down: it
-        takes no heartbeat, so that the others elect one who can. If nobody can, it goes on later, and has heard them
-        all that time."""
+        """Answer at once if there are newer metadata than the broker has, else as soon as there are, and after
+        `max_wait_ms` or the heartbeat interval at the latest. A controller that cannot write refuses the heartbeat, so
+        that the others elect one who can, but takes note that the broker is alive: if nobody can write, it remains the
+        controller."""
         sessions, broker_id = self._sessions, heartbeat.broker_id
         if sessions is None or not self._metadata.is_leading:
             return _NOT_CONTROLLER
@@ -193,7 +193,7 @@ class BrokerHeartbeats:
         )
         if refused is not None:
             return refused
-        if self._writes.cannot_write:  # the broker was heard: else all were fenced once this one can write again
+        if self._writes.cannot_write:  # only now: a broker that was not heard would be fenced at the first write
             return _CANNOT_WRITE
         named = self._metadata.cluster.producers.by_id
         for producer_id in heartbeat.used_producer_ids:

@@ -356,7 +356,7 @@ class BrokerLifecycle:
             self._tell(f"no heartbeat reached the controller: {answer.code.name}: {answer.message}")
             is_laid_down = answer.code is ErrorCode.KAFKA_STORAGE_ERROR
             if is_laid_down:
-                self._unanswered = None  # it has heard this broker, and is heard
+                self._unanswered = None  # the controller has heard this broker, and its answer has arrived
             may_run = not self._leases.writes.has_failed  # else the fault may be that of all
             if await self._is_gone(controller.broker_id) or (
                 may_run and (is_laid_down or await self._has_failed(controller))
