@@ -6,18 +6,22 @@ a broker, a progress bar that hides the cursor, records that are not acknowledge
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bus.client.producer.interrupts import uninterrupted
+
 EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 
 class Interrupts:
-    """Raises `KeyboardInterrupt(signal)` for a signal: at once, or at the end of `held` if that is under way."""
+    """Raises `KeyboardInterrupt(signal)` for a signal: at once, or at the end of `held`, or of a step of a producer
+    that must not be torn, if one is under way."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -38,9 +42,10 @@ class Interrupts:
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        if not self._is_held:
+        if self._is_held:
+            self._pending = number
+        elif not uninterrupted.defer(functools.partial(self.take, number, None)):
             raise KeyboardInterrupt(signal.Signals(number))
-        self._pending = number
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from bus.cli.groups import BusGroup
+from bus.client.producer.interrupts import uninterrupted
 from bus.demo import __main__ as demo
 from bus.signals import Interrupts, signals_as_interrupts
 from bus.spark import jobs
@@ -72,6 +73,22 @@ def test_a_block_within_another_is_the_same_one() -> None:
             assert inner is outer
         assert signal.getsignal(signal.SIGTERM) == outer.take
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [number for number, _ in ENDING])
+def test_signal_does_not_tear_a_step_of_a_producer(number: signal.Signals) -> None:
+    """A record that is in neither of two places would get no outcome."""
+    done = []
+
+    def work() -> None:
+        with uninterrupted:
+            os.kill(os.getpid(), number)
+            done.append("step")
+        done.append("never")
+
+    with pytest.raises(KeyboardInterrupt) as raised, signals_as_interrupts():
+        work()
+    assert (done, raised.value.args) == (["step"], (number,))
 
 
 @pytest.mark.parametrize(("number", "status"), ENDING)

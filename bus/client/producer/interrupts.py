@@ -4,7 +4,7 @@ Guards one promise: what has begun in `uninterrupted` runs to its end; the signa
 it, by the handler of the program. Python runs the handlers of signals in the main thread, between any two steps of
 what runs there, and the usual handler raises: inside a step that moves records from one place to the next, that
 would lose them. For short sections only, which wait for nothing. In other threads nothing is done, for no signal comes
-there.
+there. SIGINT is held back whatever its handler is. A handler of another signal that raises has to `defer` that itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` wraps it, and its enumerations cost ten times as much
 import os
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -21,12 +22,13 @@ _SIGINT = int(_signal.SIGINT)
 class _Uninterrupted:
     """One for the process: only the main thread changes it. Sections may be nested."""
 
-    __slots__ = ("_depth", "_handler", "_is_noted", "_thread_id")
+    __slots__ = ("_deferred", "_depth", "_handler", "_is_noted", "_thread_id")
 
     def __init__(self) -> None:
         self._depth = 0
         self._handler: Any = None  # of the program, while a section runs
         self._is_noted = False
+        self._deferred: Callable[[], object] | None = None
         self._thread_id = 0  # whose section it is
 
     def __enter__(self) -> None:
@@ -45,13 +47,25 @@ class _Uninterrupted:
         if threading.get_ident() != threading.main_thread().ident:
             return
         self._depth -= 1
-        if self._depth or self._handler is None:
+        if self._depth:
             return
-        handler, self._handler = self._handler, None
-        _signal.signal(_SIGINT, handler)
-        if self._is_noted:  # asked only now: up to here a signal is noted
-            self._is_noted = False
-            handler(_SIGINT, None)
+        if self._handler is not None:
+            handler, self._handler = self._handler, None
+            _signal.signal(_SIGINT, handler)
+            if self._is_noted:  # asked only now: up to here a signal is noted
+                self._is_noted = False
+                handler(_SIGINT, None)
+        if self._deferred is not None:  # asked only now: up to here a handler defers
+            handle, self._deferred = self._deferred, None
+            handle()
+
+    def defer(self, handle: Callable[[], object]) -> bool:
+        """Have `handle` called behind the section that the main thread is in; False if it is in none. For handlers of
+        signals, which run in the main thread."""
+        is_inside = self._depth > 0 or bool(_signal.getsignal(_SIGINT) == self._note)
+        if is_inside:
+            self._deferred = handle
+        return is_inside
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_noted = True
@@ -60,7 +74,7 @@ class _Uninterrupted:
         """After a fork in another thread: in the child that one is the main thread, and the section has no end."""
         if self._depth and self._thread_id != threading.get_ident():
             handler, self._handler = self._handler, None
-            self._depth, self._is_noted = 0, False
+            self._depth, self._is_noted, self._deferred = 0, False, None
             if handler is not None:
                 _signal.signal(_SIGINT, handler)
 

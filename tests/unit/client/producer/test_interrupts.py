@@ -6,20 +6,27 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from bus.client.producer import interrupts
 from bus.client.producer.interrupts import uninterrupted
 
 
 class _SignalAt:
-    """Runs an empty section, with SIGINT before the `at`-th line of it that runs in interrupts.py."""
+    """Runs an empty section, with a signal before the `at`-th line of it that runs in interrupts.py."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, number: signal.Signals, at: int) -> None:
+        self._number = number
         self._left = at
         self.line = 0  # where the signal came; 0: the section has fewer lines
         self.handled: list[int] = []
 
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT or not uninterrupted.defer(lambda: self.handled.append(number)):
+            self.handled.append(number)
+
     def run(self) -> None:
-        handler = signal.signal(signal.SIGINT, lambda number, frame: self.handled.append(number))
+        handler = signal.signal(self._number, self._handle)
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -27,7 +34,7 @@ class _SignalAt:
                 pass
         finally:
             sys.settrace(before)
-            signal.signal(signal.SIGINT, handler)
+            signal.signal(self._number, handler)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename != interrupts.__file__:
@@ -37,19 +44,20 @@ class _SignalAt:
             if self._left == 0:
                 self.line = frame.f_lineno
                 sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(self._number)
         return self._trace
 
 
-def test_signal_before_any_line_of_a_section_is_handled_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_before_any_line_of_a_section_is_handled_once(number: signal.Signals) -> None:
     at = 0
     while True:
         at += 1
-        section = _SignalAt(at)
+        section = _SignalAt(number, at)
         section.run()
         if not section.line:
             break
-        assert section.handled == [signal.SIGINT], f"line {section.line}"
+        assert section.handled == [number], f"line {section.line}"
     assert at > 10
 
 
