@@ -18,7 +18,7 @@ import grpc
 
 from bus.addresses import parse_address
 from bus.client.config.security import Security
-from bus.client.connection.processes import note_connected, note_disconnected
+from bus.client.connection.processes import note_connected
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.tls import ChannelSecurity
 from bus.client_texts import one_line
@@ -100,7 +100,6 @@ class Connection:
 
     def close(self) -> None:
         self.channel.close()
-        note_disconnected(self)
 
     def note_sent(self) -> None:
         if self.silent_since_ms is None:

@@ -3,9 +3,9 @@
 A client has threads and connections, and a child of a fork has neither: it has copies of their memory, whose use would
 steal the parent's answers, speak on its connections, or wait for threads that are not there. Guards two promises. A
 client refuses its use in a child by name, and nothing of it is destroyed there: to destroy a connection is to speak on
-it. And a child makes no client of its own where gRPC would abort it or hang: gRPC does not survive a fork while a
-connection is open, so the parent has to close its clients first. Nor is there one where gevent or eventlet have
-replaced threads, as gRPC's own are none of theirs.
+it. And a child makes no client of its own where gRPC may abort it or hang: once it has had a connection, it does not
+survive a fork for certain. It ends in threads of its own after the last connection was closed, and nothing says when.
+Nor is there one where gevent or eventlet have replaced threads, as gRPC's own are none of theirs.
 """
 
 from __future__ import annotations
@@ -57,18 +57,14 @@ class _Living:
     def _forget(self, key: int, _: object) -> None:
         self._found.pop(key, None)
 
-    def discard(self, thing: object) -> None:
-        self._found.pop(id(thing), None)
-
     def all(self) -> list[Any]:
         return [thing for found in tuple(self._found.values()) if (thing := found()) is not None]
 
 
 _kept = _Living()
-_connections = _Living()
 _inherited: list[Any] = []
+_has_connected = False  # this process, at some time
 _connected_parent: int | None = None  # from which this process was forked, or the one before it
-_was_connected = False  # at the last fork
 
 
 def keep_in_children(thing: object) -> None:
@@ -77,12 +73,9 @@ def keep_in_children(thing: object) -> None:
 
 
 def note_connected(connection: object) -> None:
-    _connections.add(connection)
+    global _has_connected
+    _has_connected = True
     _kept.add(connection)
-
-
-def note_disconnected(connection: object) -> None:
-    _connections.discard(connection)
 
 
 def check_may_connect() -> None:
@@ -90,9 +83,9 @@ def check_may_connect() -> None:
     if _connected_parent is not None:
         raise BusError(
             ErrorCode.INVALID_REQUEST,
-            f"expected a process that was not forked, or whose parent had closed its clients before, found a child of "
-            f"process {_connected_parent}, which had clients with open connections: gRPC does not survive that; close "
-            "them before the fork, or start processes with spawn or forkserver",
+            f"expected a process that was not forked, or was before its parent connected a client, found a child of "
+            f"process {_connected_parent}, which had connected one: gRPC does not survive that, also where the client "
+            "was closed; connect none before the fork, or start processes with spawn or forkserver",
         )
     found = _patched_threads()
     if found is not None:
@@ -113,17 +106,12 @@ def _patched_threads() -> str | None:
     return None
 
 
-def _before_fork() -> None:
-    global _was_connected
-    _was_connected = bool(_connections.all())
-
-
 def _begin_in_child() -> None:
     global _connected_parent
     _inherited.extend(_kept.all())
-    if _was_connected and _connected_parent is None:
+    if _has_connected and _connected_parent is None:
         _connected_parent = os.getppid()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -198,7 +198,6 @@ if __name__ == "__main__":
     ("method", "parent"),
     [
         ("fork", "makes none"),
-        ("fork", "closes its own"),
         ("spawn", "keeps its own"),
         ("forkserver", "keeps its own"),
     ],
@@ -211,11 +210,13 @@ def test_children_make_clients_of_their_own_by_each_start_method(
     assert sorted(done.stdout.splitlines()) == sorted(["t", "t", "t", "[0, 0, 0]"]), done.stderr
 
 
-def test_children_of_a_fork_whose_parent_keeps_its_client_are_refused_their_own_by_name(
-    broker: FakeBroker, tmp_path: Path
+@pytest.mark.parametrize("parent", ["keeps its own", "closes its own"])
+def test_children_of_a_fork_whose_parent_has_connected_a_client_are_refused_their_own_by_name(
+    broker: FakeBroker, tmp_path: Path, parent: str
 ) -> None:
+    """Where the parent had closed it, one child in some hundreds aborted or hung: gRPC ends in the background."""
     broker.cluster.create("t")
-    done = run(tmp_path, MAKE_IN_CHILDREN, broker.address, "fork", "keeps its own")
+    done = run(tmp_path, MAKE_IN_CHILDREN, broker.address, "fork", parent)
     assert done.stdout == "[1, 1, 1]\n", done.stderr
     assert "start processes with spawn or forkserver" in done.stderr
 

@@ -18,7 +18,7 @@ def test_copy_that_a_child_drops_is_not_destroyed_there_and_one_that_a_parent_dr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "_inherited", [])
-    monkeypatch.setattr(processes, "_was_connected", False)
+    monkeypatch.setattr(processes, "_has_connected", False)
     dropped, inherited = Connection(), Connection()
     found = [weakref.ref(connection) for connection in (dropped, inherited)]
     for connection in (dropped, inherited):
