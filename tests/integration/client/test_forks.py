@@ -172,7 +172,8 @@ from bus import Consumer, Producer
 
 def work(address, number):
     with Producer(address) as producer:
-        print(producer.send("t", b"%d" % number).result(30).topic, flush=True)
+        topic = producer.send("t", b"%d" % number).result(30).topic
+        os.write(1, f"{topic}\\n".encode())  # at once: `print` may write the end of the line by itself
 
 if __name__ == "__main__":
     address, method, parent = sys.argv[1:]
