@@ -273,6 +273,10 @@ def test_closing_in_asyncio_does_not_wait_for_a_call_that_hangs(silent: str) -> 
 # ---------------------------------------------------------------- what is not there yet
 
 
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 @pytest.mark.parametrize("subscribes", [True, False])
 def test_consumer_waits_for_a_broker_that_starts_later(subscribes: bool, caplog: pytest.LogCaptureFixture) -> None:
     address = f"127.0.0.1:{free_port()}"
@@ -281,12 +285,8 @@ def test_consumer_waits_for_a_broker_that_starts_later(subscribes: bool, caplog:
         consumer.subscribe(["t"])
     else:
         consumer.assign([T0])
-
-    def told() -> list[str]:
-        return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-
-    wait_until(lambda: consumer.poll(20) == [] and bool(told()), "the log says what is waited for")
-    assert all("no broker listens" in line for line in told())
+    wait_until(lambda: consumer.poll(20) == [] and bool(warnings_in(caplog)), "the log says what is waited for")
+    assert all("no broker listens" in line for line in warnings_in(caplog))
     with FakeBroker(address=address) as broker, consumer:
         broker.cluster.create("t")
         fill(broker, 5)
@@ -298,14 +298,10 @@ def test_subscribed_topic_that_does_not_exist_is_told_once_and_read_once_it_is_t
 ) -> None:
     with Consumer(broker.address, allow_auto_create_topics=False, **GROUP) as consumer:
         consumer.subscribe(["late"])
-
-        def told() -> list[str]:
-            return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-
-        wait_until(lambda: consumer.poll(20) == [] and bool(told()), "it is said")
+        wait_until(lambda: consumer.poll(20) == [] and bool(warnings_in(caplog)), "it is said")
         for _ in range(10):
             assert consumer.poll(20) == []
-        assert told() == ["topic 'late' is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet"]
+        assert warnings_in(caplog) == ["topic 'late' is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet"]
         broker.cluster.create("late")
         fill(broker, 5, "late")
         assert read(consumer, 5) == [0, 1, 2, 3, 4]
@@ -330,17 +326,14 @@ def test_assigned_partition_that_does_not_exist_is_told_at_once_and_again_after_
     few = broker.cluster.create("few", partitions=2)
     expected = "few-2 is waited for: UNKNOWN_TOPIC_OR_PARTITION: expected a partition from 0 to 1, found 2"
 
-    def told() -> list[str]:
-        return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-
     with Consumer(broker.address, **GROUP) as consumer:
         consumer.assign([TopicPartition("few", 2)])
-        wait_until(lambda: consumer.poll(20) == [] and told() == [expected], "it is said")
+        wait_until(lambda: consumer.poll(20) == [] and warnings_in(caplog) == [expected], "it is said")
         for _ in range(10):
             assert consumer.poll(20) == []
-        assert told() == [expected], "not again with each look"
+        assert warnings_in(caplog) == [expected], "not again with each look"
         consumer._positions._missing_due_ms[TopicPartition("few", 2)] = 0.0  # ten minutes later
-        wait_until(lambda: consumer.poll(20) == [] and told() == [expected] * 2, "it is said again")
+        wait_until(lambda: consumer.poll(20) == [] and warnings_in(caplog) == [expected] * 2, "it is said again")
         few.partitions.append(FakePartition())
         fill(broker, 5, "few", 2)
         wait_until(lambda: [record.offset for record in consumer.poll(20)] == [0, 1, 2, 3, 4], "it is read")
