@@ -76,8 +76,8 @@ def create(
         ddl = schema if schema is not None else _infer(admin, address, topic, sample)
         chosen = None if columns is None else [column.strip() for column in columns.split(",") if column.strip()]
         view = admin.create_view(name, topic, ddl, chosen, replace=replace, validate_only=validate_only)
-    told = f"view {view.name} could be created" if validate_only else f"created view {view.name}"
-    echo(f"{told}: {view.schema}")
+    outcome = f"view {view.name} could be created" if validate_only else f"created view {view.name}"
+    echo(f"{outcome}: {view.schema}")
 
 
 @views.command("list", examples="bus views list")

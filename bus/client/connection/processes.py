@@ -3,9 +3,9 @@
 A client has threads and connections, and a child of a fork has neither: it has copies of their memory, whose use would
 steal the parent's answers, speak on its connections, or wait for threads that are not there. Guards two promises. A
 client refuses its use in a child by name, and nothing of it is destroyed there: to destroy a connection is to speak on
-it. And a child makes no client of its own where gRPC may abort it or hang: once it has had a connection, it does not
-survive a fork for certain. It ends in threads of its own after the last connection was closed, and nothing says when.
-Nor is there one where gevent or eventlet have replaced threads, as gRPC's own are none of theirs.
+it. And a child makes no client of its own where gRPC may abort it or hang: if the parent has had a connection, also one
+that is closed, since gRPC goes on in threads of its own after that, and does not say when they have ended. Nor is there
+one where gevent or eventlet have replaced threads, as gRPC's own are none of theirs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def keep_in_children(thing: object) -> None:
 def note_connected(connection: object) -> None:
     global _has_connected
     _has_connected = True
-    _kept.add(connection)
+    keep_in_children(connection)
 
 
 def check_may_connect() -> None:

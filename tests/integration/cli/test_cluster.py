@@ -79,8 +79,8 @@ class Cluster:
         return list(described["brokers"])
 
     def troubles(self) -> tuple[bool, set[tuple[str, int]]]:
-        """Whether `cluster describe` counts any, and the partitions of topics of users. Raises `AssertionError` also
-        where the brokers that are asked do not know the same yet."""
+        """Return whether `cluster describe` counts under-replicated partitions, and those of the users' topics. Raises
+        `AssertionError` if commands contradict each other, as they do while one broker follows the metadata late."""
         (described,) = json.loads(self.done("cluster", "describe").stdout)
         assert described["offline_partitions"] == 0
         assert json.loads(self.done("topics", "describe", "--unavailable").stdout) == []

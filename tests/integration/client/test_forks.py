@@ -215,7 +215,8 @@ def test_children_make_clients_of_their_own_by_each_start_method(
 def test_children_of_a_fork_whose_parent_has_connected_a_client_are_refused_their_own_by_name(
     broker: FakeBroker, tmp_path: Path, parent: str
 ) -> None:
-    """Where the parent had closed it, one child in some hundreds aborted or hung: gRPC ends in the background."""
+    """Closing the client in the parent does not help: gRPC ends in the background, and a child that is forked before it
+    has ended may abort or hang."""
     broker.cluster.create("t")
     done = run(tmp_path, MAKE_IN_CHILDREN, broker.address, "fork", parent)
     assert done.stdout == "[1, 1, 1]\n", done.stderr

@@ -1,4 +1,4 @@
-"""What `bus produce` says while it waits, and what it counts when it is ended."""
+"""`bus produce` reports what it waits for, and counts what was acknowledged when it is interrupted."""
 
 from __future__ import annotations
 
