@@ -56,11 +56,10 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions, new_transactions
-from bus.runtime.logs import write_out_logs
+from bus.runtime.logs import warn_of_pauses, write_out_logs
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.pauses import warn_of_pauses
 from bus.runtime.tasks import TaskScope
 from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.users.user_directory import UserDirectory

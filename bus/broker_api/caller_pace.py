@@ -15,7 +15,7 @@ from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.client_quotas.usage import Allowance
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import time_limit
 
 # A call waits for at most this share of the time to its deadline: its work takes time as well.
 _DEADLINE_SHARE = 0.5

@@ -27,10 +27,10 @@ from bus.client_quotas.meters import RateMeter, Windows
 from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, by_name
 from bus.client_quotas.usage import Allowance, QuotaMeters
 from bus.errors import ErrorCode, Refused
+from bus.runtime.blocking import FairTurns
 from bus.runtime.cluster import Cluster
-from bus.runtime.fair_turns import FairTurns
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import time_limit
 
 CommandT = TypeVar("CommandT")
 AnswerT = TypeVar("AnswerT")

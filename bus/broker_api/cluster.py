@@ -12,7 +12,7 @@ from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
+from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
 
 
 class ClusterApi:

@@ -32,8 +32,7 @@ from bus.broker_api.requests import Caller, Unavailable
 from bus.broker_api.token_logins import AcceptedToken, TokenLogins
 from bus.errors import ErrorCode, Refused, show_names
 from bus.oauth.messages import NoToken, parse_client_response
-from bus.runtime.blocking import BlockingCalls
-from bus.runtime.fair_turns import FairTurns
+from bus.runtime.blocking import BlockingCalls, FairTurns
 from bus.runtime.users.login_table import Login, LoginTable, Proof
 from bus.runtime.users.user_directory import UserDirectory
 from bus.sasl import OAUTHBEARER, PLAIN, SESSION_EXPIRED

@@ -20,8 +20,8 @@ from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition

@@ -210,7 +210,7 @@ class _UsersOfRoot:
     """The log of users without a broker, with the methods of `Admin`."""
 
     def __init__(self, storage: Any) -> None:
-        from bus.runtime.users.user_ledger import UserLedger
+        from bus.runtime.users.user_directory import UserLedger
         from bus.system_clock import SystemClock
 
         self._ledger = UserLedger(storage, SystemClock())

@@ -23,8 +23,7 @@ from bus.partition_log.appends import ACKS_ALL
 from bus.ports import Clock, KeyedRow
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import AuditPeers
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, time_limit
 
 _log = logging.getLogger(__name__)
 

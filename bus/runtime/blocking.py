@@ -12,16 +12,158 @@ brokers watch. What a pool is made of can be replaced: a simulation has pools wi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Hashable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 from bus.ports import Clock
-from bus.runtime.commit_turns import CommitTurns
-from bus.runtime.fair_turns import FairTurns
 
 T = TypeVar("T")
+
+# Turns at something that few can use at once, shared out by client.
+#
+# Guards one promise: clients that wait have turns one after another, so one with a thousand requests waits longer, and
+# the others do not.
+
+
+class FairTurns:
+    """For one event loop; `turns_max` at once."""
+
+    def __init__(self, turns_max: int) -> None:
+        self._free = turns_max
+        # By client, in the order in which it came; no line is empty.
+        self._waiting: OrderedDict[Hashable, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, client: Hashable) -> AsyncIterator[None]:
+        if self._free and not self._waiting:
+            self._free -= 1
+        else:
+            await self._wait(client)
+        try:
+            yield
+        finally:
+            self._free += 1
+            self._call_next()
+
+    async def _wait(self, client: Hashable) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, OrderedDict())[called] = None
+        self._call_next()
+        try:
+            await called
+        except asyncio.CancelledError:
+            if called.done() and not called.cancelled():
+                self._free += 1
+                self._call_next()
+            else:
+                self._forget(client, called)
+            raise
+
+    def _forget(self, client: Hashable, called: asyncio.Future[None]) -> None:
+        """It has gone away before it was called. A line that is long may have passed over it already."""
+        line = self._waiting.get(client, OrderedDict())
+        line.pop(called, None)
+        if not line:
+            self._waiting.pop(client, None)
+
+    def _call_next(self) -> None:
+        while self._free and self._waiting:
+            client, line = next(iter(self._waiting.items()))
+            called, _ = line.popitem(last=False)
+            if line:
+                self._waiting.move_to_end(client)
+            else:
+                del self._waiting[client]
+            if not called.done():
+                self._free -= 1
+                called.set_result(None)
+
+
+# Who may commit now: as many partitions at once as keep one core busy, and no more.
+#
+# What a small commit costs is mostly the same for one record and for a thousand. Where the processor is the bound, more
+# commits at once make each of them slower and smaller; a partition that waits for its turn instead gathers what arrives
+# meanwhile, and commits it as one. Where the store is the bound (a slow disk, an object store), most of a commit is
+# waiting, and many may wait at once. Which of the two it is, is measured: how long a commit that ran alone took, and
+# how much of that was processor time. Guards one promise: no caller waits for a turn longer than `wait_max_s`, so that
+# a commit that hangs does not hold up the others. What is true of commits is true of opening partitions, which take
+# turns of their own.
+
+
+WAIT_MAX_S = 0.05
+_WEIGHT = 0.1  # of the newest commit among those before
+
+
+class CommitTurns:
+    """For one event loop."""
+
+    def __init__(self, turns_max: int, clock: Clock, wait_max_s: float = WAIT_MAX_S) -> None:
+        self._turns_max = turns_max
+        self._clock = clock
+        self._wait_max_s = wait_max_s
+        self._running = 0  # turns that are taken, those that were just called included
+        self._taken_count = 0  # ever
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._elapsed_ms = 0.0
+        self._processor_ms = 0.0
+
+    @property
+    def at_once(self) -> int:
+        if self._processor_ms <= 0:
+            return 1
+        return max(1, min(self._turns_max, int(self._elapsed_ms / self._processor_ms)))
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """In the order of coming."""
+        if self._running < self.at_once:
+            self._take()
+        else:
+            await self._wait()
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    async def measure(self, commit: Callable[[], asyncio.Future[T]], processor_s: Callable[[], float]) -> T:
+        """Run `commit` within a turn; `processor_s` tells afterwards how much processor time it took. Only what was
+        alone all the time is a measure: others would have held it up."""
+        count, started_ms = self._taken_count, self._clock.monotonic_ms()
+        result = await commit()
+        if self._running == 1 and self._taken_count == count:
+            self._elapsed_ms += _WEIGHT * (self._clock.monotonic_ms() - started_ms - self._elapsed_ms)
+            self._processor_ms += _WEIGHT * (processor_s() * 1000 - self._processor_ms)
+        return result
+
+    def _take(self) -> None:
+        self._running += 1
+        self._taken_count += 1
+
+    def _give_back(self) -> None:
+        self._running -= 1
+        while self._waiting and self._running < self.at_once:
+            self._take()
+            self._waiting.popleft().set_result(None)
+
+    async def _wait(self) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(called)
+        try:
+            await asyncio.wait([called], timeout=self._wait_max_s)
+        except asyncio.CancelledError:
+            if called.done():
+                self._give_back()
+            else:
+                self._waiting.remove(called)
+            raise
+        if not called.done():
+            self._waiting.remove(called)
+            self._take()
+
 
 # It holds no interpreter lock; more of it at a time would only take the cores from the commits.
 _COMPUTING_THREADS = 2

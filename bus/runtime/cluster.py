@@ -19,19 +19,16 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.controller import Controller
-from bus.runtime.metadata.leadership_proof import LeadershipProof
 from bus.runtime.metadata.lease_keeper import LeaseKeeper
-from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.metadata.metadata_log import LeadershipProof, MetadataLog
 from bus.runtime.metadata.peers import Peers
-from bus.runtime.metadata.producer_uses import ProducerUses
-from bus.runtime.metadata.producers import Producers
+from bus.runtime.metadata.producers import Producers, ProducerUses
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import AWAITED_OPENING_S, PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
-from bus.runtime.replicas.lagging_replicas import LaggingReplicas
+from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
 from bus.runtime.replicas.leader_watch import LeaderWatch
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, time_limit
 
 # A stop waits so long for maintenance that is under way: else brokers that live for moments never finish any.
 _FINISH_S_MAX = 1.0

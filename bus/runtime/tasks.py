@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bus.errors import NotController, StorageFault
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _TOLD_AFTER_S = 5.0
-
-T = TypeVar("T")
 
 
 class TaskScope:
@@ -86,3 +86,27 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
             _log.error("task %s failed: %s", task.get_name(), error)
         else:
             _log.error("task %s failed", task.get_name(), exc_info=error)
+
+
+# What a reader leaves with a partition, to be woken by it.
+
+
+class Wakeable(Protocol):
+    """An `asyncio.Event`, or what notes beside which partition it was that woke it."""
+
+    def set(self) -> None:
+        """There may be more to read. Returns at once."""
+        ...
+
+
+# Waiting for a limited time.
+#
+# `asyncio.wait_for` of Python 3.10 and 3.11 forgets a cancellation that comes in the moment in which what it waits for
+# is done: a task that is cancelled once then goes on for good, and a stop that joins it hangs. It is used nowhere here.
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as time_limit
+else:
+    from async_timeout import timeout as time_limit
+
+__all__ = ["time_limit"]

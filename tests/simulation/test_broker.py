@@ -40,9 +40,8 @@ from bus.runtime.metadata import broker_lifecycle
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.partitions import partition
-from bus.runtime.partitions.followed_partition import FollowedPartition
 from bus.runtime.partitions.partition import Partition
-from bus.runtime.partitions.partition_host import PartitionHost
+from bus.runtime.partitions.partition_host import FollowedPartition, PartitionHost
 from bus.storage_delta import table
 from bus.storage_delta.log import writer
 from bus.storage_delta.log.actions import Signature

@@ -18,8 +18,8 @@ from bus.model import RecordBatch
 from bus.partition_log.transaction_marks import Ending
 from bus.ports import StagingKey
 from bus.runtime.coordinators import staged_sweeper, transactions
+from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
 from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition_queue import PartitionQueue, TransactionWritten

@@ -12,7 +12,7 @@ from bus.consumer_groups import decisions as group_decisions
 from bus.errors import ErrorCode, Refused
 from bus.ports import AppliedTransaction
 from bus.runtime.coordinators.shard import CoordinatorShard
-from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions, ResolvedTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bus import Admin, NewTopic
 from bus.config.broker import BrokerConfig
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import UserLedger
 from bus.scram import SCRAM_SHA_512, salt_password
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock

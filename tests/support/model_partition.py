@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.partitions.partition import ReadResult
-from bus.runtime.wakeable import Wakeable
+from bus.runtime.tasks import Wakeable
 from tests.support.stores import log_batch
 
 ELSEWHERE = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led elsewhere")

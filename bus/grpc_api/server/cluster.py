@@ -28,8 +28,8 @@ from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.metadata.controller_watch import ControllerWatch
 from bus.runtime.metadata.peers import BrokerHeartbeat
-from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
-from bus.runtime.time_limits import time_limit
+from bus.runtime.replicas.followed_tables import FollowerReport, VersionsRequest
+from bus.runtime.tasks import time_limit
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _OWN_CALLS = ("InitProducerId",)  # that a broker makes for itself, and nobody is asked whether it may

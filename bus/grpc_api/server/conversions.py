@@ -17,8 +17,8 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.logs import principal, request_id
-from bus.runtime.replicas.committed_versions import CommittedVersion
-from bus.runtime.replicas.lagging_replicas import Lagging
+from bus.runtime.replicas.followed_tables import CommittedVersion
+from bus.runtime.replicas.in_sync_replicas import Lagging
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")

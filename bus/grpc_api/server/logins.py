@@ -22,7 +22,7 @@ from bus.grpc_api.server.guards import StreamRegistry, abort_for, stream_login
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import time_limit
 from bus.runtime.users.login_table import Login
 
 AUTHORIZATION_HEADER = "authorization"

@@ -37,7 +37,7 @@ from bus.grpc_api.server.peer_logins import BrokerLogin, Headers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import time_limit
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from bus.grpc_api.server.transaction_messages import (
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
-from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
+from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
 from bus.runtime.transaction_calls import (
     StepAnswer,
     StepKind,

@@ -10,10 +10,11 @@ removal of offsets of deleted topics.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.config.broker import BrokerConfig
@@ -40,6 +41,7 @@ from bus.consumer_groups.requests import (
     ListedGroup,
     OffsetCommit,
     TimerKind,
+    TransactionKey,
     TxnOffsetCommit,
     VoteOffsets,
 )
@@ -50,7 +52,6 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.admissions import Admissions
 from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPlan
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
@@ -58,6 +59,42 @@ from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
+
+# Commits of offsets that are being admitted to their transaction: asked for, and not yet in the queue of their group.
+#
+# Guards one promise: what comes after the end of a transaction is not written into it. The coordinator of the
+# transaction answers "admitted", and then may end it before the offsets are in the group's log; they would be pending
+# for ever, or replace those that were voted on. So an end that passes here is remembered by the admissions that wait,
+# and by nothing else. An end that passes at another broker is not seen here: a commit that is admitted while the
+# group's partition is led elsewhere is refused when it comes back (`GroupCoordinator.commit_in_transaction`).
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    has_ended: bool = False  # the transaction's vote or its end came by
+
+
+class Admissions:
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, TransactionKey], set[Admission]] = {}
+
+    @contextlib.contextmanager
+    def begin(self, group_id: str, transaction: TransactionKey) -> Iterator[Admission]:
+        """For as long as it is being admitted."""
+        admission, key = Admission(), (group_id, transaction)
+        others = self._waiting.setdefault(key, set())
+        others.add(admission)
+        try:
+            yield admission
+        finally:
+            others.discard(admission)
+            if not others and self._waiting.get(key) is others:
+                del self._waiting[key]
+
+    def end(self, group_id: str, transaction: TransactionKey) -> None:
+        for admission in self._waiting.get((group_id, transaction), ()):
+            admission.has_ended = True
+
 
 # Shards that commit at a time; the others gather meanwhile what will be one commit then. A commit of one record costs
 # as much as one of fifty, and its encoding competes with the calls for the interpreter: with one at a time, hundreds of

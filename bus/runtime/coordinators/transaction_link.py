@@ -18,7 +18,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
-from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope

@@ -27,12 +27,10 @@ from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPlan
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
-from bus.runtime.coordinators.transaction_driver import TransactionDriver
-from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.coordinators.transaction_driver import TransactionDriver, TransactionParticipants
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
-from bus.runtime.tasks import TaskScope, answered
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, answered, time_limit
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id

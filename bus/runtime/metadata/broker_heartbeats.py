@@ -36,13 +36,12 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, count_of
 from bus.model import Step, TopicPartition
 from bus.ports import Clock
-from bus.runtime.metadata.leader_moves import PORTION_PAUSE_S, portion_size
+from bus.runtime.metadata.controller import PORTION_PAUSE_S, portion_size
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
-from bus.runtime.metadata.producer_uses import ProducerUses
-from bus.runtime.replicas.lagging_replicas import LaggingReplicas
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.metadata.producers import ProducerUses
+from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
+from bus.runtime.tasks import TaskScope, time_limit
 
 _log = logging.getLogger(__name__)
 

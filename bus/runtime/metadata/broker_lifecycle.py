@@ -36,10 +36,9 @@ from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.lease_keeper import LeaseKeeper
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
-from bus.runtime.metadata.producer_uses import ProducerUses
-from bus.runtime.replicas.lagging_replicas import LaggingReplicas
-from bus.runtime.tasks import TaskScope, together
-from bus.runtime.time_limits import time_limit
+from bus.runtime.metadata.producers import ProducerUses
+from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
+from bus.runtime.tasks import TaskScope, time_limit, together
 
 _log = logging.getLogger(__name__)
 

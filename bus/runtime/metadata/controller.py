@@ -4,15 +4,17 @@ Theory of operation. A command is decided by the rules (cluster_metadata/) and i
 log; brokers follow that log, so nothing here tells a partition to open or close. Tables of a new topic are created
 before the record that makes it exist, so a topic never points at nothing; files of a deleted topic go after the record
 that ends it. Both take long, so other changes do not wait for them: a caller that creates or deletes a topic has its
-name for as long as that takes (topic_names_in_use.py).
+name for as long as that takes (`TopicNamesInUse`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -39,6 +41,7 @@ from bus.cluster_metadata.cluster_decisions import (
 )
 from bus.cluster_metadata.cluster_records import ClusterRecord
 from bus.cluster_metadata.configs import find_contradiction, resolve_topic_config
+from bus.cluster_metadata.names import collision_key
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.cluster_metadata.quota_decisions import decide_alter_quotas
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
@@ -48,14 +51,57 @@ from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, Step, TopicPartition
 from bus.ports import PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata.leader_moves import PORTION_PAUSE_S, portion_size
 from bus.runtime.metadata.metadata_log import Decide, MetadataLog
-from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
 from bus.runtime.partitions.partition_host import PartitionHost
 
 _log = logging.getLogger(__name__)
-
 T = TypeVar("T")
+
+# How many leaders move at once in a planned move: an election, or the shutdown of a broker.
+#
+# A partition is without service from the record that moves it until its new leader has fenced and opened it, and a
+# broker opens one partition after another. So leaders move in portions: each partition waits for those of its own
+# portion only.
+
+# The new leaders open a smallest portion in about this time.
+PORTION_PAUSE_S = 0.1
+_PORTION_MIN = 16
+# So many portions at first; they shrink as fewer partitions are left, so that all have moved within some seconds.
+_PORTIONS = 40
+
+
+def portion_size(count: int) -> int:
+    """Of `count` partitions that are still to move, how many do now."""
+    return max(_PORTION_MIN, count // _PORTIONS)
+
+
+class TopicNamesInUse:
+    """Names of topics whose tables are being created or deleted.
+
+    Guards one promise: of two callers whose names collide, one is at work at a time, in the order they came. What
+    has no such name in common goes on side by side.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()  # of each lock, those that wait included
+
+    @contextlib.asynccontextmanager
+    async def hold(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """All of `names` at once, until the block ends. Not to be nested."""
+        async with contextlib.AsyncExitStack() as stack:
+            for key in sorted({collision_key(name) for name in names}):  # in one order, so that no two wait in a circle
+                stack.callback(self._leave, key)
+                self._users[key] += 1
+                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
+            yield
+
+    def _leave(self, key: str) -> None:
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key], self._locks[key]
+
+
 TopicAnswer = TopicResult | Refused
 OnTopicDeleted = Callable[[str, str], None]
 
@@ -111,7 +157,7 @@ class Controller:
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, *, changes_max: int | None
     ) -> Mapping[TopicPartition, int | Refused] | Refused:
-        """In portions (leader_moves.py). See `decide_elect_leaders`."""
+        """In portions (see `portion_size`). See `decide_elect_leaders`."""
         decide = functools.partial(decide_elect_leaders, partitions=partitions, changes_max=changes_max)
         (step,) = await self._metadata.look_ahead([decide])
         if isinstance(step.response, Refused):

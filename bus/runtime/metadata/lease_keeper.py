@@ -18,8 +18,7 @@ from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, time_limit
 
 _log = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import Maintenance, MaintenanceAction
 from bus.runtime.partitions.maintenance_jobs import Writer
 from bus.runtime.partitions.partition_maintenance import PartitionMaintenance
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, time_limit
 
 _log = logging.getLogger(__name__)
 

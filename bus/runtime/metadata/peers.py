@@ -10,8 +10,8 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
-from bus.runtime.replicas.committed_versions import Leaders
-from bus.runtime.replicas.lagging_replicas import Lagging
+from bus.runtime.replicas.followed_tables import Leaders
+from bus.runtime.replicas.in_sync_replicas import Lagging
 from bus.runtime.transaction_calls import TransactionPeers
 
 
@@ -34,8 +34,8 @@ class BrokerHeartbeat:
     metadata_offset: int
     wants_shut_down: bool
     max_wait_ms: int
-    used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producer_uses.py
-    lagging: Lagging = field(default_factory=dict)  # of the partitions that the broker leads, see lagging_replicas.py
+    used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producers.py
+    lagging: Lagging = field(default_factory=dict)  # of the partitions that the broker leads, see in_sync_replicas.py
     wants_fence: bool = False  # it cannot write
     is_unanswered: bool = False  # it has had no answer for a session
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import NamedTuple
 
 from bus.cluster_metadata.cluster import ClusterState
@@ -31,11 +32,130 @@ from bus.errors import ErrorCode, NotController, Refused
 from bus.model import ProducerStamp, Step
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
-from bus.runtime.metadata.producer_id_pool import ProducerIdPool
-from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
+
+# Of one heartbeat; the others go with the next ones.
+TOLD_MAX = 1_000
+
+
+class ProducerUses:
+    """Which named producers write at this broker, and what of it the controller has not been told.
+
+    Names expire by their last use at any broker, so each broker tells the controller with its heartbeats. Guards two
+    promises: a use is told within about one interval, or is told again to the next controller if the one that was
+    told may not have said so in the metadata yet; and an id is told once in an interval at most, however often it is
+    used. Bounded by the number of names.
+    """
+
+    def __init__(self, interval_ms: float) -> None:
+        """`interval_ms`: within which a controller looks through what it was told."""
+        self._interval_ms = interval_ms
+        self._began_ms = 0.0
+        self._used: set[int] = set()  # in this interval
+        self._due: set[int] = set()  # used in an earlier one, and not told yet
+        self._told: set[int] = set()  # in this interval
+        self._told_before: set[int] = set()  # in the one before
+        self._controller: Hashable = None
+
+    def note(self, producer_id: int) -> None:
+        """For every batch of a named producer."""
+        self._used.add(producer_id)
+
+    def find_due(self, controller: Hashable, now_ms: float) -> list[int]:
+        """What this controller is to be told next, at most TOLD_MAX. The same again, until it `was_told`."""
+        if controller != self._controller:
+            self._due |= self._told | self._told_before
+            self._told, self._told_before = set(), set()
+            self._controller = controller
+        if not self._due and now_ms - self._began_ms >= self._interval_ms:
+            self._began_ms = now_ms
+            self._due, self._used = self._used, set()
+            self._told, self._told_before = set(), self._told
+        return list(itertools.islice(self._due, TOLD_MAX))
+
+    def was_told(self, producer_ids: Collection[int]) -> None:
+        self._due.difference_update(producer_ids)
+        self._told.update(producer_ids)
+
+    def take_all(self) -> set[int]:
+        """For the controller itself: everything that was used here or told to it since the last time, and what it told
+        another one of late."""
+        uses = self._used | self._due | self._told | self._told_before
+        self._used, self._due, self._told, self._told_before = set(), set(), set(), set()
+        return uses
+
+
+# The producer ids that this broker may give: what is left of its block, and the next block before that is used up.
+#
+# Guards two promises: an id is given once, and ids rise: a later one is larger, whichever controller gives it. Blocks
+# are made durable before the first of their ids is given. A broker that ends loses what was left, and so does one that
+# is the controller again after another one has given larger ids.
+
+# The next block is asked for when a tenth of this one is left, as Kafka does.
+_PREFETCH_SHARE = 10
+
+
+class ProducerIdPool:
+    """`allocate` makes the next block durable; the blocks that it gives do not overlap, and rise. `epoch` is that of
+    the controller under which ids are given now."""
+
+    def __init__(
+        self, allocate: Callable[[], Awaitable[range | Refused]], tasks: TaskScope, *, epoch: Callable[[], int]
+    ) -> None:
+        self._allocate = allocate
+        self._epoch = epoch
+        self._block_epoch = -1  # of `_block` and `_next_block`
+        self._tasks = tasks
+        self._block = range(0)
+        self._next_block: range | None = None
+        self._prefetch_at = 0
+        self._fetch: asyncio.Task[Refused | None] | None = None
+
+    async def take(self) -> int | Refused:
+        """An id that was never given. Waits only if the block is used up; cancelling it costs no id."""
+        while True:
+            self._forget_earlier()
+            if self._block:
+                break
+            if self._next_block is None:
+                fetch = self._start_fetch()
+                await asyncio.wait([fetch])  # who waits may go, the block comes all the same
+                if (refused := fetch.result()) is not None:
+                    return refused
+                continue  # others waited too, and may have used it up
+            self._block, self._next_block = self._next_block, None
+            self._prefetch_at = len(self._block) // _PREFETCH_SHARE
+        producer_id, self._block = self._block[0], self._block[1:]
+        if len(self._block) <= self._prefetch_at and self._next_block is None:
+            self._start_fetch()
+        return producer_id
+
+    def _forget_earlier(self) -> None:
+        """Under an earlier epoch: the controllers since may have given larger ids."""
+        epoch = self._epoch()
+        if epoch != self._block_epoch:
+            self._block, self._next_block, self._block_epoch = range(0), None, epoch
+
+    def _start_fetch(self) -> asyncio.Task[Refused | None]:
+        if self._fetch is None:
+            self._fetch = self._tasks.start(self._fetch_block(), "producer-ids")
+        return self._fetch
+
+    async def _fetch_block(self) -> Refused | None:
+        try:
+            epoch = self._epoch()
+            block = await self._allocate()
+            if isinstance(block, Refused):
+                return block
+            self._forget_earlier()
+            if epoch == self._block_epoch:
+                self._next_block = block
+            return None
+        finally:
+            self._fetch = None
+
 
 _LOOK_INTERVAL_S_MIN = 1.0
 _INSTANCE_ID_BYTES = 16

@@ -20,7 +20,7 @@ from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.loop_shares import LoopShare
 from bus.runtime.partitions.partition import ReadResult
-from bus.runtime.wakeable import Wakeable
+from bus.runtime.tasks import Wakeable
 
 # Of all sessions of a broker: about 100 MB of entries.
 POSITIONS_MAX = 200_000

@@ -43,8 +43,7 @@ from bus.runtime.partitions.partition_settings import PartitionSettings
 from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.partitions.tail_cache import TailCache
-from bus.runtime.tasks import TaskScope
-from bus.runtime.wakeable import Wakeable
+from bus.runtime.tasks import TaskScope, Wakeable
 
 _log = logging.getLogger(__name__)
 

@@ -44,7 +44,6 @@ from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, Parti
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.commit_times import CommitTimes
 from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome, LeaderLog
-from bus.runtime.partitions.partition_producers import PartitionProducers
 from bus.runtime.partitions.partition_queue import (
     Appended,
     AppendResult,
@@ -58,11 +57,9 @@ from bus.runtime.partitions.partition_queue import (
     refuse,
 )
 from bus.runtime.partitions.partition_settings import PartitionSettings
-from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
+from bus.runtime.partitions.placing import PartitionProducers, PlacedBatch, Placement, Placing
 from bus.runtime.partitions.tail_cache import Tail, TailCache
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
-from bus.runtime.wakeable import Wakeable
+from bus.runtime.tasks import TaskScope, Wakeable, time_limit
 
 _log = logging.getLogger(__name__)
 

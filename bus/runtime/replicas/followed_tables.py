@@ -15,19 +15,182 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.hosting import plan_following
-from bus.errors import StorageFault
-from bus.model import TopicPartition
-from bus.ports import PartitionTable, Storage
+from bus.errors import Refused, StorageFault
+from bus.model import BrokerEndpoint, TopicPartition
+from bus.ports import LogState, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.replicas.committed_versions import CommittedVersion
-from bus.runtime.replicas.followed_log import FollowedLog
-from bus.runtime.tasks import TaskScope
-from bus.runtime.time_limits import time_limit
+from bus.runtime.tasks import TaskScope, Wakeable, time_limit
 
 _log = logging.getLogger(__name__)
+
+
+class FollowedLog:
+    """How far a followed log is known, and how much of that may be shown.
+
+    Guards two promises: only a version that a leader has called committed is shown, or one before it; and what is
+    shown never goes back. A table is read to its end, which may be a version whose leader does not know yet whether
+    it is durable; then what was shown before stays until the leader has told of that version, or of a later one.
+    """
+
+    def __init__(self) -> None:
+        self._told_version = -1
+        self._found: LogState | None = None
+        self.settled: LogState | None = None  # what is shown
+        self._readers: dict[Wakeable, None] = {}
+
+    def tell(self, version: int) -> None:
+        """A leader has committed that version."""
+        self._told_version = max(self._told_version, version)
+        self._settle()
+
+    @property
+    def is_behind(self) -> bool:
+        """There is more to read."""
+        return self._found is None or self._found.version < self._told_version
+
+    def take(self, found: LogState) -> None:
+        """The table was read so far."""
+        self._found = found
+        self._settle()
+
+    def _settle(self) -> None:
+        found, settled = self._found, self.settled
+        if found is None or found.version > self._told_version:
+            return
+        if settled is None or found.version > settled.version:
+            self.settled = found
+            self.wake_readers()
+
+    # ------------------------------------------------------------------ readers
+
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._readers)
+
+    def add_reader(self, event: Wakeable) -> None:
+        """Have `event` set whenever more is shown, until `remove_reader`."""
+        self._readers[event] = None
+
+    def remove_reader(self, event: Wakeable) -> None:
+        self._readers.pop(event, None)
+
+    def wake_readers(self) -> None:
+        """Also when nothing is shown here any more."""
+        for event in self._readers:
+            event.set()
+
+
+# The versions that this broker has committed as a leader, for the brokers that follow its partitions.
+#
+# A list of the last version of each partition, in the order of their commits. A follower says up to which place it has
+# the list, and is answered with what came behind it; so an answer that is lost, doubled or late does no harm. Places
+# are those of one life of the leader: a follower that knows another life begins anew.
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedVersion:
+    """The last version of a partition's table, as its leader knows it."""
+
+    name: TopicPartition
+    topic_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerReport:
+    """What a follower has applied of the partitions that the leader leads, since its last report or at all."""
+
+    broker_id: int
+    broker_epoch: int
+    applied: Sequence[CommittedVersion]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsRequest:
+    """`after` is the `end` of the last answer, which came from the leader's life `incarnation`; 0 and "" if there was
+    none. The answer waits so long, at most, for a version to tell of."""
+
+    incarnation: str
+    after: int
+    wait_ms_max: int
+    report: FollowerReport
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsAnswer:
+    """`is_awaited`: somebody waits until followers have one of the versions, so they are to report at once."""
+
+    incarnation: str
+    end: int
+    versions: Sequence[CommittedVersion]
+    is_awaited: bool = False
+
+
+class Leaders(Protocol):
+    """The other brokers, as leaders of what this one follows."""
+
+    async def committed_versions(
+        self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
+    ) -> VersionsAnswer | Refused: ...
+
+
+class CommittedVersions:
+    def __init__(self, incarnation: str) -> None:
+        self._incarnation = incarnation
+        # With its place, and whether it is awaited; in the order of places.
+        self._last: dict[TopicPartition, tuple[int, CommittedVersion, bool]] = {}
+        self._end = 0
+        self._waiting: dict[asyncio.Event, None] = {}
+
+    def note(self, name: TopicPartition, topic_id: str, version: int, *, is_awaited: bool = False) -> None:
+        """To be called when this broker begins to lead a partition, and after each commit. `is_awaited`: somebody waits
+        until followers have that version."""
+        self._end += 1
+        self._last.pop(name, None)
+        self._last[name] = self._end, CommittedVersion(name, topic_id, version), is_awaited
+        for wake in self._waiting:
+            wake.set()
+
+    def last(self, name: TopicPartition) -> CommittedVersion | None:
+        """None: this broker does not lead that partition."""
+        found = self._last.get(name)
+        return None if found is None else found[1]
+
+    def forget(self, name: TopicPartition) -> None:
+        """Another broker leads it."""
+        self._last.pop(name, None)
+
+    def answer(self, request: VersionsRequest) -> VersionsAnswer:
+        """Without waiting."""
+        after = request.after if request.incarnation == self._incarnation else 0
+        found: list[CommittedVersion] = []
+        is_any_awaited = False
+        for place, version, is_awaited in reversed(self._last.values()):
+            if place <= after:
+                break
+            found.append(version)
+            is_any_awaited |= is_awaited
+        return VersionsAnswer(self._incarnation, self._end, found[::-1], is_any_awaited)
+
+    async def wait(self, request: VersionsRequest, wake: asyncio.Event) -> VersionsAnswer:
+        """As soon as there is a version to tell of; without any once `wake` is set, or the time is over."""
+        answer = self.answer(request)
+        if not answer.versions:
+            self._waiting[wake] = None
+            try:
+                async with time_limit(request.wait_ms_max / 1000):
+                    await wake.wait()
+            except asyncio.TimeoutError:
+                pass
+            finally:
+                del self._waiting[wake]
+            answer = self.answer(request)
+        return answer
+
 
 # A leadership that moves waits for no more than these.
 _TABLES_AT_ONCE = 8

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
-from bus.runtime.replicas.committed_versions import FollowerReport, Leaders, VersionsRequest
-from bus.runtime.replicas.followed_tables import REPORT_PARTITIONS_MAX, FollowedTables
+from bus.runtime.replicas.followed_tables import (
+    REPORT_PARTITIONS_MAX,
+    FollowedTables,
+    FollowerReport,
+    Leaders,
+    VersionsRequest,
+)
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import UserLedger
 from bus.scram import SCRAM_MECHANISMS, salt_password
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock

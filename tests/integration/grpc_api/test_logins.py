@@ -26,7 +26,7 @@ from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.runtime.users import login_table
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import UserLedger
 from bus.sasl import SESSION_EXPIRED
 from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
 from bus.storage_delta.root import open_storage

@@ -20,7 +20,7 @@ from bus.grpc_api.server.strangers import Strangers, _Ended, _peer_of
 from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import UserLedger
 from bus.scram import SCRAM_SHA_256, salt_password
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock

@@ -11,8 +11,7 @@ import pytest
 
 from bus.errors import Refused, StorageFault
 from bus.runtime.tasks import TaskScope
-from bus.runtime.users.user_directory import CHANGE_SECONDS_MAX, UserDirectory
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import CHANGE_SECONDS_MAX, UserDirectory, UserLedger
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.system_clock import SystemClock

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
-from bus.runtime.users.user_ledger import UserLedger
+from bus.runtime.users.user_directory import UserLedger
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.runtime.commit_turns import CommitTurns
+from bus.runtime.blocking import CommitTurns
 from tests.support.fake_table import ManualClock
 
 PATIENT_S = 5.0

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from bus.runtime.fair_turns import FairTurns
+from bus.runtime.blocking import FairTurns
 
 
 class Client:

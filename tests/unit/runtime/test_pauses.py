@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bus.runtime.pauses import warn_of_pauses
+from bus.runtime.logs import warn_of_pauses
 
 
 @dataclass
@@ -56,6 +56,6 @@ def test_a_pause_is_told_with_its_cause(
 ) -> None:
     world = World(late_s, used_s)
     monkeypatch.setattr(asyncio, "sleep", world.sleep)
-    with caplog.at_level(logging.WARNING, "bus.runtime.pauses"), contextlib.suppress(asyncio.CancelledError):
+    with caplog.at_level(logging.WARNING, "bus.runtime.logs"), contextlib.suppress(asyncio.CancelledError):
         asyncio.run(warn_of_pauses(lambda: world.now_s, lambda: world.processor_s))
     assert caplog.messages == said

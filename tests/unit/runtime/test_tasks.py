@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
+from bus.runtime.metadata.controller import TopicNamesInUse
 from bus.runtime.tasks import TaskScope, together
 from tests.support.virtual_time import run_virtually
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from bus.runtime.timers import Timers
+from bus.runtime.timing_wheel import Timers
 
 
 class FakeHandle:

@@ -30,7 +30,7 @@ from bus.model import BrokerEndpoint
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import Decide
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
-from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.tasks import TaskScope
 from tests.support.virtual_time import run_virtually
 

@@ -11,8 +11,7 @@ import pytest
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered
 from bus.errors import ErrorCode, StorageFault
-from bus.runtime.metadata.leadership_proof import PROOF_MS, LeadershipProof
-from bus.runtime.metadata.metadata_log import MetadataLog, Moment
+from bus.runtime.metadata.metadata_log import PROOF_MS, LeadershipProof, MetadataLog, Moment
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import ManualClock, wait_until
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bus.errors import ErrorCode, Refused
-from bus.runtime.metadata.producer_id_pool import ProducerIdPool
+from bus.runtime.metadata.producers import ProducerIdPool
 from bus.runtime.tasks import TaskScope
 
 REFUSED = Refused(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.runtime.metadata.producer_uses import TOLD_MAX, ProducerUses
+from bus.runtime.metadata.producers import TOLD_MAX, ProducerUses
 
 INTERVAL_MS = 100
 

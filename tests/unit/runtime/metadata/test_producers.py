@@ -13,8 +13,7 @@ from bus.cluster_metadata.cluster_records import BrokerRegistered, ProducerIdsAl
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
-from bus.runtime.metadata.producer_uses import ProducerUses
-from bus.runtime.metadata.producers import Producers
+from bus.runtime.metadata.producers import Producers, ProducerUses
 
 
 @pytest.mark.parametrize(

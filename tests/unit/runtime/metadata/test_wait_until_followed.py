@@ -23,7 +23,7 @@ from bus.errors import NotController
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
-from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import ManualClock
 

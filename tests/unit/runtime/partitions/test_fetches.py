@@ -21,7 +21,7 @@ from bus.runtime.partitions.fetches import (
     fetch,
 )
 from bus.runtime.partitions.partition import Partition, ReadResult, refuse_read
-from bus.runtime.wakeable import Wakeable
+from bus.runtime.tasks import Wakeable
 from tests.support.fake_table import wait_until
 from tests.support.proofs import UNPROVED, proved, unproved
 from tests.support.stores import log_batch

@@ -18,9 +18,9 @@ from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fetch
-from bus.runtime.partitions.followed_partition import SILENCE_MAX_MS, FollowedPartition
 from bus.runtime.partitions.partition import Partition, ReadResult
-from bus.runtime.replicas.committed_versions import CommittedVersion
+from bus.runtime.partitions.partition_host import SILENCE_MAX_MS, FollowedPartition
+from bus.runtime.replicas.followed_tables import CommittedVersion
 from tests.support.fake_table import FakeTable
 from tests.support.host_bench import HostBench, run_host
 from tests.support.proofs import proved

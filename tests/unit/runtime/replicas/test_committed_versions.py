@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bus.model import TopicPartition
-from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, FollowerReport, VersionsRequest
+from bus.runtime.replicas.followed_tables import CommittedVersion, CommittedVersions, FollowerReport, VersionsRequest
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bus.ports import LogState
-from bus.runtime.replicas.followed_log import FollowedLog
+from bus.runtime.replicas.followed_tables import FollowedLog
 
 
 def found(version: int) -> LogState:

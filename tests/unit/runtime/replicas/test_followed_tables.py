@@ -21,8 +21,7 @@ from bus.grpc_api.server.conversions import topics_of
 from bus.grpc_api.server.request_limits import control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
-from bus.runtime.replicas.committed_versions import CommittedVersion
-from bus.runtime.replicas.followed_tables import REPORT_PARTITIONS_MAX
+from bus.runtime.replicas.followed_tables import REPORT_PARTITIONS_MAX, CommittedVersion
 from tests.support.host_bench import HostBench, run_host
 from tests.support.virtual_time import run_virtually
 

@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, FollowerReport
+from bus.runtime.replicas.followed_tables import CommittedVersion, CommittedVersions, FollowerReport
 from bus.runtime.replicas.in_sync_replicas import InSyncReplicas, find_unreplicated
 from tests.support.fake_table import ManualClock
 

@@ -11,7 +11,7 @@ from bus.grpc_api.server.conversions import encode_lagging
 from bus.grpc_api.server.request_limits import control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
-from bus.runtime.replicas.lagging_replicas import LaggingReplicas
+from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
 from tests.support.fake_table import ManualClock
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))

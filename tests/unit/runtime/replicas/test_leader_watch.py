@@ -17,7 +17,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
-from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
+from bus.runtime.replicas.followed_tables import CommittedVersion, VersionsAnswer, VersionsRequest
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
 from tests.support.virtual_time import run_virtually
