@@ -32,7 +32,7 @@ from bus.client.consumer.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_c
 from bus.client.consumer.consumer import Consumer as BlockingConsumer
 from bus.client.consumer.record_reader import InHand
 from bus.client.group.offset_commits import CommitCallback
-from bus.client.group.subscriptions import RebalanceCallback
+from bus.client.group.topics import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.model import TopicPartition
 from bus.reentry import OwnLock, logger_of

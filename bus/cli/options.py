@@ -14,9 +14,15 @@ from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.output import LISTING_FORMATS, echo
 from bus.client.config.absent_settings import reason_of_absence
-from bus.client.config.profiles import FILE_VARIABLE, warn_of_readers
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
-from bus.client.config.sources import PROFILE_VARIABLE, chosen_profile, default_profile, security_defaults
+from bus.client.config.sources import (
+    FILE_VARIABLE,
+    PROFILE_VARIABLE,
+    chosen_profile,
+    default_profile,
+    security_defaults,
+    warn_of_readers,
+)
 from bus.client_texts import text_for
 from bus.config.properties_files import logical_lines
 from bus.errors import BusError, show_range

@@ -17,8 +17,8 @@ from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo, error_of
 from bus.client.connection.produce_requests import decode_produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

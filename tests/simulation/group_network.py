@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bus.client.connection.group_requests import OffsetCommit, decode_group_answer, encode_group_call
-from bus.client.group.coordinator import GroupRequest
+from bus.client.group.link import GroupRequest
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.simulation.network import SimulatedCall, broken

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bus.client.assignors import assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.connection.group_requests import FindCoordinator, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch
-from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work
 from bus.client.group.offset_commits import Commit, OffsetCommits
 from bus.client.values import GroupMetadata, OffsetAndMetadata

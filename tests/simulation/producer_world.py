@@ -27,8 +27,8 @@ from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal

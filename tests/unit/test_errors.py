@@ -8,7 +8,7 @@ import pytest
 
 import bus
 from bus.client.config.parsing import AdminConfig, parse_config
-from bus.client.config.profiles import load_profile
+from bus.client.config.sources import load_profile
 from bus.errors import BusError, did_you_mean, near_names
 
 PACKAGE = Path(bus.__file__).parent

@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin import offset_targets as targets
-from bus.client.admin.acls import AclAdmin
-from bus.client.admin.broker_calls import BrokerCalls
+from bus.client.admin.broker_calls import BrokerCalls, CoordinatorCalls
 from bus.client.admin.cluster import ClusterAdmin
 from bus.client.admin.configs import ConfigAdmin
-from bus.client.admin.coordinator_calls import CoordinatorCalls
-from bus.client.admin.first_offsets import partitions_to_start, starting_point
 from bus.client.admin.groups import GroupAdmin
-from bus.client.admin.logs import LogAdmin
-from bus.client.admin.quotas import QuotaAdmin
-from bus.client.admin.topics import TopicAdmin
+from bus.client.admin.offset_targets import partitions_to_start, starting_point
+from bus.client.admin.topics import LogAdmin, TopicAdmin, ViewAdmin
 from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
-from bus.client.admin.users import UserAdmin
-from bus.client.admin.views import ViewAdmin
+from bus.client.admin.users import AclAdmin, QuotaAdmin, UserAdmin
 from bus.client.arguments import (
     INT_64_MAX,
     check_configs,
@@ -50,7 +45,7 @@ from bus.client.config.parsing import (
     parse_with_origins,
 )
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
+from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion, list_offsets
 from bus.client.values import (
     ClusterDescription,
     CommittedOffset,

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from bus.client.connection.cluster import Cluster
+from bus.addresses import format_address
+from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import monotonic_ms, portions
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
+from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 ResultT = TypeVar("ResultT")
@@ -87,3 +90,168 @@ class BrokerCalls:
             retries=self._times.retries,
             may_retry=lambda error: isinstance(error, NotConnected) and self._cluster.may_retry(error),
         )
+
+
+# Several failures of one call as one error: the code of the first, the messages of all.
+
+_NAMES_MAX = 4  # of those that failed for one reason
+
+
+def raise_failures(results: Sequence[tuple[str, int, str]]) -> None:
+    """`results`: name of the item, its error code, its message. Raises `BusError` if any has an error."""
+    failures = [(name, error_of(code, message)) for name, code, message in results if code]
+    if not failures:
+        return
+    first = failures[0][1]
+    if len(failures) == 1:
+        raise first
+    raise BusError(first.code, f"{len(failures)} of {len(results)} failed: {_told(failures)}")
+
+
+def _told(failures: Sequence[tuple[str, BusError]]) -> str:
+    """Each with its name; what all have in common is said once."""
+    reasons = {(error.code, error.message.removeprefix(f"{name}: ")) for name, error in failures}
+    if len(reasons) > 1:
+        return "; ".join(f"{name!r}: {error}" for name, error in failures)
+    names = [repr(name) for name, _ in failures]
+    shown = ", ".join(names[:_NAMES_MAX])
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    ((code, message),) = reasons
+    return f"{shown}{more}: {code.name}: {message}"
+
+
+# Calls to the coordinators of groups and of transactional ids, each by its key, wherever the coordinators are.
+#
+# Guards one promise: each key is answered once, by a coordinator that was ready for it. An answer that says nothing was
+# done yet (COORDINATOR_LOAD_IN_PROGRESS and the like) is no answer: the call is made again, where the coordinator is by
+# then, until the time is over. Safe to use from several threads.
+
+KEYS_MAX = 500  # a broker takes so many, or more, in one request
+# The coordinator says so before it has done anything.
+NOTHING_DONE = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAnswer:
+    """What a response says of one key; `code` is of the group, or the transactional id, as a whole."""
+
+    key: str
+    code: int
+    message: str
+    item: Any
+
+
+RequestOf = Callable[[Sequence[str]], Any]
+AnswersOf = Callable[[Any], Iterable[CoordinatorAnswer]]
+
+
+class _OutcomeUnknown(BusError):
+    """Of a call that changes something and must not be sent a second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    request_of: RequestOf
+    answers_of: AnswersOf
+    is_repeatable: bool
+    asked_again: Collection[int]
+    keys_max: int  # in one request
+    deadline_ms: float
+
+
+class CoordinatorCalls:
+    """`key_type`: what the keys are, COORDINATOR_TYPE_GROUP or COORDINATOR_TYPE_TRANSACTION."""
+
+    def __init__(self, cluster: Cluster, key_type: pb.CoordinatorType, *, timeout_ms: int, retries: int) -> None:
+        self._cluster = cluster
+        self._key_type = key_type
+        self._timeout_ms = timeout_ms
+        self._retries = retries
+        self._addresses: dict[str, str] = {}  # by key
+
+    def ask(
+        self,
+        method: str,
+        keys: Iterable[str],
+        request_of: RequestOf,
+        answers_of: AnswersOf,
+        *,
+        is_repeatable: bool = True,
+        asked_again: Collection[int] = NOTHING_DONE,
+        keys_max: int = KEYS_MAX,
+    ) -> dict[str, CoordinatorAnswer]:
+        """The answer for each key, refusals included; of the keys of a coordinator, `keys_max` go in one call.
+
+        Raises `BusError` if a key was not answered; an answer with one of the codes `asked_again` is none. What is not
+        `is_repeatable` is not sent again after a call whose outcome is not known: the second answer would not be the
+        first one's.
+        """
+        wanted = list(dict.fromkeys(keys))
+        answers: dict[str, CoordinatorAnswer] = {}
+        deadline_ms = monotonic_ms() + self._timeout_ms
+        call = _Call(method, request_of, answers_of, is_repeatable, asked_again, keys_max, deadline_ms)
+
+        def ask() -> dict[str, CoordinatorAnswer]:
+            self._ask_once(call, [key for key in wanted if key not in answers], answers)
+            return answers
+
+        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._retries, may_retry=self._may_retry)
+
+    def _may_retry(self, error: BusError) -> bool:
+        return not isinstance(error, _OutcomeUnknown) and self._cluster.may_retry(error)
+
+    def _ask_once(self, call: _Call, keys: Sequence[str], answers: dict[str, CoordinatorAnswer]) -> None:
+        """Add to `answers`. Raises an error that is final, else the last one of those that may pass."""
+        by_address: dict[str, list[str]] = {}
+        error: BusError | None = None
+        for key in keys:
+            try:
+                by_address.setdefault(self._find(key, call.deadline_ms), []).append(key)
+            except BusError as failure:
+                if not self._cluster.may_retry(failure):
+                    raise
+                error = failure
+        asked = [(address, ids) for address, all_ids in by_address.items() for ids in portions(all_ids, call.keys_max)]
+        for address, ids in asked:
+            try:
+                response = self._cluster.call(
+                    call.method, call.request_of(ids), address=address, deadline_ms=call.deadline_ms
+                )
+            except BusError as failure:
+                self._forget(ids)
+                if not call.is_repeatable and not isinstance(failure, NotConnected):
+                    raise _OutcomeUnknown(failure.code, failure.message) from failure
+                if not self._cluster.may_retry(failure):
+                    raise
+                error = failure
+                continue
+            for answer in call.answers_of(response):
+                if answer.code in call.asked_again:
+                    error = error_of(answer.code, answer.message)
+                    self._forget([answer.key])
+                else:
+                    answers[answer.key] = answer
+        if error is not None:
+            raise error
+
+    def _find(self, key: str, deadline_ms: float) -> str:
+        address = self._addresses.get(key)
+        if address is None:
+            request = pb.FindCoordinatorRequest(key=key, key_type=self._key_type)
+            response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms, is_reading=True)
+            if response.error_code:
+                raise error_of(response.error_code, response.error_message)
+            address = format_address(response.coordinator.host, response.coordinator.port)
+            self._addresses[key] = address
+        return address
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._addresses.pop(key, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.broker_calls import raise_failures
 from bus.client.connection.cluster import error_of
-from bus.client.connection.portions import CHANGES_MAX, portions
+from bus.client.connection.retrying import CHANGES_MAX, portions
 from bus.client.values import BrokerDescription, ClusterDescription, PartitionReassignment
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bus.client.admin.broker_calls import BrokerCalls
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.broker_calls import BrokerCalls, raise_failures
 from bus.client.arguments import check_text
 from bus.client.values import ConfigDescription
 from bus.errors import BusError, ErrorCode

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from bus.addresses import format_address
-from bus.client.admin.coordinator_calls import KEYS_MAX, CoordinatorAnswer, CoordinatorCalls
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.broker_calls import KEYS_MAX, CoordinatorAnswer, CoordinatorCalls, raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.group_requests import (
     PROTOCOL_TYPE,
     commit_partitions,
     commit_portions,
+    decode_partitions,
+    encode_partitions,
 )
-from bus.client.connection.partition_lists import decode_partitions, encode_partitions
-from bus.client.connection.portions import ITEMS_MAX, portions
+from bus.client.connection.retrying import ITEMS_MAX, portions
 from bus.client.values import (
     BrokerInfo,
     CommittedOffset,

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bus.addresses import format_address
-from bus.client.admin.coordinator_calls import NOTHING_DONE, CoordinatorAnswer, CoordinatorCalls
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.broker_calls import NOTHING_DONE, CoordinatorAnswer, CoordinatorCalls, raise_failures
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.group_requests import decode_partitions, encode_partitions
 from bus.client.connection.leader_calls import ask_leaders
-from bus.client.connection.partition_lists import decode_partitions, encode_partitions
 from bus.client.values import (
     BrokerInfo,
     FencedProducer,

@@ -1,9 +1,8 @@
 """How the partitions of a group's topics are spread over its members."""
 
 from bus.client.assignors.assignor import NO_GENERATION, Assignment, Assignor, MemberSubscription, RebalanceProtocol
-from bus.client.assignors.even_assignors import RangeAssignor, RoundRobinAssignor
 from bus.client.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
-from bus.client.assignors.strategies import assignors_of, rebalance_protocol
+from bus.client.assignors.strategies import RangeAssignor, RoundRobinAssignor, assignors_of, rebalance_protocol
 
 __all__ = [
     "NO_GENERATION",

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bus.bounded_files import FileFault, read_bounded_text
-from bus.client.config.assertions import algorithm, check_assertion
-from bus.client.config.tokens import environment_secret, is_token_setting, oauth_method, token_provider, tokens_of
+from bus.client.config.tokens import (
+    algorithm,
+    check_assertion,
+    environment_secret,
+    is_token_setting,
+    oauth_method,
+    token_provider,
+    tokens_of,
+)
 from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles

@@ -31,13 +31,11 @@ from bus.client.connection.connections import (
     SessionExpired,
     UnusableConnection,
     closed_client,
+    is_broker_needed,
 )
-from bus.client.connection.first_answer import first_answer
-from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.logins import Headers, Logins
-from bus.client.connection.portions import portions
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
-from bus.client.connection.retrying import Backoff, monotonic_ms, retry
+from bus.client.connection.retrying import Backoff, first_answer, monotonic_ms, portions, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER, one_line
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range

@@ -14,12 +14,27 @@ from google.protobuf.message import DecodeError, Message
 
 from bus.client.assignors import Assignment, MemberSubscription
 from bus.client.connection.cluster import error_of
-from bus.client.connection.partition_lists import decode_partitions, encode_partitions
-from bus.client.connection.portions import portions
+from bus.client.connection.retrying import portions
 from bus.client.values import BrokerInfo, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
+
+# Partitions by their topics, as most messages name them.
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
+    """In the order of their names and numbers."""
+    by_topic: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    return [pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
+
+
+def decode_partitions(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    """In the order in which they came."""
+    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
+
 
 PROTOCOL_TYPE = "consumer"
 # A text committed with an offset counts as another item for each so many characters.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.portions import ITEMS_MAX, portions
+from bus.client.connection.retrying import ITEMS_MAX, portions
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar
 
+from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.errors import BusError
 
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
+AnswerT = TypeVar("AnswerT")
+
 # After so many failures, one after another, the next one is a warning: a leader that moves costs one or two.
 FAILURES_UNTOLD = 2
 # For so long a broker may not know a partition that there is: it follows the metadata several times a second.
@@ -50,3 +57,133 @@ def retry(
             if not may_retry(attempt, error) or not pause(attempt, error):
                 raise
         attempt += 1
+
+
+# Items that are asked of a broker in several requests: one request of them all would be beyond what a broker reads.
+#
+# A broker bounds each request in items and bytes, before it looks at them. The bounds here are below its own, whatever
+# the length of names.
+
+# Partitions, topics and members are items alike; a topic name with its partitions are several.
+ITEMS_MAX = 5_000
+# Of requests whose items are decisions about the cluster: topics to create, to grow, to delete.
+CHANGES_MAX = 500
+
+
+def portions(
+    items: Iterable[ItemT], items_max: int = ITEMS_MAX, count_of: Callable[[ItemT], int] = lambda _: 1
+) -> Iterator[list[ItemT]]:
+    """In order; each counts at most `items_max`, or is a single item. One empty portion of nothing."""
+    portion: list[ItemT] = []
+    count = 0
+    for item in items:
+        counted = count_of(item)
+        if portion and count + counted > items_max:
+            yield portion
+            portion, count = [], 0
+        portion.append(item)
+        count += counted
+    yield portion
+
+
+# One question to several brokers, of which any may answer.
+#
+# Guards one promise: a broker that does not answer costs a second, not the time-out of the call. For questions only
+# that may be asked twice at a time.
+
+# However many brokers there are: if all are slow, more questions do not make them faster.
+_AT_ONCE_MAX = 3
+
+Cancel = Callable[[], object]
+# Asks the broker at an address; the function given to it is called once, with the answer or a `BusError`.
+Start = Callable[[str, Callable[[Any], None]], Cancel]
+
+
+def first_answer(
+    addresses: Sequence[str],
+    start: Start,
+    *,
+    may_ask_next: Callable[[BusError], bool],
+    patience_ms: float = SILENT_AFTER_MS,
+) -> Any:
+    """What the first broker says that answers; all others are cancelled. They are asked in order, the next one when one
+    fails so that another may do better (`may_ask_next`), or has not answered for `patience_ms`. Raises the last
+    `BusError`."""
+    assert addresses, "at least one broker is asked"
+    left = list(reversed(addresses))
+    outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    cancels: list[Cancel] = []
+    failures = 0
+    try:
+        while True:
+            if left and len(cancels) - failures < _AT_ONCE_MAX:
+                cancels.append(start(left.pop(), outcomes.put))
+            may_start = bool(left) and len(cancels) - failures < _AT_ONCE_MAX
+            try:
+                answer = outcomes.get(timeout=patience_ms / 1000 if may_start else None)
+            except queue.Empty:
+                continue
+            if not isinstance(answer, BusError):
+                return answer
+            failures += 1
+            if not may_ask_next(answer) or (not left and failures == len(cancels)):
+                raise answer
+    finally:
+        for cancel in cancels:
+            cancel()
+
+
+# A question to the brokers that is asked beside the thread that polls.
+#
+# Guards one promise: the time that a caller gave to a poll holds, however slow a broker is, and what was asked for is
+# not lost with it: the look-up goes on, and a later poll finds its answer. One question at a time.
+
+
+class Lookup(Generic[AnswerT]):
+    """`changed` is notified when the answer is there. All but the question itself happens in the thread that polls."""
+
+    def __init__(self, name: str, changed: threading.Condition) -> None:
+        self._name = name
+        self._changed = changed
+        self._outcome: Callable[[], AnswerT] | None = None
+        self.is_under_way = False
+
+    def start(self, ask: Callable[[], AnswerT]) -> None:
+        assert not self.is_under_way, f"{self._name}: one question at a time"
+        self._outcome, self.is_under_way = None, True
+        try:
+            threading.Thread(target=self._ask, args=(ask,), name=self._name, daemon=True).start()
+        except BaseException:  # too many threads: the next poll asks again
+            self.is_under_way = False
+            raise
+
+    @property
+    def has_answer(self) -> bool:
+        """An answer, or an error, that was not taken yet."""
+        return self._outcome is not None
+
+    def take(self) -> AnswerT:
+        """What was answered. Raises what the question raised."""
+        outcome, self._outcome = self._outcome, None
+        assert outcome is not None, f"{self._name}: there is no answer"
+        return outcome()
+
+    def _ask(self, ask: Callable[[], AnswerT]) -> None:
+        outcome: Callable[[], AnswerT]
+        try:
+            answer = ask()
+        except BaseException as error:  # the thread's edge; the thread that polls raises it
+            outcome = partial(_fail, error)
+        else:
+            outcome = partial(_give, answer)
+        with self._changed:
+            self._outcome, self.is_under_way = outcome, False
+            self._changed.notify_all()
+
+
+def _give(answer: AnswerT) -> AnswerT:
+    return answer
+
+
+def _fail(error: BaseException) -> NoReturn:
+    raise error

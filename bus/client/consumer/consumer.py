@@ -37,7 +37,7 @@ from bus.client.config.parsing import (
     parse_with_origins,
 )
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.list_offsets import list_offsets
+from bus.client.connection.fetch_requests import list_offsets
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetched import PollTables
@@ -48,7 +48,7 @@ from bus.client.consumer.positions import Positions
 from bus.client.consumer.record_reader import RecordReader, Runs
 from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
 from bus.client.group.offset_commits import CommitCallback
-from bus.client.group.subscriptions import RebalanceCallback, subscription_of
+from bus.client.group.topics import RebalanceCallback, subscription_of
 from bus.client.interceptors import ConsumerInterceptorChain, close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode

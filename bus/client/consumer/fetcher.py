@@ -19,10 +19,9 @@ from typing import Any
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
-from bus.client.connection.portions import ITEMS_MAX
+from bus.client.connection.produce_requests import ThrottleLog
 from bus.client.connection.request_stream import RequestStream
-from bus.client.connection.retrying import FAILURES_UNTOLD, monotonic_ms
-from bus.client.connection.throttle_log import ThrottleLog
+from bus.client.connection.retrying import FAILURES_UNTOLD, ITEMS_MAX, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.read_replica import note_failed, note_named, note_served

@@ -30,16 +30,13 @@ from bus.client.connection.group_requests import (
     decode_group_answer,
     encode_group_call,
 )
-from bus.client.connection.portions import portions
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import monotonic_ms, portions
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.metrics import ConsumerMetrics
-from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
-from bus.client.group.link import GroupLink
+from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupLink, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
 from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits, not_assigned
-from bus.client.group.subscriptions import RebalanceCallback, Subscription
-from bus.client.group.topics import GroupTopics
+from bus.client.group.topics import GroupTopics, RebalanceCallback, Subscription
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -18,9 +18,8 @@ from typing import Protocol
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.list_offsets import list_offsets, list_offsets_once
-from bus.client.connection.lookup import Lookup
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.fetch_requests import list_offsets, list_offsets_once
+from bus.client.connection.retrying import Lookup, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata

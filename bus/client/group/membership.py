@@ -27,7 +27,7 @@ from bus.client.connection.group_requests import (
     MemberIdRequired,
     SyncGroup,
 )
-from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -18,7 +18,7 @@ from typing import Protocol
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.group_requests import OffsetCommit, Offsets, commit_portions
 from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX
-from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode

@@ -8,14 +8,116 @@ each; and one connection never has more than max.in.flight.requests.per.connecti
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import LeaderHint, TopicInfo
-from bus.client.producer.instructions import Agenda, Connection, Cut, Open, RefreshTopics, Request, Send
 from bus.client.producer.queue import Part, PartitionQueue
 from bus.errors import BusError, ErrorCode, count_of
+from bus.model import ProducerStamp
+
+# What the sender wants done, for its owner to carry out in order, and when it wants to be called again.
+
+
+@dataclass(slots=True)
+class Request:
+    """What one call of a stream carries."""
+
+    correlation_id: int
+    parts: list[Part]
+    sent_at_ms: float
+    deadline_ms: float
+
+
+class Connection:
+    """To one broker: the requests that are not answered, oldest first."""
+
+    __slots__ = ("address", "muted_until_ms", "requests")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.requests: deque[Request] = deque()
+        self.muted_until_ms = 0.0  # the broker asked for a pause
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshTopics:
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """`producer_id` and `producer_epoch`: the present identity, to be followed by a higher epoch; None at first."""
+
+    producer_id: int | None
+    producer_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    queue: PartitionQueue
+    address: str
+    topic_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+Errand = RefreshTopics | InitProducer | Resume
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """`on_opened` or `on_not_opened` follows."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    connection: Connection
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An answer is late: nothing more is expected of the connection but its end."""
+
+    connection: Connection
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """`tick` is due earlier than it last said: at `wakes_at_ms`."""
+
+
+Instruction = Open | Send | Cut | Wake | Errand
+_WAKE = Wake()
+
+
+class Agenda:
+    """The parts of the sender write it, its owner works it off."""
+
+    __slots__ = ("instructions", "wakes_at_ms")
+
+    def __init__(self) -> None:
+        self.instructions: deque[Instruction] = deque()
+        self.wakes_at_ms = 0.0  # when the next tick is due
+
+    def add(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+
+    def wake_by(self, at_ms: float) -> None:
+        if at_ms < self.wakes_at_ms:
+            self.wakes_at_ms = at_ms
+            self.add(_WAKE)
+
+    def wake_now(self) -> None:
+        self.wakes_at_ms = 0.0
+        self.add(_WAKE)
 
 
 class Metadata(Protocol):
@@ -184,3 +286,77 @@ class Connections:
         connections = list(self.by_address.values())
         self.by_address.clear()
         return connections
+
+
+EPOCH_MAX = 2**15 - 1
+
+
+class Identity:
+    """The producer id and epoch of the producer: requests for them, and the epoch under which a partition is resumed.
+
+    Guards one promise: one request is under way at a time, repeated with growing pauses. The broker gives a named
+    producer its epochs, for all partitions; any other producer counts them up here, for one partition, as in Kafka.
+    """
+
+    def __init__(self, config: ProducerConfig, agenda: Agenda, backoff_ms: Callable[[int], float]) -> None:
+        self.current: tuple[int, int] | None = None  # producer id and epoch
+        self._is_named = config.name is not None
+        self._is_transactional = config.transactional_id is not None
+        self._agenda = agenda
+        self._backoff_ms = backoff_ms
+        self._is_asking = False
+        self._retry_at_ms = 0.0
+        self._failures = 0
+
+    def ask(self, now_ms: float) -> None:
+        if self._is_transactional:
+            return  # the user asks for it, and the end of each transaction gives the next one
+        if not self._is_asking and now_ms >= self._retry_at_ms:
+            self._is_asking = True
+            self._agenda.add(InitProducer(*(self.current or (None, None))))
+
+    def on_given(self, producer_id: int, producer_epoch: int) -> None:
+        self._is_asking = False
+        self._failures = 0
+        self.current = (producer_id, producer_epoch)
+
+    def on_failed(self, now_ms: float, *, is_retriable: bool) -> None:
+        self._is_asking = False
+        if is_retriable:
+            self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
+            self._failures += 1
+            self._agenda.wake_by(self._retry_at_ms)
+
+    def next_event(self, now_ms: float) -> float:
+        return self._retry_at_ms if self._retry_at_ms > now_ms else math.inf
+
+    # ------------------------------------------------------------ of a partition
+
+    def begin(self, queue: PartitionQueue) -> None:
+        if self.current is not None:
+            queue.begin(ProducerStamp(*self.current, 0))
+            queue.needs_resume = self._is_named
+
+    def is_newer_than(self, part: Part) -> bool:
+        """A named producer has one epoch for all partitions; those that have not moved to it yet do so now."""
+        if not self._is_named or part.stamp is None or self.current is None:
+            return False
+        return part.stamp.producer_epoch < self.current[1]
+
+    def resume(self, queue: PartitionQueue, address: str, now_ms: float) -> None:
+        """Under the next epoch; a named producer asks the broker for it."""
+        stamp = queue.stamp_next
+        if stamp is None or self.current is None:
+            self.ask(now_ms)
+            return
+        epoch = self.current[1] if self._is_named else stamp.producer_epoch + 1
+        if self._is_named and queue.is_resumed and stamp.producer_epoch >= epoch:
+            self.ask(now_ms)
+            return
+        queue.is_resuming = True
+        self._agenda.add(Resume(queue, address, queue.topic_id, stamp.producer_id, epoch))
+
+    def on_resumed(self, queue: PartitionQueue, epoch: int) -> None:
+        if epoch >= EPOCH_MAX and not self._is_named:
+            # What is left is not in the log: it can go under another producer id.
+            self.current = queue.stamp_next = None

@@ -17,8 +17,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.connections import Metadata
-from bus.client.producer.instructions import Connection, Cut, Errand, Open, Request, Resume, Send, Wake
+from bus.client.producer.connections import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Wake
 from bus.client.producer.interrupts import uninterrupted
 from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender

@@ -15,9 +15,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.retrying import FAILURES_UNTOLD
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.connections import Leaders
-from bus.client.producer.identity import Identity
-from bus.client.producer.instructions import Agenda, Resume
+from bus.client.producer.connections import Agenda, Identity, Leaders, Resume
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.queue import Chunk, Part, PartitionQueue
 from bus.client.producer.transactions import Call, TransactionManager, Verdict, judge

@@ -13,17 +13,25 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.connection.portions import ITEMS_MAX
-from bus.client.connection.produce_requests import LogEnd, Produced
-from bus.client.connection.throttle_log import ThrottleLog
+from bus.client.connection.produce_requests import LogEnd, Produced, ThrottleLog
+from bus.client.connection.retrying import ITEMS_MAX
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.connections import Connections, Leaders, Metadata
-from bus.client.producer.identity import Identity
-from bus.client.producer.instructions import Agenda, Connection, Errand, InitProducer, RefreshTopics, Resume
+from bus.client.producer.connections import (
+    Agenda,
+    Connection,
+    Connections,
+    Errand,
+    Identity,
+    InitProducer,
+    Leaders,
+    Metadata,
+    RefreshTopics,
+    Resume,
+)
 from bus.client.producer.metrics import ProducerMetrics
-from bus.client.producer.partition_choice import PartitionChoice
+from bus.client.producer.partitioning import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer.queues import Queues
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict

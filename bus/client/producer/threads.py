@@ -19,8 +19,8 @@ from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.produce_requests import decode_produced, init_producer_id, resume_producer
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
+from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

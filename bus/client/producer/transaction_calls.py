@@ -15,7 +15,7 @@ from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_portions
 from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX, monotonic_ms
 from bus.client.connection.transaction_requests import Coordinated, TransactionRequest
-from bus.client.group.coordinator import LOST_COORDINATOR
+from bus.client.group.link import LOST_COORDINATOR
 from bus.client.producer.engine import Engine
 from bus.client.producer.transactions import Call, TransactionEnd, Verdict, judge
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata

@@ -12,7 +12,7 @@ import pyarrow as pa
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Payload, WireCompression, encode_request, encode_share
 from bus.client.producer.batch import RowChunk
-from bus.client.producer.instructions import Request
+from bus.client.producer.connections import Request
 from bus.client.producer.queue import Part
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 

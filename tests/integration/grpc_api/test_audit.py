@@ -18,7 +18,7 @@ from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
 from bus.authorization.acls import AclOperation
 from bus.broker import Broker
 from bus.broker_api.call_permissions import CALL_RULES
-from bus.client.connection.first_answer import first_answer
+from bus.client.connection.retrying import first_answer
 from bus.client.values import QuotaEntity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGES

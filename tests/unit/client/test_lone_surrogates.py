@@ -12,7 +12,7 @@ import bus.sql
 from bus import TopicPartition
 from bus.client import arguments
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
-from bus.client.group.subscriptions import subscription_of
+from bus.client.group.topics import subscription_of
 from bus.config.broker import BROKER_CONFIGS
 from bus.config.keys import ConfigType
 from bus.config.loading import load_broker_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client.admin.failures import raise_failures
+from bus.client.admin.broker_calls import raise_failures
 from bus.errors import BusError, ErrorCode
 
 POLICY = ErrorCode.POLICY_VIOLATION.value

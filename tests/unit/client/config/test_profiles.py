@@ -11,9 +11,8 @@ import pytest
 
 from bus import Admin, BusError
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, client_addresses, parse_config
-from bus.client.config.profiles import default_path
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_of, security_settings
-from bus.client.config.sources import default_profile, overlay, security_defaults
+from bus.client.config.sources import default_path, default_profile, overlay, security_defaults
 from bus.errors import ErrorCode
 from bus.model import KeyFiles
 

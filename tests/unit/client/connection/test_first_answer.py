@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.connection.first_answer import Cancel, first_answer
+from bus.client.connection.retrying import Cancel, first_answer
 from bus.errors import BusError, ErrorCode
 
 AWAY = BusError(ErrorCode.NETWORK_EXCEPTION, "away")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bus.client.connection.lookup import Lookup
+from bus.client.connection.retrying import Lookup
 
 
 def wait_for_answer(lookup: Lookup[int], changed: threading.Condition) -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from bus.client.admin.coordinator_calls import KEYS_MAX
+from bus.client.admin.broker_calls import KEYS_MAX
 from bus.client.admin.groups import MEMBERS_MAX
-from bus.client.connection.portions import CHANGES_MAX, ITEMS_MAX, portions
+from bus.client.connection.retrying import CHANGES_MAX, ITEMS_MAX, portions
 from bus.consumer_groups import request_bounds
 from bus.grpc_api.server import request_limits
 

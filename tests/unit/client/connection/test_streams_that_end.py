@@ -17,12 +17,11 @@ from bus.client.connection.group_requests import Heartbeat, OffsetCommit
 from bus.client.consumer import fetcher as fetcher_module
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.group import link as link_module
-from bus.client.group.coordinator import GroupRequest
-from bus.client.group.link import GroupLink
+from bus.client.group.link import GroupLink, GroupRequest
 from bus.client.producer import engine as engine_module
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
+from bus.client.producer.connections import Errand, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.instructions import Errand, Resume
 from bus.client.producer.threads import ProduceStream
 from bus.client.producer.wire import PartEncoder
 from bus.client.values import GroupMetadata

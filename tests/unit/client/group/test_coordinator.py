@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
-from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
 

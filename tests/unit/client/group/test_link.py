@@ -4,8 +4,7 @@ import threading
 from typing import Any
 
 from bus.client.connection.group_requests import Heartbeat, LeaveGroup, OffsetCommit
-from bus.client.group.coordinator import GroupRequest
-from bus.client.group.link import GroupLink
+from bus.client.group.link import GroupLink, GroupRequest
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 

@@ -10,7 +10,7 @@ import pytest
 from bus.client.assignors import MemberSubscription, assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.connection.group_requests import Joined, MemberIdRequired
-from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
 from bus.client.values import BrokerInfo, GroupMetadata
 from bus.errors import BusError, ErrorCode

@@ -4,7 +4,7 @@ from typing import Any
 
 from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.connection.group_requests import OffsetCommit, encode_group_call
-from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation
 from bus.client.group.offset_commits import Commit, OffsetCommits
 from bus.client.values import GroupMetadata, OffsetAndMetadata

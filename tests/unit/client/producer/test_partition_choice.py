@@ -7,7 +7,7 @@ import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.producer.partition_choice import PartitionChoice
+from bus.client.producer.partitioning import PartitionChoice
 from bus.client.producer.queue import PartitionQueue
 from bus.errors import ErrorCode
 

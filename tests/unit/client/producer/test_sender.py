@@ -13,10 +13,9 @@ from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.connections import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
-from bus.client.producer.identity import EPOCH_MAX
-from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.queue import PartitionQueue
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.producer.instructions import RefreshTopics
+from bus.client.producer.connections import RefreshTopics
 from bus.client.producer.threads import ProducerThreads
 
 

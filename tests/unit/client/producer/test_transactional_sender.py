@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.producer.instructions import InitProducer, Resume
+from bus.client.producer.connections import InitProducer, Resume
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionState
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

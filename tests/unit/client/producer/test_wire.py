@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk
+from bus.client.producer.connections import Request
 from bus.client.producer.future import BatchFuture, RunChunk
-from bus.client.producer.instructions import Request
 from bus.client.producer.queue import Part, PartitionQueue
 from bus.client.producer.wire import PartEncoder, batch_of_rows
 from bus.grpc_api.v1 import bus_pb2 as pb
