@@ -20,8 +20,7 @@ from bus.errors import count_of
 
 if TYPE_CHECKING:
     from bus.storage_delta.files.live_file import LiveFile
-    from bus.storage_delta.log.history import VersionSummary
-    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary
+    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary, VersionSummary
 
 _PARTITION_COLUMNS = (
     Column("topic", is_key=True),
@@ -106,8 +105,7 @@ def describe(
     The epoch is that of the leader that committed last, and is empty while none has. bus offsets asks a broker, and
     shows the epoch of the leader that answers.
     """
-    from bus.storage_delta.log.history import describe_versions
-    from bus.storage_delta.log.summary import describe_partition, load_entries
+    from bus.storage_delta.log.summary import describe_partition, describe_versions, load_entries
 
     chosen = Target(target)
     store = open_store(root)

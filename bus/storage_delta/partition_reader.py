@@ -18,12 +18,11 @@ from bus.errors import RecordsDamaged, StorageDamaged
 from bus.model import LogBatch, RecordBatch
 from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
 from bus.records.log_schema import LOG_SCHEMA, is_same_schema
-from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
-from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.data_files import count_within, position_of, slice_batch
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import find_first_offset, find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerSpans
-from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import Add, Commit
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.reading import LogFollower, load_state

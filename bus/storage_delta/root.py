@@ -35,7 +35,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import Clock
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, USERS_VALUE_TYPE, log_schema
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, load_proved, read_hint
 from bus.storage_delta.log.listing import (
@@ -49,7 +49,7 @@ from bus.storage_delta.log.listing import (
 from bus.storage_delta.log.recovery import LEFTOVER_AGE_MIN_MS
 from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
-from bus.storage_delta.staged_cache import STAGED_CACHE_BYTES, StagedCache
+from bus.storage_delta.staging import STAGED_CACHE_BYTES, StagedCache
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import (

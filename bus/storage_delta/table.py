@@ -38,10 +38,10 @@ from bus.ports import (
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
 from bus.storage_delta.files.data_files import EncodedFile, StreamedFile, encode_data_file, is_streamed
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.producer_spans import id_max_of
-from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import (
     encode_abort,
     encode_append,
@@ -49,7 +49,6 @@ from bus.storage_delta.log.actions import (
     encode_removal,
     encode_swap,
 )
-from bus.storage_delta.log.history import find_transaction
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import (
     make_writable,
@@ -60,6 +59,7 @@ from bus.storage_delta.log.recovery import (
 )
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
+from bus.storage_delta.log.summary import find_transaction
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.txns import (
     decode_producers,
@@ -72,8 +72,7 @@ from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.maintenance.rewrites import Rewrites
 from bus.storage_delta.maintenance.swaps import PreparedSwap
 from bus.storage_delta.partition_reader import FollowingReader
-from bus.storage_delta.staged_cache import StagedCache
-from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.transaction_proofs import TransactionProofs
 from bus.system_clock import SystemClock

@@ -19,7 +19,7 @@ from bus.errors import StorageFault
 from bus.json_views.view import SYSTEM_VIEW_NAMES
 from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.storage_delta.log.history import FilesSummary, VersionSummary, read_history
+from bus.storage_delta.log.summary import FilesSummary, VersionSummary, read_history
 from bus.tables import acl_views, audit_view, cluster_views, group_views, transaction_views
 from bus.tables.topics import TopicTables
 

@@ -26,8 +26,8 @@ from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.ports import AppliedTransaction, KeyedRow
 from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
-from bus.storage_delta.log.history import find_transaction, read_history, transactions_in
 from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.summary import find_transaction, read_history, transactions_in
 from bus.tables.commit_times import committed_ms, version_at
 from bus.tables.consistent_cuts import decide_cut
 from bus.tables.keyed_rows import last_values, read_rows

@@ -18,7 +18,7 @@ from bus.errors import StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.table_metadata import REMOVED_FILES_STAY, add_new_fields
 from bus.storage_delta.root import open_reader, open_storage, open_storage_on

@@ -22,8 +22,7 @@ from bus.spark.source.inputs import RecordsGone, TopicGone, merge, read_range
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess
-from bus.storage_delta.files.file_sums import encode_sums
-from bus.storage_delta.files.proved_parquet import BytesSource
+from bus.storage_delta.files.proved_parquet import BytesSource, encode_sums
 from bus.storage_delta.files.trials import TRIALS
 from tests.support.broker_thread import running_broker
 from tests.support.log_root import COUNT, PARTITION, LogRoot

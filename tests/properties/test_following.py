@@ -13,8 +13,8 @@ from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import Signature, encode_add, encode_version
 from bus.storage_delta.log.listing import LOG_FOLDER, partition_folder, version_name
 from bus.storage_delta.log.snapshot import Snapshot

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.errors import StorageFault
-from bus.storage_delta.staged_cache import StagedCache
-from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.transactions import KEY, staged_batch
 

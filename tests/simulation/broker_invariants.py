@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
-from bus.storage_delta.verify.metadata_verification import load_cluster
 from bus.storage_delta.verify.replay import replay_table
-from bus.storage_delta.verify.verification import verify_root
+from bus.storage_delta.verify.verification import load_cluster, verify_root
 from tests.simulation.metadata_journal import Change, Version, version_of
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from bus.storage_delta import table
 from bus.storage_delta.log import writer
 from bus.storage_delta.log.actions import Signature
 from bus.storage_delta.maintenance.cleanup import Cleanup
-from bus.storage_delta.verify.metadata_verification import load_cluster
+from bus.storage_delta.verify.verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, ask, create_topic

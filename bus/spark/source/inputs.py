@@ -29,8 +29,7 @@ from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import BATCH_ROWS_MAX, RowColumns
 from bus.spark.workers import settled_worker
-from bus.storage_delta.files.file_sums import decode_sums
-from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
+from bus.storage_delta.files.proved_parquet import ProvedFile, decode_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS
 
 if TYPE_CHECKING:

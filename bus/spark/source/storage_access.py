@@ -18,7 +18,7 @@ from bus.records.log_schema import INTERNAL_VALUE_TYPES
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.root import open_reader
 from bus.tables.topics import TopicTables

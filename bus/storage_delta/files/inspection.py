@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, first_line
-from bus.storage_delta.files.file_sums import decode_sums
-from bus.storage_delta.files.proved_parquet import ProvedFile, StoreFile, has_sums, open_proved
+from bus.storage_delta.files.proved_parquet import ProvedFile, StoreFile, decode_sums, has_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 

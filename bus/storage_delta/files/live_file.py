@@ -4,7 +4,7 @@ Guards one promise: opening a table parses no statistics and reads no data file.
 `bus.file`: the six numbers of `LiveFile` from `base_offset` to `leader_epoch`, then how many spans of producers it has
 (producer_spans.py), and these. Files from before there were producers have the six numbers alone. A file whose rows
 were rewritten says how often in `bus.level` and has the tag `bus.ages` (tombstone_ages.py). `bus.crc32` has the
-checksums of its bytes (file_sums.py). Does no I/O.
+checksums of its bytes (proved_parquet.py). Does no I/O.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LiveFile:
     committed_ms: int = 0  # when the version that added it was made
     ages: str = ""  # as tombstone_ages.py writes them, if the rows were rewritten
     level: int = 0  # how often they were
-    sums: str = ""  # as file_sums.py writes them; empty: of an earlier bus, or of another engine
+    sums: str = ""  # as proved_parquet.py writes them; empty: of an earlier bus, or of another engine
     version: int = field(default=-1, compare=False)  # that added it, as far as the log still tells
 
     @property

@@ -15,8 +15,7 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.storage_delta.files.data_files import encode_stats
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS, ProducerStatistics
-from bus.storage_delta.files.producer_spans import NO_SPANS, encode_runs
+from bus.storage_delta.files.producer_spans import NO_SPANS, PRODUCER_COLUMNS, ProducerStatistics, encode_runs
 
 # Of runs this many are kept apart; beyond, the holes between those of one producer and epoch are forgotten.
 _RUNS_MAX = 1 << 16

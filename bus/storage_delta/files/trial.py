@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import count_of
-from bus.storage_delta.files.file_sums import first_byte, group_starts
-from bus.storage_delta.files.proved_parquet import decode_footer, open_piece
+from bus.storage_delta.files.proved_parquet import decode_footer, first_byte, group_starts, open_piece
 
 # What comes before the bytes of a footer or a piece: which it is, where it begins in the file, how many bytes.
 HEAD = struct.Struct(">cQQ")

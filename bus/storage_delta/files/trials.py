@@ -27,14 +27,15 @@ from typing import Any, cast
 import pyarrow as pa
 
 from bus.errors import StorageFault, reduce_error
-from bus.storage_delta.files.file_sums import FileSums, sum_of
 from bus.storage_delta.files.proved_parquet import (
     BytesSource,
+    FileSums,
     ProvedFile,
     Source,
     decode_footer,
     open_piece,
     open_proved,
+    sum_of,
 )
 from bus.storage_delta.files.trial import COLUMN, COLUMN_HEAD, FOOTER, HEAD, PIECE
 

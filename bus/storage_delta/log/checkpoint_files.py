@@ -2,7 +2,7 @@
 
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
 smaller table, and none is decoded that was not proved or tried. The Delta protocol gives `_last_checkpoint` a map of
-tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (file_sums.py). One of
+tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (proved_parquet.py). One of
 another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). Opening does
 not ask which files were removed, for that may be many times what is live: the cleanup does.
 """
@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bus.records.json_text import parse_json
-from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums
 from bus.storage_delta.files.live_file import AGES_TAG, FILE_TAG, LEVEL_TAG, SUMS_TAG, is_telling
-from bus.storage_delta.files.proved_parquet import ProvedFile
+from bus.storage_delta.files.proved_parquet import FileSums, ProvedFile, decode_sums, encode_sums
 from bus.storage_delta.files.trials import TRIALS, Unprovable, whole_sums
 from bus.storage_delta.log.actions import (
     Add,

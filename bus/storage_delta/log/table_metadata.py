@@ -21,8 +21,7 @@ from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted
 from bus.records.log_schema import STATS_COLUMNS, is_same_schema, log_schema, table_schema_string
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.log.actions import Signature, encode_add, encode_line, encode_remove, encode_version
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.listing import LOG_FOLDER

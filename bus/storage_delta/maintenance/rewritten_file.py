@@ -18,8 +18,8 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.ports import Pace
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, PartSink, open_parquet_writer
-from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.live_file import LiveFile, data_file_name
+from bus.storage_delta.files.proved_parquet import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import Ages
 from bus.storage_delta.log.writer import FilesUnderWay

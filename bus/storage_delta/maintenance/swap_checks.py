@@ -22,9 +22,8 @@ from bus.errors import ErrorCode, Refused, StorageDamaged, count_of
 from bus.ports import SwapKind
 from bus.records.log_schema import nullable_type
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.proved_parquet import ProvedFile
+from bus.storage_delta.files.proved_parquet import ProvedFile, encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import ages_of, thin_by_ratio

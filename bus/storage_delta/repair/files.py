@@ -7,22 +7,127 @@ page of every file that counts is decoded, and its offsets are compared with wha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, count_of, first_line
+from bus.storage_delta.files.data_files import open_parquet_writer
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.live_file import LiveFile, base_offset_of, data_file_name, is_data_file
+from bus.storage_delta.files.proved_parquet import Source, decode_sums, encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
-from bus.storage_delta.files.trials import Unprovable
+from bus.storage_delta.files.trials import SoundGroup, Trials, Unprovable
+from bus.storage_delta.log import checkpoint_files
+from bus.storage_delta.log.actions import (
+    REPAIR,
+    encode_add,
+    encode_line,
+    encode_remove,
+    encode_version,
+)
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint
+from bus.storage_delta.log.txns import Txn
 from bus.storage_delta.repair.history import NamedFile
-from bus.storage_delta.repair.salvage import encode_rows, salvage
 from bus.storage_delta.stores.store import KeyNotFound
+
+# Records of a data file of which parts cannot be read: those whose key, value, headers and time can.
+#
+# Guards one promise: a damaged page costs the records that need it and no others. Row groups are looked at one by one,
+# and where one is damaged its columns one by one, in another process (trials.py). What the bus adds to a record is made
+# again where the rest of the file tells it: offsets of a file without holes, columns that a proved footer knows to be
+# constant, sequences of one producer. Never writes.
+
+_NEEDED = ("key", "value", "headers")
+_STAMP = ("producer_id", "producer_epoch", "sequence")
+
+
+def salvage(trials: Trials, source: Source, file: LiveFile, schema: pa.Schema) -> list[tuple[LiveFile, str, bytes]]:
+    """Files with the records of `file` that can be read, each with its statistics and its bytes; row groups that follow
+    each other are one file. None of them if its footer cannot be read. Raises `StorageFault`."""
+    is_footer_proved = _is_footer_proved(source, file)
+    runs: list[list[pa.Table]] = [[]]
+    position = file.base_offset
+    try:
+        for group in trials.sound_groups(source):
+            rows = _rows_of(group, file, schema, position, has_constants=is_footer_proved)
+            position += group.row_count
+            if rows is not None and rows.num_rows:
+                runs[-1].append(rows)
+            elif runs[-1]:
+                runs.append([])
+        return [encode_rows(file, run, schema) for run in runs if run]
+    except (StorageDamaged, pa.ArrowException, ValueError, KeyError):
+        return []
+
+
+def _is_footer_proved(source: Source, file: LiveFile) -> bool:
+    try:
+        sums = decode_sums(file.sums)
+    except ValueError:
+        return False
+    return sum_of(source.get(sums.tail_start, max(0, source.size_bytes - sums.tail_start))) == sums.tail
+
+
+def _rows_of(
+    group: SoundGroup, file: LiveFile, schema: pa.Schema, first_offset: int, *, has_constants: bool
+) -> pa.Table | None:
+    if not set(_NEEDED) <= group.columns.keys():
+        return None
+    columns, count = dict(group.columns), group.row_count
+    bounds = group.bounds if has_constants else {}
+    constants = {name: low for name, (low, high) in bounds.items() if low == high}
+    if "offset" not in columns and file.is_dense:
+        columns["offset"] = pa.array(np.arange(first_offset, first_offset + count))
+    for name in ("timestamp", "timestamp_type", "leader_epoch"):
+        if name not in columns and name in constants:
+            columns[name] = pa.array(np.full(count, constants[name], np.int64))
+    if not {"offset", "timestamp", "timestamp_type"} <= columns.keys():
+        return None
+    columns.setdefault("leader_epoch", pa.array(np.full(count, file.leader_epoch, np.int64)))
+    for name in ("producer_id", "producer_epoch"):
+        if name not in columns and name in constants:
+            columns[name] = pa.array(np.full(count, constants[name], np.int64))
+    low, high = bounds.get("sequence", (0, -1))
+    is_of_one = {"producer_id", "producer_epoch"} <= constants.keys()
+    if "sequence" not in columns and is_of_one and high - low + 1 == count:
+        columns["sequence"] = pa.array(np.arange(low, high + 1))
+    if not set(_STAMP) <= columns.keys():
+        columns.update({name: pa.nulls(count) for name in _STAMP})
+    return pa.Table.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+
+def encode_rows(
+    file: LiveFile, run: Sequence[pa.Table], schema: pa.Schema, notes: Mapping[bytes, bytes] | None = None
+) -> tuple[LiveFile, str, bytes]:
+    """Rows of `file`, a table a row group, as a file of its own, with its statistics and its bytes; the same bytes for
+    the same rows. `notes`: what its footer says beside them."""
+    sink: Any = io.BytesIO()
+    statistics, ends = RowStatistics(file.path), [0]
+    with open_parquet_writer(sink, schema, compression="zstd", is_rewritten=True) as writer:
+        for rows in run:
+            statistics.add(rows)
+            writer.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
+            ends.append(sink.tell())
+        if notes:
+            writer.add_key_value_metadata(notes)
+    data: bytes = sink.getvalue()
+    base_offset = run[0].column("offset")[0].as_py()
+    described, stats = statistics.describe(
+        file.path, len(data), base_offset=base_offset, next_offset=statistics.next_offset
+    )
+    pieces = [(end - start, sum_of(data[start:end])) for start, end in pairwise(ends)]
+    sums = encode_sums(sums_of_pieces(pieces, sum_of(data[ends[-1] :])))
+    return replace(described, sums=sums, ages=file.ages, level=file.level), stats, data
+
 
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
 
@@ -273,3 +378,91 @@ def find_holes(files: Iterable[LiveFile], *, start: int, end: int) -> list[tuple
     if at < end:
         holes.append((at, end))
     return [(first, past_last) for first, past_last in holes if first < past_last]
+
+
+# The version that a repair writes, and the checkpoint that makes it the log's new beginning.
+#
+# Guards two promises. Any Delta reader that applies the version to what it took for the table gets the repaired table;
+# and so does one that begins with the checkpoint. What readers of changes have seen is not shown to them again: only
+# records that no version had are new. Writes nothing itself.
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedTable:
+    """What the table is to be."""
+
+    files: Sequence[FoundFile]  # in offset order
+    txns: Mapping[str, Txn]
+    metadata: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+
+
+def encode_repair(
+    adds: Sequence[FoundFile],
+    removes: Iterable[str],
+    *,
+    known: Collection[str],
+    new_from: int,
+    txns: Mapping[str, Txn],
+    others: Sequence[Action],
+    undone_from: int | None,
+    leader_epoch: int,
+    now_ms: int,
+    txn_id: str,
+) -> bytes:
+    """`known`: data files that some version has added; `new_from`: records below it were in the table before. `others`:
+    protocol and metadata, if they are to be said again. `undone_from`: that version, and those after it, count no
+    more."""
+    lines = [
+        *map(encode_line, others),
+        *(_encode_txn(name, txn, now_ms) for name, txn in txns.items()),
+        # Records that are lost are a change of data; files that come back in place of others are none.
+        *(encode_remove(path, now_ms, is_data_change=not adds) for path in removes),
+        *(_encode_add(found, now_ms, is_data_change=_is_new(found, known, new_from)) for found in adds),
+    ]
+    return encode_version(
+        REPAIR,
+        lines,
+        now_ms=now_ms,
+        txn_id=txn_id,
+        parameters="{}" if undone_from is None else f'{{"undoneFrom":"{undone_from}"}}',
+        author=f'"leaderEpoch":{leader_epoch},',
+    )
+
+
+def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: int) -> bytes:
+    """The table as a checkpoint of whatever version; `removed` are data files that are there for older ones. Raises
+    `StorageDamaged`."""
+    try:
+        return checkpoint_files.encode_checkpoint(
+            adds=[_body_of(found, now_ms) for found in table.files],
+            removes=[{"path": quote(path), "deletionTimestamp": now_ms, "dataChange": False} for path in removed],
+            txns={name: replace(txn, updated_ms=txn.updated_ms or now_ms) for name, txn in table.txns.items()},
+            metadata=table.metadata,
+            protocol=table.protocol,
+        )
+    except MalformedCheckpoint as error:
+        raise StorageDamaged(f"no checkpoint of the repaired table: {error}") from error
+
+
+def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
+    is_known = found.file.path in known or found.source in known
+    return not is_known and found.file.base_offset >= new_from
+
+
+def _encode_add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> str:
+    return encode_line({"add": {**_body_of(found, now_ms), "dataChange": is_data_change}})
+
+
+def _body_of(found: FoundFile, now_ms: int) -> Mapping[str, Any]:
+    body = found.body
+    if body is None:
+        body = json.loads(encode_add(found.file, found.stats, now_ms, is_data_change=True))["add"]
+    return {"partitionValues": {}, "modificationTime": now_ms, **body}  # a damaged log may have lost them
+
+
+def _encode_txn(name: str, txn: Txn, now_ms: int) -> str:
+    """Of any application: its name may need escaping."""
+    return encode_line({"txn": {"appId": name, "version": txn.version, "lastUpdated": txn.updated_ms or now_ms}})

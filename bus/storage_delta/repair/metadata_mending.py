@@ -18,8 +18,8 @@ from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.inspection import read_records
-from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.listing import TOPICS_FOLDER, list_log, list_partitions, partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_metadata import add_new_fields

@@ -20,11 +20,10 @@ from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.log_schema import is_same_schema
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.file_sums import decode_sums
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
 from bus.storage_delta.files.producer_matching import later_progress
-from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
+from bus.storage_delta.files.producer_spans import PRODUCER_COLUMNS
+from bus.storage_delta.files.proved_parquet import BytesSource, decode_sums, open_proved
 from bus.storage_delta.log.actions import decode_metadata
 from bus.storage_delta.log.listing import LogListing
 from bus.storage_delta.log.table_metadata import encode_create
@@ -40,10 +39,10 @@ from bus.storage_delta.log.txns import (
     lost_app,
     producer_app,
 )
-from bus.storage_delta.repair.commit import RepairedTable
 from bus.storage_delta.repair.files import (
     BadFile,
     FoundFile,
+    RepairedTable,
     as_told,
     check_named,
     choose_files,

@@ -27,27 +27,27 @@ import pyarrow as pa
 from bus.errors import StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, is_same_schema, log_schema
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
-from bus.storage_delta.log.boundary import BOUNDARY, read_boundary, remove_boundary
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, encode_hint, read_hint, summarize_checkpoint
 from bus.storage_delta.log.listing import (
+    BOUNDARY,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     LogListing,
     checkpoint_name,
     list_table,
     partition_folder,
+    read_boundary,
+    remove_boundary,
     version_name,
 )
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.table_metadata import earlier_type
 from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LEADER_EPOCH_APP, Txn
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.repair.commit import Action, encode_checkpoint, encode_repair
-from bus.storage_delta.repair.files import FoundFile
+from bus.storage_delta.repair.files import Action, FoundFile, encode_checkpoint, encode_repair
 from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.repair.plan import Planner, RepairPlan

@@ -11,7 +11,7 @@ import pytest
 from bus.errors import StorageFault, StorageFull
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, ProducerProgress, Unknown
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log.actions import decode_commit
 from bus.storage_delta.log.listing import partition_folder, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on

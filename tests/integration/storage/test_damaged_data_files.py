@@ -10,9 +10,8 @@ import pytest
 
 from bus.errors import RecordsDamaged
 from bus.records.log_schema import LOG_SCHEMA
-from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.read_cache import ReadCache
 from tests.support.table_bench import FOLDER, TableBench
 
 FLIPS = 150

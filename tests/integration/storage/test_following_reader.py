@@ -9,7 +9,7 @@ import pytest
 from bus.errors import StorageDamaged
 from bus.ports import Committed
 from bus.records.log_schema import log_schema
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.stores.local import LocalStore

@@ -11,11 +11,10 @@ import pytest
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.records.log_schema import log_schema
-from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.history import read_history
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, partition_folder
 from bus.storage_delta.log.reading import load_state
-from bus.storage_delta.log.summary import describe_partition, load_entries
+from bus.storage_delta.log.summary import describe_partition, load_entries, read_history
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.repair.report import RepairReport

@@ -23,7 +23,7 @@ from bus.ports import Committed, Conflicted, MaintenanceStopped, no_pace
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.log.writer import FilesUnderWay
-from bus.storage_delta.maintenance.rolling import Rolling
+from bus.storage_delta.maintenance.rewrites import Rolling
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

@@ -19,7 +19,7 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import log_schema
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.log.txns import decode_proofs
 from bus.storage_delta.partition_reader import FollowingReader

@@ -10,8 +10,7 @@ import pytest
 from bus.errors import StorageFault
 from bus.model import RecordBatch
 from bus.storage_delta import staging
-from bus.storage_delta.staged_cache import StagedCache
-from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Listing
 from tests.support.stores import NOW_MS

@@ -16,8 +16,7 @@ from bus.model import ProducerStamp, RecordBatch
 from bus.ports import Staged, StagingKey
 from bus.records.arrow_batches import check_records
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from bus.storage_delta.staged_cache import StagedCache
-from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown

@@ -12,8 +12,7 @@ from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partitions.partition_queue import Appended
-from bus.storage_delta.log.boundary import raise_boundary, read_boundary
-from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.listing import list_log, partition_folder, raise_boundary, read_boundary
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore

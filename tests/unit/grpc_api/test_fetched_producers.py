@@ -15,8 +15,7 @@ from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition
 from bus.records.arrow_batches import decode_arrow
 from bus.records.log_schema import LOG_COLUMNS, LOG_SCHEMA
 from bus.storage_delta.files.data_files import encode_data_file
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import log_batch
 

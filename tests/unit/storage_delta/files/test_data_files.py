@@ -14,17 +14,18 @@ from bus.errors import StorageDamaged
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
-from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.files.data_files import (
     EncodedFile,
     StreamedFile,
+    count_within,
     encode_data_file,
     format_timestamp,
     is_streamed,
     merge_batches,
+    position_of,
+    slice_batch,
 )
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.data_reader import DataReader, ReadCache
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 

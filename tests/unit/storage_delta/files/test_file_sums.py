@@ -7,8 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums, sum_of, sums_of_pieces
-from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
+from bus.storage_delta.files.proved_parquet import (
+    BytesSource,
+    FileSums,
+    decode_sums,
+    encode_sums,
+    open_proved,
+    sum_of,
+    sums_of_pieces,
+)
 from bus.storage_delta.files.trials import whole_sums
 
 
