@@ -24,8 +24,7 @@ import uvloop
 from bus.addresses import Address
 from bus.broker_api.authorization import warnings_of_access
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.logins import LoginApi
-from bus.broker_api.token_logins import TokenLogins
+from bus.broker_api.logins import LoginApi, TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError

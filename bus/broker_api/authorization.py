@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.authorization.acls import CLUSTER, CLUSTER_NAME, OPERATIONS, AclOperation, AclResource, AclResourceType
+from bus.authorization.acls import (
+    CLUSTER,
+    CLUSTER_NAME,
+    OPERATIONS,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclResource,
+    AclResourceType,
+)
 from bus.authorization.decisions import (
     AclPolicy,
     Decision,
@@ -25,7 +34,8 @@ from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster import ClusterState
 from bus.config.listeners import Listener
-from bus.errors import Refused
+from bus.errors import ErrorCode, Refused
+from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
@@ -177,3 +187,42 @@ def warnings_of_access(policy: AclPolicy | None, open_listeners: Iterable[Listen
                 f"there from other machines is {ANONYMOUS}{is_super}"
             )
     return found
+
+
+# The access control lists for administrators: to add, to list and to remove bindings.
+
+
+class AclApi:
+    """Each call is refused with SECURITY_DISABLED where no authorizer would act by the lists, as in Kafka."""
+
+    def __init__(self, cluster: Cluster, authorizer: Authorizer, shares: LoopShares) -> None:
+        self._cluster = cluster
+        self._authorizer = authorizer
+        self._shares = shares
+
+    async def create(self, acls: Sequence[AclBinding]) -> list[Refused | None] | Refused:
+        """For each binding why it is not there, None once every broker that is not fenced acts by it."""
+        return self._check_enabled() or await self._cluster.controller.create_acls(acls)
+
+    async def describe(self, wanted: AclBindingFilter) -> list[AclBinding] | Refused:
+        refused = self._check_enabled()
+        if refused is not None:
+            return refused
+        found: list[AclBinding] = []
+        share = self._shares.begin()
+        for acl in self._authorizer.index:
+            if share.is_used_up:
+                await share.wait()
+            if wanted.matches(acl):
+                found.append(acl)
+        return found
+
+    async def delete(self, filters: Sequence[AclBindingFilter]) -> list[list[AclBinding]] | Refused:
+        """For each filter the bindings that it found. No broker that is not fenced acts by them any more."""
+        return self._check_enabled() or await self._cluster.controller.delete_acls(filters)
+
+    def _check_enabled(self) -> Refused | None:
+        if self._authorizer.is_enabled:
+            return None
+        message = "this broker has no authorizer: set authorizer.class.name=acl, and super.users, and restart it"
+        return Refused(ErrorCode.SECURITY_DISABLED, message)

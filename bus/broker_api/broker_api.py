@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bus.broker_api.access_log import AccessLog
-from bus.broker_api.acls import AclApi
-from bus.broker_api.authorization import Authorizer
-from bus.broker_api.client_quotas import ClientQuotas
-from bus.broker_api.cluster import ClusterApi
-from bus.broker_api.cluster_admin import ClusterAdminApi
+from bus.broker_api.authorization import AclApi, Authorizer
+from bus.broker_api.client_quotas import ClientQuotas, QuotaAdminApi
+from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi, UserApi
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
 from bus.broker_api.login_audit import login_event
-from bus.broker_api.logins import LoginApi, LoginSettings
+from bus.broker_api.logins import LoginApi, LoginSettings, TokenLogins
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.metadata import MetadataApi
 from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
-from bus.broker_api.quota_admin import QuotaAdminApi
-from bus.broker_api.request_memory import RequestMemory
-from bus.broker_api.token_logins import TokenLogins
+from bus.broker_api.requests import RequestMemory
 from bus.broker_api.transactions import TransactionApi
-from bus.broker_api.users import UserApi
 from bus.config.broker import BrokerConfig
 from bus.config.login_settings import login_lives_ms
 from bus.ports import Clock

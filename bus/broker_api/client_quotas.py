@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from bus.broker_api.requests import Caller, current_caller
-from bus.client_quotas.entities import QuotaEntity, find_quota
+from bus.client_quotas.entities import CLIENT_ID, ENTITY_TYPES, USER, Part, QuotaEntity, find_quota
 from bus.client_quotas.meters import RateMeter, Windows
-from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, by_name
+from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, AlterQuotas, Quotas, by_name, matches
 from bus.client_quotas.usage import Allowance, QuotaMeters
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, show_names
 from bus.runtime.blocking import FairTurns
 from bus.runtime.cluster import Cluster
 from bus.runtime.partitions.fetches import Stopping
@@ -170,3 +171,130 @@ def _name(part: object) -> str:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+THROTTLE_MS_MIN, THROTTLE_MS_MAX = 10, 1_000
+THROTTLE_MS_UNKNOWN = 100  # for the first one that is refused
+# What counts as lately: after so long, a byte counts for 1/e of one.
+_MEMORY_S = 1.0
+_PARTITIONS_MAX = 10_000  # those of deleted topics are forgotten at some time
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Sums of bytes that fade, as of `at_s`. In a steady flow they are its rate, in bytes per `_MEMORY_S`."""
+
+    at_s: float
+    drained: float = 0.0
+    refused: float = 0.0
+
+    def fade(self, now_s: float) -> None:
+        share = math.exp((self.at_s - now_s) / _MEMORY_S)
+        self.drained *= share
+        self.refused *= share
+        self.at_s = now_s
+
+
+class DrainRates:
+    """How long a producer is asked to wait when a partition's queue is full.
+
+    An estimate and no promise: what was refused lately, over how fast the queue has drained since, so that a client
+    that retries then finds room. A partition without refusals is not watched, and costs nothing. Knows no clock.
+    """
+
+    def __init__(self) -> None:
+        self._flows: dict[Hashable, _Flow] = {}
+
+    def add_drained(self, partition: Hashable, size_bytes: int, now_s: float) -> None:
+        flow = self._flows.get(partition)
+        if flow is None:
+            return
+        flow.fade(now_s)
+        flow.drained += size_bytes
+        if flow.refused < 1:
+            del self._flows[partition]
+
+    def throttle_ms(self, partition: Hashable, refused_bytes: int, now_s: float) -> int:
+        """When there will be room for this and for all that was refused shortly before."""
+        flow = self._flows.get(partition)
+        if flow is None:
+            if len(self._flows) >= _PARTITIONS_MAX:
+                self._flows.clear()
+            self._flows[partition] = _Flow(now_s, refused=refused_bytes)
+            return THROTTLE_MS_UNKNOWN
+        flow.fade(now_s)
+        flow.refused += refused_bytes
+        if flow.drained <= 0:
+            return THROTTLE_MS_MAX
+        wait_ms = 1000 * _MEMORY_S * flow.refused / flow.drained
+        return int(min(max(wait_ms, THROTTLE_MS_MIN), THROTTLE_MS_MAX))
+
+
+Parts = Sequence[tuple[str, Part]]  # by type; None in a filter: any name
+
+
+class QuotaAdminApi:
+    """Quotas for administrators: which there are, changes of them, and what is used of them."""
+
+    def __init__(self, cluster: Cluster, quotas: ClientQuotas) -> None:
+        self._cluster = cluster
+        self._quotas = quotas
+
+    def describe(self, parts: Parts, *, is_strict: bool) -> Mapping[QuotaEntity, Quotas] | Refused:
+        """Of the entities that match."""
+        refused = _check_types(parts)
+        if refused is not None:
+            return refused
+        known, wanted = self._cluster.state.quotas, dict(parts)
+        return {entity: known[entity] for entity in known if matches(entity, wanted, is_strict=is_strict)}
+
+    async def alter(
+        self, alterations: Sequence[tuple[Parts, Sequence[tuple[str, float | None]]]], *, validate_only: bool
+    ) -> list[Refused | None]:
+        """An answer for each, in order. An entity that is named again is refused."""
+        answers: list[Refused | None] = []
+        commands: list[AlterQuotas] = []
+        for parts, changes in alterations:
+            command = _command(parts, changes, validate_only)
+            if isinstance(command, AlterQuotas) and any(one.entity == command.entity for one in commands):
+                command = Refused(ErrorCode.INVALID_REQUEST, f"expected each entity once, found {command.entity} again")
+            if isinstance(command, AlterQuotas):
+                commands.append(command)
+            answers.append(command if isinstance(command, Refused) else None)
+        outcomes = iter(await self._cluster.controller.alter_quotas(commands) if commands else ())
+        return [answer or _refusal(next(outcomes)) for answer in answers]
+
+    def usage(self) -> list[QuotaUsage]:
+        return self._quotas.usage()
+
+
+def _command(parts: Parts, changes: Sequence[tuple[str, float | None]], validate_only: bool) -> AlterQuotas | Refused:
+    refused = _check_types(parts) or _check_once("quota", [name for name, _ in changes])
+    if refused is not None:
+        return refused
+    if not parts:
+        return Refused(ErrorCode.INVALID_REQUEST, "expected a user, a client id or both, found neither")
+    named = dict(parts)
+    return AlterQuotas(QuotaEntity(named.get(USER), named.get(CLIENT_ID)), dict(changes), validate_only)
+
+
+def _check_types(parts: Parts) -> Refused | None:
+    unknown = [kind for kind, _ in parts if kind not in ENTITY_TYPES]
+    if "ip" in unknown:
+        message = "ip: there are no quotas of addresses here: gRPC does not show the broker when connections are made"
+        return Refused(ErrorCode.INVALID_REQUEST, message)
+    if unknown:
+        message = f"expected types of entities among {', '.join(ENTITY_TYPES)}, found {show_names(unknown)}"
+        return Refused(ErrorCode.INVALID_REQUEST, message)
+    return _check_once("type of entity", [kind for kind, _ in parts])
+
+
+def _check_once(what: str, names: Sequence[str]) -> Refused | None:
+    again: Iterable[str] = [name for place, name in enumerate(names) if name in names[:place]]
+    for name in again:
+        return Refused(ErrorCode.INVALID_REQUEST, f"expected each {what} once, found {show_names([name])} again")
+    return None
+
+
+def _refusal(answer: Quotas | Refused) -> Refused | None:
+    return answer if isinstance(answer, Refused) else None

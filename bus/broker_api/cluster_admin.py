@@ -3,17 +3,29 @@ that."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_records import BUS_VERSION, LEVEL_MAX, LEVEL_MIN
 from bus.cluster_metadata.cluster_state import Broker
 from bus.cluster_metadata.replica_states import replica_state
-from bus.errors import ErrorCode, Refused, show_names
-from bus.model import TopicPartition
+from bus.errors import ErrorCode, NotController, Refused, StorageFault, first_line, show_names
+from bus.model import BrokerEndpoint, TopicPartition
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
+from bus.runtime.users.user_directory import UserDirectory
+from bus.users.users import Alteration, Credentials, DeleteScram
+
+_log = logging.getLogger(__name__)
 
 # Of one call that names no partition: each is a record, and the others are asked for again.
 _ELECTIONS_MAX = 1_000
@@ -129,3 +141,112 @@ class ClusterAdminApi:
             return Refused(ErrorCode.INVALID_UPDATE_VERSION, message)
         answer = await self._cluster.controller.upgrade_features(level, validate_only=validate_only)
         return answer if isinstance(answer, Refused) else None
+
+
+# Users for administrators: which there are, and changes of their passwords (KIP-554).
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedUser:
+    name: str
+    iterations: Mapping[str, int]  # by mechanism
+
+
+class UserApi:
+    def __init__(self, users: UserDirectory) -> None:
+        self._users = users
+
+    async def describe(self, names: Sequence[str]) -> Iterator[tuple[str, DescribedUser | Refused]]:
+        """No names: all, in order. As an iterator, since there may be many."""
+        try:
+            known = (await self._users.describe()).by_name
+        except StorageFault as fault:
+            known, refusal = {}, _storage_error(fault)
+            return ((name, refusal) for name in dict.fromkeys(names or [""]))
+        if not names:
+            return ((name, _described(name, known[name])) for name in sorted(known))
+        return ((name, _find(known, name, names.count(name))) for name in dict.fromkeys(names))
+
+    async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
+        """By name of the user, in the order of the first mention."""
+        try:
+            answers = await self._users.alter(alterations)
+        except StorageFault as fault:
+            return dict.fromkeys((one.name for one in alterations), _storage_error(fault))
+        done = dict.fromkeys(one for one in alterations if answers[one.name] is None)
+        for one in done:
+            verb = "deleted" if isinstance(one, DeleteScram) else "set"
+            _log.info("the password of user %r for %s is %s", one.name, one.mechanism, verb)
+        return answers
+
+
+def _find(known: Mapping[str, Credentials], name: str, count: int) -> DescribedUser | Refused:
+    if count > 1:
+        return Refused(ErrorCode.DUPLICATE_RESOURCE, f"expected {show_names([name])!r} once, found it {count} times")
+    if name not in known:
+        return Refused(ErrorCode.RESOURCE_NOT_FOUND, f"expected a user, found none named {show_names([name])!r}")
+    return _described(name, known[name])
+
+
+def _described(name: str, credentials: Credentials) -> DescribedUser:
+    return DescribedUser(name, {mechanism: one.iterations for mechanism, one in sorted(credentials.items())})
+
+
+def _storage_error(fault: StorageFault) -> Refused:
+    return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of users: {first_line(fault)}")
+
+
+class ClusterApi:
+    """What the other brokers of the cluster ask this one, and who the controller is."""
+
+    def __init__(self, cluster: Cluster, stopping: Stopping, audit: AuditLog) -> None:
+        self._cluster = cluster
+        self._stopping = stopping
+        self._audit = audit
+        self.endpoint = cluster.endpoint
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        storage = self._cluster.storage
+        return BrokerIdentity(storage.cluster_id, self.endpoint.broker_id, storage.incarnation)
+
+    @property
+    def controller(self) -> BrokerEndpoint | None:
+        """None while none is known."""
+        return self._cluster.metadata.controller
+
+    @property
+    def metadata_offset(self) -> int:
+        """One past the last record of the cluster metadata that this broker has applied."""
+        return self._cluster.metadata.applied_offset
+
+    async def wait_until_applied(self, metadata_offset: int) -> None:
+        await self._cluster.metadata.wait_until_applied(metadata_offset)
+
+    async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
+        return await self._cluster.heartbeats.register(command, cluster_id=cluster_id)
+
+    async def raise_leader_epoch(self, command: RaiseLeaderEpoch) -> int | Refused:
+        """See `decide_raise_leader_epoch`; NOT_CONTROLLER from any other broker."""
+        try:
+            return await self._cluster.controller.raise_leader_epoch(command)
+        except NotController as error:
+            return Refused(ErrorCode.NOT_CONTROLLER, str(error))
+
+    async def append_audit(self, rows: bytes) -> Refused | None:
+        """Rows of another broker."""
+        return await self._audit.append_rows(rows)
+
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
+        return await self._cluster.heartbeats.take(heartbeat)
+
+    async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer | Refused:
+        """What this broker has committed as a leader, for a broker that follows, and says how far."""
+        refused = self._cluster.host.in_sync.take(request.report)
+        if refused is not None:
+            return refused
+        committed, wake = self._cluster.host.committed_versions, asyncio.Event()
+        with self._stopping.waking(wake):
+            if self._stopping.has_begun:
+                return committed.answer(request)
+            return await committed.wait(request, wake)

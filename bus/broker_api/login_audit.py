@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bus.auditing.events import AuditEvent, AuditKind
-from bus.broker_api.login_log import LoginReport
+from bus.broker_api.logins import LoginReport
 
 
 def login_event(report: LoginReport, now_ms: int) -> AuditEvent:

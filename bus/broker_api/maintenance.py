@@ -10,8 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from bus.broker_api.partition_answers import gather_answers
-from bus.broker_api.requests import BrokerStopping
+from bus.broker_api.requests import BrokerStopping, gather_answers
 from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bus.broker_api.partition_answers import gather_answers
+from bus.broker_api.requests import gather_answers
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition

@@ -3,15 +3,21 @@ a request without an answer."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bus.model import PLAINTEXT
+from bus.cluster_metadata.cluster import ClusterState
+from bus.errors import ErrorCode, Refused
+from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
+from bus.runtime.loop_shares import LoopShare
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
+T = TypeVar("T")
 
 
 class InvalidArgument(ValueError):
@@ -65,3 +71,155 @@ class Items(Protocol[ItemT_co]):
 
 def new_request_id() -> str:
     return secrets.token_hex(4)
+
+
+# Answers of partitions: of several that were asked at once, and who leads one that was asked at the wrong broker.
+#
+# Guards one promise: each partition that was asked has one answer, in the order of the questions.
+
+_WRONG_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentLeader:
+    endpoint: BrokerEndpoint
+    leader_epoch: int
+
+
+def find_current_leader(state: ClusterState, partition: TopicPartition, result: object) -> CurrentLeader | None:
+    """What the caller is told beside `result`, so that it need not ask for metadata (KIP-951): None unless that is a
+    refusal for the leader or its epoch, and while no leader can be reached as far as is known."""
+    if not isinstance(result, Refused) or result.code not in _WRONG_LEADER:
+        return None
+    leadership = state.leadership(partition)
+    leader = None if leadership is None else state.brokers.get(leadership.leader_id)
+    if leadership is None or leader is None or leader.is_fenced:
+        return None
+    return CurrentLeader(leader.endpoint, leadership.leader_epoch)
+
+
+async def gather_answers(
+    answers: Sequence[asyncio.Future[T]], *, timeout_ms: int, otherwise: str, share: LoopShare
+) -> list[T | Refused]:
+    """What they say within `timeout_ms`; of those that are late REQUEST_TIMED_OUT with `otherwise`."""
+    loop = asyncio.get_running_loop()
+    due_s = loop.time() + timeout_ms / 1000
+    results: list[T | Refused] = []
+    for answer in answers:
+        if share.is_used_up:
+            await share.wait()
+        if not answer.done() and (left_s := due_s - loop.time()) > 0:
+            await asyncio.wait([answer], timeout=left_s)
+            share.renew()
+        results.append(answer.result() if answer.done() else Refused(ErrorCode.REQUEST_TIMED_OUT, otherwise))
+    return results
+
+
+# What requests take in memory until the broker is done with them, shared out by client.
+#
+# A request counts from when it is read until all of its records are committed or dropped, whether it is answered before
+# (acks 0 and 1), or its client has gone, or does not read the answer. Guards two promises: all requests together take
+# about `bytes_max`; and no client fills it: each may have as much as is still free, so that one greedy client leaves
+# half of it to the others, and twelve of them leave a thirteenth (dynamic thresholds, Choudhury and Hahne 1998).
+
+# A client that has no more than this part of it is never held back by others.
+_SHARE_MIN = 1 / 1024
+
+
+class RequestMemory:
+    """For one event loop. Clients are told apart by any value. `overdraft_bytes`: what a client may have beyond its
+    share, of requests that had been read when the share was used up."""
+
+    def __init__(self, bytes_max: int, overdraft_bytes: int = 0) -> None:
+        self._bytes_max = bytes_max
+        self._overdraft_bytes = overdraft_bytes
+        self._bytes = 0
+        self._bytes_of: dict[Hashable, int] = {}
+        # By client, each in the order they came: what others drop costs a look at each client, not at each stream.
+        self._waiting: dict[Hashable, dict[asyncio.Future[None], None]] = {}
+
+    def bytes_left(self, client: Hashable) -> int:
+        """How much more the client may have now."""
+        own = self._bytes_of.get(client, 0)
+        return max(int(self._bytes_max * _SHARE_MIN) + 1, self._bytes_max - self._bytes) - own
+
+    def has_room(self, client: Hashable) -> bool:
+        """It may take one more request, of any size."""
+        return self.bytes_left(client) > 0
+
+    def is_overdrawn(self, client: Hashable) -> bool:
+        """It has so much more than its share that the next request is refused, though it has been read. A client of a
+        few streams never has: each waits for room before it is read on."""
+        return self.bytes_left(client) < -self._overdraft_bytes
+
+    def hold(self, client: Hashable, size_bytes: int) -> Held:
+        held = Held(self, client)
+        held.grow_to(size_bytes)
+        return held
+
+    @contextlib.contextmanager
+    def holding(self, client: Hashable, size_bytes: int) -> Iterator[None]:
+        """In this block."""
+        held = self.hold(client, size_bytes)
+        try:
+            yield
+        finally:
+            held.drop()
+
+    def add(self, client: Hashable, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        own = self._bytes_of.get(client, 0) + size_bytes
+        if own:
+            self._bytes_of[client] = own
+        else:
+            self._bytes_of.pop(client, None)
+        if size_bytes < 0 and self._waiting:
+            self._call_those_with_room()
+
+    async def wait_for_room(self, client: Hashable) -> None:
+        """First come, first served, among those who may."""
+        while not self.has_room(client):
+            called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(client, {})[called] = None
+            try:
+                await called
+            finally:
+                self._leave(client, called)
+
+    def _call_those_with_room(self) -> None:
+        for client in [client for client in self._waiting if self.has_room(client)]:
+            for called in self._waiting.pop(client):
+                if not called.done():
+                    called.set_result(None)
+
+    def _leave(self, client: Hashable, called: asyncio.Future[None]) -> None:
+        line = self._waiting.get(client, {})
+        line.pop(called, None)
+        if not line:
+            self._waiting.pop(client, None)
+
+
+class Held:
+    """What one request takes, until each of its users has dropped it: the call, and each batch that waits."""
+
+    __slots__ = ("_memory", "_size_bytes", "_users", "client")
+
+    def __init__(self, memory: RequestMemory, client: Hashable) -> None:
+        self._memory = memory
+        self.client = client
+        self._size_bytes = 0
+        self._users = 1
+
+    def grow_to(self, size_bytes: int) -> None:
+        if size_bytes > self._size_bytes:
+            self._memory.add(self.client, size_bytes - self._size_bytes)
+            self._size_bytes = size_bytes
+
+    def use(self) -> None:
+        self._users += 1
+
+    def drop(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._memory.add(self.client, -self._size_bytes)
+            self._size_bytes = 0

@@ -9,7 +9,7 @@ and VACUUM pass over folders that begin with an underscore; recovery and orphan 
 
 A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
 stream a trailer that proves its bytes before Arrow sees them. What this process has staged itself it reads from memory
-(`staging.py`), as far as there is room; what it holds is in no file at all. Two leaders may have staged the same
+(`StagedCache`), as far as there is room; what it holds is in no file at all. Two leaders may have staged the same
 sequences, as long as the one does not know of the other: files may overlap, and any of them will do.
 """
 

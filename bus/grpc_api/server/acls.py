@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from bus.broker_api.acls import AclApi
+from bus.broker_api.authorization import AclApi
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
 from bus.grpc_api.acl_messages import decode_acl, decode_acl_filter, encode_acl

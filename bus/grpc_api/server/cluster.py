@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from bus.broker_api.cluster import ClusterApi
+from bus.broker_api.cluster_admin import ClusterApi
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable, current_caller
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch

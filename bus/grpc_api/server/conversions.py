@@ -10,8 +10,7 @@ from urllib.parse import unquote
 import grpc
 
 from bus.addresses import bare_host
-from bus.broker_api.partition_answers import CurrentLeader
-from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument
+from bus.broker_api.requests import ANONYMOUS, Caller, CurrentLeader, InvalidArgument
 from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb

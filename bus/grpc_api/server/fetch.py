@@ -15,8 +15,7 @@ from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
-from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import InvalidArgument
+from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of, partitions_of

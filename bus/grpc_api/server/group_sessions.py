@@ -21,8 +21,7 @@ from bus.broker_api.call_permissions import READ_GROUP, READ_TOPIC
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
-from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import InvalidArgument
+from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.consumer_groups.requests import GroupAnswer, HeartbeatTaken
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls

@@ -19,8 +19,15 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 
 from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import BrokerStopping, InvalidArgument, OverQuota, Unavailable, new_request_id
+from bus.broker_api.requests import (
+    BrokerStopping,
+    Held,
+    InvalidArgument,
+    OverQuota,
+    RequestMemory,
+    Unavailable,
+    new_request_id,
+)
 from bus.errors import ErrorCode
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id

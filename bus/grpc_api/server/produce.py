@@ -2,7 +2,7 @@
 
 A reader takes requests off the stream and has their batches queued; answers go out in the order of the requests. What
 is costly to parse is parsed in a thread. Guards one promise: a client that sends faster than the disk takes, or that
-does not read its answers, is held back (`Window`, request_memory.py) and fills no memory; nothing more is read from its
+does not read its answers, is held back (`Window`, requests.py) and fills no memory; nothing more is read from its
 stream.
 """
 
@@ -28,8 +28,7 @@ from bus.broker_api.produce import (
     ProduceRequest,
 )
 from bus.broker_api.producers import ClaimedStamp, ProducerApi
-from bus.broker_api.request_memory import RequestMemory
-from bus.broker_api.requests import Caller
+from bus.broker_api.requests import Caller, RequestMemory
 from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error

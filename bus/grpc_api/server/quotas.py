@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bus.broker_api.quota_admin import QuotaAdminApi
+from bus.broker_api.client_quotas import QuotaAdminApi
 from bus.client_quotas.entities import DEFAULT, Part, QuotaEntity, names_of
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import with_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bus.broker_api.users import DescribedUser, UserApi
+from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb

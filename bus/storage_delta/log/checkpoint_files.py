@@ -2,9 +2,9 @@
 
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
 smaller table, and none is decoded that was not proved or tried. The Delta protocol gives `_last_checkpoint` a map of
-tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (proved_parquet.py). One of
-another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). Opening does
-not ask which files were removed, for that may be many times what is live: the cleanup does.
+tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (proved_parquet.py). One
+of another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). Opening does not
+ask which files were removed, for that may be many times what is live: the cleanup does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from bus import (
     UserScramCredentialUpsertion,
 )
 from bus.broker import Broker
-from bus.broker_api.login_log import LoginReport
+from bus.broker_api.logins import LoginReport
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode

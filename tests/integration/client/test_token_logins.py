@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from bus import Admin, BusError, Consumer, Producer, aio
 from bus.broker import Broker
-from bus.broker_api.login_log import LoginReport
+from bus.broker_api.logins import LoginReport
 from bus.cli.main import cli
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode

@@ -19,7 +19,7 @@ import pytest
 from bus.broker import Broker
 from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
-from bus.broker_api.login_log import LoginReport
+from bus.broker_api.logins import LoginReport
 from bus.broker_api.requests import Unavailable
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from bus.broker_api import broker_api
-from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.requests import RequestMemory
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.auditing.events import AuditEvent, AuditKind
 from bus.broker_api.login_audit import login_event
-from bus.broker_api.login_log import LoginReport
+from bus.broker_api.logins import LoginReport
 from bus.broker_api.requests import Caller
 
 CALLER = Caller("connection", "/10.0.0.1", "request", client_id="program", listener="CLIENTS")

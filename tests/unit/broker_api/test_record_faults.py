@@ -7,7 +7,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from bus.broker_api.record_faults import FAULTS_MAX, find_faults, record_sizes
+from bus.broker_api.produce import FAULTS_MAX, find_faults, record_sizes
 from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from bus.broker_api.request_memory import Held, RequestMemory
+from bus.broker_api.requests import Held, RequestMemory
 
 
 async def settle() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.broker_api.throttling import THROTTLE_MS_MAX, THROTTLE_MS_MIN, THROTTLE_MS_UNKNOWN, DrainRates
+from bus.broker_api.client_quotas import THROTTLE_MS_MAX, THROTTLE_MS_MIN, THROTTLE_MS_UNKNOWN, DrainRates
 
 MB = 1_000_000
 

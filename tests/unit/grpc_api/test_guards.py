@@ -15,7 +15,7 @@ import grpc
 import pytest
 from grpc._cython import cygrpc
 
-from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.requests import RequestMemory
 from bus.grpc_api.server.guards import (
     guard_answers,
     guard_stream,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.requests import RequestMemory
 from bus.grpc_api.server.produce import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
 
 
