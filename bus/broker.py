@@ -39,7 +39,7 @@ from bus.config.login_settings import (
     warnings_of_tokens,
 )
 from bus.errors import RootLost, StorageFault, count_of
-from bus.grpc_api.server.peer_logins import BrokerLogin
+from bus.grpc_api.server.logins import BrokerLogin
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServer

@@ -22,7 +22,7 @@ from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic
 from bus.cluster_metadata.names import is_internal_topic
 from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault
-from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.records.arrow_batches import encode_arrow

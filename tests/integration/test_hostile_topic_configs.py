@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from bus.config.topic import TOPIC_CONFIGS
 from bus.errors import ErrorCode
-from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow

@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
-from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import ProducerStamp
 from bus.records.arrow_batches import encode_arrow

@@ -22,7 +22,7 @@ import bus.model
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.server.produce_wire import TooManyItems
+from bus.grpc_api.server.produce_decoding import TooManyItems
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.model import TimestampType, TopicPartition
 from bus.oauth.documents import DocumentFault

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
 from bus.broker_api.authorization import AclApi
+from bus.broker_api.client_quotas import QuotaAdminApi
+from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.broker_api.requests import InvalidArgument
+from bus.client_quotas.entities import DEFAULT, Part, QuotaEntity, names_of
 from bus.errors import Refused
 from bus.grpc_api.acl_messages import decode_acl, decode_acl_filter, encode_acl
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
+from bus.users.users import Alteration, DeleteScram, SetScram
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")
@@ -62,3 +66,101 @@ def _decoded(decode: Callable[[MessageT], ValueT], message: MessageT) -> ValueT:
 
 _binding = partial(_decoded, decode_acl)
 _filter = partial(_decoded, decode_acl_filter)
+
+
+class UserHandler:
+    """Users over gRPC: messages to values, and answers back."""
+
+    def __init__(self, api: UserApi, shares: LoopShares) -> None:
+        self._api = api
+        self._shares = shares
+
+    async def describe(
+        self, request: pb.DescribeUserScramCredentialsRequest
+    ) -> pb.DescribeUserScramCredentialsResponse:
+        response = pb.DescribeUserScramCredentialsResponse()
+        found = await self._api.describe(list(request.users))
+        described = (_described(name, answer) for name, answer in found)
+        await self._shares.begin().extend(response.users, described)
+        return response
+
+    async def alter(self, request: pb.AlterUserScramCredentialsRequest) -> pb.AlterUserScramCredentialsResponse:
+        alterations: list[Alteration] = [DeleteScram(one.user, one.mechanism) for one in request.deletions]
+        alterations += [
+            SetScram(one.user, one.mechanism, one.iterations, one.salt, one.salted_password)
+            for one in request.upsertions
+        ]
+        answers = await self._api.alter(alterations) if alterations else {}
+        response = pb.AlterUserScramCredentialsResponse()
+        altered = (_altered(name, refusal) for name, refusal in answers.items())
+        await self._shares.begin().extend(response.users, altered)
+        return response
+
+
+def _described(name: str, answer: DescribedUser | Refused) -> pb.UserScramCredentials:
+    if isinstance(answer, Refused):
+        return with_error(pb.UserScramCredentials(user=name), answer)
+    infos = [pb.ScramCredentialInfo(mechanism=key, iterations=value) for key, value in answer.iterations.items()]
+    return pb.UserScramCredentials(user=name, credentials=infos)
+
+
+def _altered(name: str, refusal: Refused | None) -> pb.AlteredUser:
+    altered = pb.AlteredUser(user=name)
+    return altered if refusal is None else with_error(altered, refusal)
+
+
+class QuotaHandler:
+    """Quotas over gRPC: messages to values, and answers back."""
+
+    def __init__(self, api: QuotaAdminApi, shares: LoopShares) -> None:
+        self._api = api
+        self._shares = shares
+
+    async def describe(self, request: pb.DescribeClientQuotasRequest) -> pb.DescribeClientQuotasResponse:
+        wanted = [(one.part.type, None if one.any_name else _name(one.part)) for one in request.parts]
+        found = self._api.describe(wanted, is_strict=request.strict)
+        response = pb.DescribeClientQuotasResponse()
+        if isinstance(found, Refused):
+            return with_error(response, found)
+        entries = (pb.QuotasOfEntity(entity=_parts(entity), quotas=quotas) for entity, quotas in found.items())
+        await self._shares.begin().extend(response.entries, entries)
+        return response
+
+    async def alter(self, request: pb.AlterClientQuotasRequest) -> pb.AlterClientQuotasResponse:
+        asked = [
+            (
+                [(part.type, _name(part)) for part in one.entity],
+                [(change.name, None if change.remove else change.value) for change in one.changes],
+            )
+            for one in request.entries
+        ]
+        answers = await self._api.alter(asked, validate_only=request.validate_only)
+        response = pb.AlterClientQuotasResponse()
+        for one, refusal in zip(request.entries, answers, strict=True):
+            altered = response.entries.add(entity=one.entity)
+            if refusal is not None:
+                with_error(altered, refusal)
+        return response
+
+    async def usage(self, _: pb.DescribeQuotaUsageRequest) -> pb.DescribeQuotaUsageResponse:
+        response = pb.DescribeQuotaUsageResponse()
+        entries = (
+            pb.QuotaUsage(
+                entity=_parts(one.entity),
+                quota=one.name,
+                limit=one.limit,
+                rate=one.rate,
+                throttle_time_ms=min(one.wait_ms, 2**31 - 1),
+            )
+            for one in self._api.usage()
+        )
+        await self._shares.begin().extend(response.entries, entries)
+        return response
+
+
+def _name(part: pb.QuotaEntityPart) -> Part:
+    return part.name if part.HasField("name") else DEFAULT
+
+
+def _parts(entity: QuotaEntity) -> Iterable[pb.QuotaEntityPart]:
+    return [pb.QuotaEntityPart(type=kind, name=name) for kind, name in names_of(entity).items()]

@@ -32,8 +32,7 @@ from google.protobuf.message import DecodeError, Message
 from bus.addresses import format_address
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.certificates import channel_credentials
-from bus.grpc_api.server.logins import WITHOUT_LOGIN
-from bus.grpc_api.server.peer_logins import BrokerLogin, Headers
+from bus.grpc_api.server.logins import WITHOUT_LOGIN, BrokerLogin, Headers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint

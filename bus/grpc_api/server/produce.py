@@ -33,8 +33,7 @@ from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
 from bus.grpc_api.server.guards import StreamRegistry, check_login
-from bus.grpc_api.server.produce_decoding import CallPayload
-from bus.grpc_api.server.produce_wire import ProduceCall, UnparsedCall, parse_call
+from bus.grpc_api.server.produce_decoding import CallPayload, ProduceCall, UnparsedCall, parse_call
 from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

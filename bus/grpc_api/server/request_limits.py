@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from bus.errors import reduce_error
-from bus.grpc_api.server.produce_wire import PARTITIONS_MAX, ProduceCall, TooManyItems, UnparsedCall, begin_parse
+from bus.grpc_api.server.produce_decoding import PARTITIONS_MAX, ProduceCall, TooManyItems, UnparsedCall, begin_parse
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import fields_of
 

@@ -18,18 +18,18 @@ from bus.client_quotas.quotas import REQUEST_RATE
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.config.listeners import Listener
-from bus.grpc_api.server.acls import AclHandler
+from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
 from bus.grpc_api.server.audited_calls import AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
-from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
-from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
+from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
+from bus.grpc_api.server.group_calls import GroupHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
-from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import (
     CallsInFlight,
+    OpenStreams,
     StreamRegistry,
     check_login,
     guard,
@@ -38,19 +38,15 @@ from bus.grpc_api.server.guards import (
     hold_request,
     quiet_departures,
 )
-from bus.grpc_api.server.health import HealthOfServices, HealthServicer
+from bus.grpc_api.server.health import HealthOfServices, HealthServicer, ReflectionServicer
 from bus.grpc_api.server.logins import LoginHandler, with_login
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
-from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
-from bus.grpc_api.server.quotas import QuotaHandler
-from bus.grpc_api.server.reflection import ReflectionServicer
 from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
 from bus.grpc_api.server.strangers import Strangers
 from bus.grpc_api.server.transactions import TransactionHandler
-from bus.grpc_api.server.users import UserHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.key_material import WatchedKeyMaterial

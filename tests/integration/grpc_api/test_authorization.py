@@ -12,7 +12,7 @@ from bus.broker_api.requests import InvalidArgument
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.cluster import ClusterHandler
-from bus.grpc_api.server.produce_wire import begin_parse
+from bus.grpc_api.server.produce_decoding import begin_parse
 from bus.grpc_api.server.server import forwardable_calls
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal

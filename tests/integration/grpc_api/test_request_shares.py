@@ -13,7 +13,7 @@ import pytest
 from bus.broker_api import broker_api
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
-from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from bus.storage_delta.stores.memory import MemoryStore

@@ -9,8 +9,8 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from bus.broker_api.requests import Caller
+from bus.grpc_api.server.guards import OpenStreams
 from bus.grpc_api.server.health import HealthOfServices, HealthServicer
-from bus.grpc_api.server.open_streams import OpenStreams
 from bus.grpc_api.server.request_limits import UnreadableRequest
 from tests.support.cancelled_calls import QuietContext
 

@@ -13,7 +13,7 @@ import pytest
 
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server import peer_transport
-from bus.grpc_api.server.peer_logins import BrokerLogin
+from bus.grpc_api.server.logins import BrokerLogin
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint

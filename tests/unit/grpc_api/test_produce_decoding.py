@@ -10,8 +10,7 @@ import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.produce_decoding import count_packed_bytes, unpack_partition
-from bus.grpc_api.server.produce_wire import ProduceCall, parse_call
+from bus.grpc_api.server.produce_decoding import ProduceCall, count_packed_bytes, parse_call, unpack_partition
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 DATA = bytes(range(256)) * 400

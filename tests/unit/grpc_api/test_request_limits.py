@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from bus.grpc_api.server.produce_wire import (
+from bus.grpc_api.server.produce_decoding import (
     PARTITIONS_MAX,
     PLAIN_ITEMS_MAX,
     ProduceCall,
