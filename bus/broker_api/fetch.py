@@ -18,7 +18,7 @@ from typing import NamedTuple
 from bus.broker_api.authorization import Access
 from bus.broker_api.call_permissions import READ_TOPIC
 from bus.broker_api.requests import CurrentLeader, Held, Items, RequestMemory, find_current_leader
-from bus.cluster_metadata.read_replicas import choose_read_replica, find_nearby_brokers
+from bus.cluster_metadata.cluster_state import choose_read_replica, find_nearby_brokers
 from bus.config.broker import RACK_SELECTOR
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition

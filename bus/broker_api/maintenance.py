@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from bus.broker_api.requests import BrokerStopping, gather_answers
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import SwapKind

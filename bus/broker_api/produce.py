@@ -22,7 +22,7 @@ from bus.broker_api.call_permissions import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from bus.broker_api.client_quotas import DrainRates
 from bus.broker_api.producers import ClaimedStamp, check_stamp
 from bus.broker_api.requests import Caller, CurrentLeader, Held, Items, TakesLong, find_current_leader
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import TIMESTAMP_MS_MAX, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.partition_log.appends import ACKS_ALL, AppendRules, check_acks

@@ -1,7 +1,6 @@
 """Rules of the cluster metadata: topics, their names and configs, brokers, leaders, producer ids, views."""
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -14,6 +13,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
@@ -34,10 +34,11 @@ from bus.cluster_metadata.configs import (
     ConfigOperation,
     alter_topic_configs,
     check_topic_configs,
+    check_topic_name,
     describe_topic_configs,
+    is_internal_topic,
     resolve_topic_config,
 )
-from bus.cluster_metadata.names import check_topic_name, is_internal_topic
 from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 from bus.config.topic import TOPIC_CONFIGS, TopicConfig

@@ -9,9 +9,9 @@ changes nothing. One use: `apply` any number of times, then `finish`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bus.authorization.index import AclIndexDraft
 from bus.client_quotas.entities import decode_entity
@@ -49,6 +49,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    decode_record,
     level_of,
     parse_acl,
     parse_listeners,
@@ -62,7 +63,7 @@ from bus.cluster_metadata.cluster_state import (
     Leadership,
     Topic,
 )
-from bus.cluster_metadata.names import collision_key
+from bus.cluster_metadata.configs import collision_key
 from bus.cluster_metadata.producer_ids import ProducerIdsDraft
 from bus.errors import show_range
 from bus.json_views import JsonView
@@ -70,6 +71,7 @@ from bus.model import BrokerEndpoint
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
+
 _Led = tuple[int, int]  # leader id, and its epoch without what was raised for that leader
 
 
@@ -477,3 +479,43 @@ class ClusterDraft:
             f"expected topic id {topic.topic_id} for {topic.name}, found {record.topic_id}"
         )
         return topic
+
+
+# How the cluster's knowledge of itself comes about: `__cluster_metadata` replayed.
+#
+# `apply_all` is the only way in which a `ClusterState` changes, live and while loading. Guards these promises: a
+# topic's partitions are never fewer than before, a leader epoch never goes back, a topic id never stands for two
+# topics, no two topics have names that collide; those of producers stand in producer_ids.py. Decides nothing
+# (cluster_decisions.py and producer_decisions.py do), does no I/O.
+
+
+def replay_cluster(
+    rows: Iterable[Mapping[str, Any]], *, first_offset: int = 0, state: ClusterState = EMPTY_CLUSTER
+) -> ClusterState:
+    """The state after the rows of the metadata log, in offset order from `first_offset` on; `state` is that before
+    them.
+
+    Raises `ValueError` that names the offset for a row that cannot be read or that contradicts those before it.
+    """
+    draft = ClusterDraft(state)
+    for offset, row in enumerate(rows, first_offset):
+        try:
+            draft.apply(decode_record(row))
+        except (ValueError, AssertionError) as error:
+            raise ValueError(f"record at offset {offset} of the cluster metadata: {error}") from error
+    try:
+        return draft.finish()
+    except AssertionError as error:
+        raise ValueError(f"the cluster metadata: {error}") from error
+
+
+def apply(state: ClusterState, record: ClusterRecord) -> ClusterState:
+    return apply_all(state, (record,))
+
+
+def apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
+    """The state after all of `records`; each map of the state that they change is copied once."""
+    draft = ClusterDraft(state)
+    for record in records:
+        draft.apply(record)
+    return draft.finish()

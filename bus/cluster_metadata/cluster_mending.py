@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
-from bus.cluster_metadata.cluster_draft import ClusterDraft
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterDraft, ClusterState
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     BrokerRegistered,
@@ -35,7 +34,7 @@ from bus.cluster_metadata.cluster_records import (
     decode_record,
     level_of,
 )
-from bus.cluster_metadata.names import collision_key
+from bus.cluster_metadata.configs import collision_key
 from bus.cluster_metadata.producer_ids import NO_PRODUCER_EPOCH, PRODUCER_EPOCH_MAX, PRODUCER_ID_BLOCK_SIZE
 from bus.errors import count_of
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from bus.client_quotas.entities import encode_entity
 from bus.client_quotas.quotas import encode_quotas
-from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster_draft import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     AclAdded,

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
-from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import LEVEL_OF_LEASES
 from bus.cluster_metadata.producer_expiry import look_interval_ms
 from bus.config.broker import BrokerConfig

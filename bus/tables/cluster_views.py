@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from bus.client_quotas.entities import DEFAULT, Part
 from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
-from bus.cluster_metadata.cluster_state import Broker, ClusterState
-from bus.cluster_metadata.replica_states import replica_state
+from bus.cluster_metadata.cluster_state import Broker, ClusterState, replica_state
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.tables.topics import TopicTables
 

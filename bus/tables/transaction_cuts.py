@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from bus.client_texts import shown
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.ports import AppliedTransaction, KeyedRow

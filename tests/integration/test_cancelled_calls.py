@@ -17,9 +17,9 @@ import pytest
 
 from bus.broker_api.requests import ANONYMOUS
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
-from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
+from bus.cluster_metadata.configs import is_internal_topic
 from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_decoding import parse_call

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 import bus.sql
-from bus.cluster_metadata.cluster import replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
+from bus.cluster_metadata.cluster_draft import replay_cluster
 from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.config.broker import BrokerConfig

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
-from bus.cluster_metadata.cluster import Leadership, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreateTopic
+from bus.cluster_metadata.cluster_draft import Leadership, replay_cluster
 from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
 from bus.errors import NotController
 from bus.model import TopicPartition

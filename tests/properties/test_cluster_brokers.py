@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bus.cluster_metadata.broker_decisions import (
+    BrokerSessions,
     RegisterBroker,
     decide_controlled_shutdown,
     decide_elect_controller,
@@ -25,8 +26,6 @@ from bus.cluster_metadata.broker_decisions import (
     decide_unregister_broker,
     decide_upgrade_features,
 )
-from bus.cluster_metadata.broker_sessions import BrokerSessions
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
@@ -36,6 +35,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_history import LoggedRow, LogPlace, Term, read_history
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,

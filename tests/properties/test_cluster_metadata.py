@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -28,6 +27,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
@@ -56,8 +56,7 @@ from bus.cluster_metadata.cluster_records import (
     encode_record,
 )
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
-from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
-from bus.cluster_metadata.names import check_not_internal, check_topic_name
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation, check_not_internal, check_topic_name
 from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer
 from bus.errors import ErrorCode, Refused

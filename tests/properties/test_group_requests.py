@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bus.broker_api.groups import commit_of, with_topic_id
 from bus.broker_api.requests import Caller
 from bus.client.connection.group_requests import decode_assignment, decode_subscription
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.decisions import decide

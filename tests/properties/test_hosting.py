@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply
 from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     LeaderChanged,
@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
-from bus.cluster_metadata.hosting import HostingPlan, Lead, plan_hosting
+from bus.cluster_metadata.cluster_state import HostingPlan, Lead, plan_hosting
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
 from tests.support.host_bench import BROKERS, NO_TOPICS, HostBench, run_host

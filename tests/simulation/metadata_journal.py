@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record
 from bus.model import CLUSTER_METADATA_TOPIC
 

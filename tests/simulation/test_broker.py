@@ -18,12 +18,12 @@ import pytest
 
 from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
+from bus.cluster_metadata.broker_decisions import BrokerSessions
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.broker_sessions import BrokerSessions
-from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
-from bus.cluster_metadata.hosting import Lead
+from bus.cluster_metadata.cluster_state import Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
 from bus.consumer_groups.records import OffsetCommitted

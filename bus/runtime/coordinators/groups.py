@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster_draft import ClusterState, Topic
 from bus.config.broker import BrokerConfig
 from bus.consumer_groups.administration import list_group
 from bus.consumer_groups.decisions import GroupMachine, decide

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.ports import Staged, StagingKey
 from bus.runtime.partitions.open_transactions import Idle

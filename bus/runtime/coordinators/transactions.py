@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE, LEVEL_OF_RISING_NUMBERS
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bus.cluster_metadata.broker_decisions import (
+    BrokerSessions,
     RegisterBroker,
     check_advertised_address,
     decide_controlled_shutdown,
@@ -27,8 +28,7 @@ from bus.cluster_metadata.broker_decisions import (
 )
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.broker_sessions import BrokerSessions
-from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
 from bus.cluster_metadata.cluster_state import Broker
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance

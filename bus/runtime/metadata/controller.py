@@ -20,9 +20,7 @@ from typing import TypeVar
 
 from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client_quotas.quotas import AlterQuotas, Quotas
-from bus.cluster_metadata.acl_decisions import decide_create_acls, decide_delete_acls
 from bus.cluster_metadata.broker_decisions import decide_unregister_broker, decide_upgrade_features
-from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -30,20 +28,22 @@ from bus.cluster_metadata.cluster_decisions import (
     DeleteTopic,
     RaiseLeaderEpoch,
     TopicResult,
+    decide_alter_quotas,
     decide_alter_topic_configs,
     decide_auto_create_topic,
+    decide_create_acls,
     decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
+    decide_delete_acls,
     decide_delete_topic,
     decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
-from bus.cluster_metadata.configs import find_contradiction, resolve_topic_config
-from bus.cluster_metadata.names import collision_key
+from bus.cluster_metadata.configs import collision_key, find_contradiction, resolve_topic_config
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
-from bus.cluster_metadata.quota_decisions import decide_alter_quotas
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.cluster_metadata.change_descriptions import describe_change
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_history import describe_change
 from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, encode_record
 from bus.cluster_metadata.cluster_state import ElectedController
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bus.cluster_metadata.cluster import ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
 from bus.errors import ErrorCode, Refused, StorageFault

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.configs import resolve_topic_config
-from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.configs import is_internal_topic, resolve_topic_config
 from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
 from bus.partition_log.appends import AppendRules

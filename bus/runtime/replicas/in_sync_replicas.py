@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from bus.cluster_metadata.cluster import Topic
+from bus.cluster_metadata.cluster_draft import Topic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bus.cluster_metadata.cluster import ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_mending import Contradiction, FoundTable, Mended, find_topics, mend_cluster
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of

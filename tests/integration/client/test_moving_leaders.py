@@ -22,7 +22,7 @@ from bus.aio import Consumer as AsyncConsumer
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.client.connection.cluster import Cluster
-from bus.cluster_metadata.cluster import Leadership
+from bus.cluster_metadata.cluster_draft import Leadership
 from bus.cluster_metadata.cluster_records import ClusterRecord, LeaderChanged
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode

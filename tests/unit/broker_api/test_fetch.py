@@ -11,7 +11,7 @@ import pytest
 from bus.broker_api import fetch as fetching
 from bus.broker_api.fetch import FetchApi, FetchedPartition, FetchRequest
 from bus.broker_api.requests import RequestMemory
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     BrokerRegistered,

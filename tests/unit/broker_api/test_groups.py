@@ -10,7 +10,7 @@ import pytest
 
 from bus.broker_api.groups import GroupApi, GroupMember, PartitionOffset
 from bus.broker_api.requests import InvalidArgument
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX

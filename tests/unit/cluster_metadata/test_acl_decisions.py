@@ -14,8 +14,8 @@ from bus.authorization.acls import (
     PatternMatch,
 )
 from bus.authorization.index import index_of
-from bus.cluster_metadata.acl_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     LEVEL_OF_SECURITY,
     AclAdded,

@@ -21,7 +21,6 @@ from bus.cluster_metadata.broker_decisions import (
     decide_unregister_broker,
     decide_upgrade_features,
 )
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreateTopic,
@@ -29,6 +28,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_alter_topic_configs,
     decide_create_topic,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all
 from bus.cluster_metadata.cluster_records import (
     LEVEL_MAX,
     BrokerFenced,

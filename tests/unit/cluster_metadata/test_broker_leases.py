@@ -15,7 +15,7 @@ from bus.cluster_metadata.broker_leases import (
     is_left_by_majority,
     may_replace,
 )
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
 from bus.cluster_metadata.cluster_records import BrokerFenced, BrokerStarted, BrokerUnfenced, FeatureLevel
 
 SESSION_MS = 2_000

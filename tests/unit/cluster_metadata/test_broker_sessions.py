@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bus.cluster_metadata.broker_sessions import BrokerSessions
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all
+from bus.cluster_metadata.broker_decisions import BrokerSessions
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.change_descriptions import describe_change
+from bus.cluster_metadata.cluster_history import describe_change
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
     AclRemoved,

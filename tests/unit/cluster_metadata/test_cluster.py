@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
     AclRemoved,

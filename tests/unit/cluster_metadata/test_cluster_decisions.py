@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -26,6 +25,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerStarted,

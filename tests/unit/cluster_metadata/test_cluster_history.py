@@ -16,7 +16,6 @@ from bus.cluster_metadata.broker_decisions import (
     decide_unfence_broker,
     decide_upgrade_features,
 )
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
@@ -27,6 +26,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_raise_leader_epoch,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_history import (
     ClusterHistory,
     LoggedRow,

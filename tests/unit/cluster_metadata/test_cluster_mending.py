@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_mending import FoundTopic, Mended, mend_cluster
 from bus.cluster_metadata.cluster_records import (
     AclAdded,

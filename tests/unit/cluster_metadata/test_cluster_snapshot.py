@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerStarted,

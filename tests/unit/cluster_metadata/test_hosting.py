@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     BrokerRegistered,
@@ -20,7 +20,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
-from bus.cluster_metadata.hosting import FollowingPlan, HostingPlan, Lead, plan_following, plan_hosting
+from bus.cluster_metadata.cluster_state import FollowingPlan, HostingPlan, Lead, plan_following, plan_hosting
 from bus.model import TopicPartition
 
 

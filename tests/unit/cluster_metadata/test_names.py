@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key, is_internal_topic
+from bus.cluster_metadata.configs import check_not_internal, check_topic_name, collision_key, is_internal_topic
 from bus.errors import ErrorCode
 
 

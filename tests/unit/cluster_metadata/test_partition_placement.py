@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from bus.cluster_metadata.broker_decisions import decide_fence_brokers, decide_unfence_broker
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
@@ -20,6 +19,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
 )
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     ProducerExpired,

@@ -4,10 +4,10 @@ import pytest
 
 from bus.client_quotas.entities import DEFAULT, QuotaEntity
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, AlterQuotas
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_decisions import decide_alter_quotas
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClientQuotaChanged, FeatureLevel, encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
-from bus.cluster_metadata.quota_decisions import decide_alter_quotas
 from bus.errors import ErrorCode, Refused
 
 PAIR = QuotaEntity("alice", DEFAULT)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster_state import Leadership, Topic
-from bus.cluster_metadata.replica_states import replica_state
+from bus.cluster_metadata.cluster_state import Leadership, Topic, replica_state
 
 
 def topic(leader_id: int, *replicas: int) -> Topic:

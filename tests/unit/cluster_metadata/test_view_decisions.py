@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,

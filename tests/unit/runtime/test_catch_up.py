@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster

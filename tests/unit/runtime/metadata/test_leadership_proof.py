@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered
 from bus.errors import ErrorCode, StorageFault
 from bus.runtime.metadata.metadata_log import PROOF_MS, LeadershipProof, MetadataLog, Moment

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord, encode_record
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController, StorageFault

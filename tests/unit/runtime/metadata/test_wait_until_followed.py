@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.broker_leases import WriteSession
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_OF_CLUSTERS,

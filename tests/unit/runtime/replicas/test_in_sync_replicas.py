@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     BrokerFenced,

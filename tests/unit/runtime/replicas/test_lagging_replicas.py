@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated
 from bus.grpc_api.server.conversions import encode_lagging
 from bus.grpc_api.server.request_limits import control_reader
