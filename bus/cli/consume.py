@@ -1,7 +1,7 @@
 """`bus consume`: the records of topics, in each partition's order, to standard output, alone or as a member of a group.
 
 Follows the topics until it is told to stop, as kcat does, unless `--exit` or `--max` ends it. Guards two promises: a
-record is printed once and whole (record_output.py), before the command waits for more; and with `--group` an offset is
+record is printed once and whole (record_format.py), before the command waits for more; and with `--group` an offset is
 committed when the operating system has taken all bytes of its record, and not before, so the reader of the output gets
 every record at least once, however the command ends. Commits by itself: the consumer's auto-commit would also commit
 what could not be printed any more.
@@ -24,10 +24,8 @@ from bus.cli.group_rows import assignment_text
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, complete_groups, topic_argument
 from bus.cli.output import echo
-from bus.cli.partition_arguments import parse_scope
-from bus.cli.positions import Place, Position, PositionType
-from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
-from bus.cli.record_output import RecordOutput
+from bus.cli.partition_arguments import Place, Position, PositionType, parse_scope
+from bus.cli.record_format import FORMAT_HELP, RecordOutput, check_format, compile_format
 from bus.errors import count_of
 from bus.model import TopicPartition
 from bus.signals import signals_as_interrupts

@@ -17,8 +17,7 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_topics, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, resolve_form, write_listing
-from bus.cli.partition_arguments import Target, partitions_in
-from bus.cli.positions import TimestampType
+from bus.cli.partition_arguments import Target, TimestampType, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.records.json_text import format_exact, parse_exact

@@ -20,8 +20,15 @@ from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
-from bus.cli.partition_arguments import TOPIC_OPTION, Scope, existing, parse_scope, partitions_in, scope_of
-from bus.cli.positions import TimestampType
+from bus.cli.partition_arguments import (
+    TOPIC_OPTION,
+    Scope,
+    TimestampType,
+    existing,
+    parse_scope,
+    partitions_in,
+    scope_of,
+)
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 

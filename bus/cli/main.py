@@ -9,8 +9,7 @@ import click
 
 from bus.cli.failures import write_error
 from bus.cli.groups import BusCommand, LazyGroup
-from bus.cli.output import echo
-from bus.cli.standard_streams import prepare_streams
+from bus.cli.output import echo, prepare_streams
 from bus.client.config.sources import only_settings_of_connections
 from bus.config.keys import is_text
 
@@ -32,7 +31,7 @@ _COMMANDS = {
         "bus.cli.transactions:transactions",
         "List, describe, abort and fence transactions; find what hangs.",
     ),
-    "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
+    "offsets": ("bus.cli.topics:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
     "users": ("bus.cli.users:users", "Users that log in by a password: create, list, delete, reset."),
     "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),

@@ -24,7 +24,7 @@ from bus.cli.options import (
     topic_argument,
 )
 from bus.cli.output import echo
-from bus.cli.positions import Place, Position, PositionType
+from bus.cli.partition_arguments import Place, Position, PositionType
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bus import Admin, Consumer, NewTopic, Producer
+from bus.cli.cluster_processes import LocalCluster
 from bus.cli.failures import Failure
-from bus.cli.local_cluster import LocalCluster
 from bus.cli.main import cli
 from bus.cluster_metadata.cluster_records import LEVEL_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -15,8 +15,7 @@ from bus.cli import posix_check
 from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.main import cli
-from bus.cli.posix_check import check_files
-from bus.cli.posix_rights import Reader, Rights
+from bus.cli.posix_check import Reader, Rights, check_files
 from bus.config.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bus.cli.positions import Place, Position, parse_position, parse_time, parse_timestamp_ms
+from bus.cli.partition_arguments import Place, Position, parse_position, parse_time, parse_timestamp_ms
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from bus.cli.groups import BusGroup
-from bus.cli.record_format import write_raw
-from bus.cli.record_output import RecordOutput
-from bus.cli.standard_streams import WholeOutput
+from bus.cli.output import WholeOutput
+from bus.cli.record_format import RecordOutput, write_raw
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
 from bus.signals import Interrupts, signals_as_interrupts

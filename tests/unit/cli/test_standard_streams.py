@@ -33,7 +33,7 @@ def test_a_stream_that_is_closed_or_full_is_told_by_name(line: str, status: int,
 
 
 def test_what_the_encoding_has_no_characters_for_is_escaped() -> None:
-    code = r"import sys; from bus.cli.standard_streams import prepare_streams as p; p(); print('\xe9\udcff')"
+    code = r"import sys; from bus.cli.output import prepare_streams as p; p(); print('\xe9\udcff')"
     found = shell(f'{sys.executable} -c "{code}"', PYTHONIOENCODING="ascii")
     assert (found.stdout, found.stderr) == ("\\xe9\\udcff\n", "")
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.cli.positions import parse_timestamp_ms
+from bus.cli.partition_arguments import parse_timestamp_ms
 from bus.model import TIMESTAMP_MS_MAX
 from bus.records.epoch import epoch_ms
 
