@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from bus.spark.sink.columns import SinkColumns, sink_columns
 from bus.spark.sink.connections import check_topic
 from bus.spark.sink.options import Application, SinkOptions, parse_sink_options
-from bus.spark.sink.stamps import task_identity
+from bus.spark.sink.stamped_writer import task_identity
 from bus.spark.sink.task import write_rows
 from bus.spark.source.options import OptionError
 

@@ -14,10 +14,9 @@ from bus.client.config.parsing import AdminConfig
 from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from bus.spark.source.access import Bounds, InputRange, TopicFacts
+from bus.spark.source.access import Bounds, InputRange, StorageAccess, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
-from bus.spark.source.storage_access import StorageAccess
 
 _ADMIN_SETTINGS = tuple(setting.name for setting in fields(AdminConfig))
 

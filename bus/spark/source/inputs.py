@@ -24,11 +24,11 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, Stora
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.reentry import logger_of
+from bus.spark.sessions import settled_worker
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import BATCH_ROWS_MAX, RowColumns
-from bus.spark.workers import settled_worker
 from bus.storage_delta.files.proved_parquet import ProvedFile, decode_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS
 
@@ -43,7 +43,7 @@ def open_access(location: Location) -> LogAccess:
         from bus.spark.source.broker_access import BrokerAccess
 
         return BrokerAccess(location)
-    from bus.spark.source.storage_access import StorageAccess
+    from bus.spark.source.access import StorageAccess
 
     assert location.root is not None, "neither a broker nor a root"
     return StorageAccess(location.root)
@@ -152,7 +152,7 @@ def merge(tables: Iterator[pa.Table], rows_max: int = BATCH_ROWS_MAX) -> Iterato
 
 def _look_up(wanted: OffsetRange, topic_id: str | None, rules: ReadRules) -> InputRange:
     """Where what is left of the range is now; a task on a machine without the storage fetches it."""
-    from bus.spark.source.storage_access import StorageAccess
+    from bus.spark.source.access import StorageAccess
 
     assert rules.location.root is not None, "files are read where the storage is"
     try:

@@ -17,7 +17,7 @@ from bus.config.broker import BrokerConfig
 from bus.spark.sink import transactions
 from bus.spark.sink.columns import RowRefused, SinkColumns
 from bus.spark.sink.options import Application
-from bus.spark.sink.stamps import task_identity
+from bus.spark.sink.stamped_writer import task_identity
 from bus.spark.sink.transactions import collect_rows, commit_parts
 from tests.support.broker_thread import running_broker
 from tests.support.crashing_sink import PLACES, STEPS, options_for, parts_of

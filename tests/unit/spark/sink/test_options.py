@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bus.spark.sink.options import Application, RowOrder, SinkOptions, parse_sink_options
-from bus.spark.sink.stamps import task_identity
+from bus.spark.sink.stamped_writer import task_identity
 from bus.spark.source.options import OptionError
 
 PROFILE = '[prod]\nbootstrap.servers = "p:1"\nsecurity.protocol = "SSL"\nssl.key.password.file = "password"\n'

@@ -10,8 +10,7 @@ import pytest
 
 from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
-from bus.spark.sink.columns import RowRefused, Rows
-from bus.spark.sink.placement import Placement
+from bus.spark.sink.columns import Placement, RowRefused, Rows
 
 COUNTS = {"a": 3, "b": 5}
 

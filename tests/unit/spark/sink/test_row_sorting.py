@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bus.records.log_schema import HEADERS_TYPE
-from bus.spark.sink.row_sorting import RowSorter
+from bus.spark.sink.columns import RowSorter
 
 Row = tuple[int, bytes | None, bytes, object]  # target, key, value, headers
 KEY, CONTENT = ("key",), ("key", "value", "headers")

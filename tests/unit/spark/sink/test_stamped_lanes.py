@@ -8,7 +8,7 @@ import pytest
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.spark.sink.stamped_lanes import Part, StampedLanes
+from bus.spark.sink.stamped_writer import Part, StampedLanes
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOST = BusError(ErrorCode.NETWORK_EXCEPTION, "the stream ended")

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 
 from bus.model import TopicPartition
-from bus.spark.sink.stamps import Numbering
+from bus.spark.sink.stamped_writer import Numbering
 
 
 def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:
