@@ -26,7 +26,7 @@ from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions import requests as rq
-from bus.transactions.administration import TransactionFilter, list_transaction
+from bus.transactions.decisions import TransactionFilter, list_transaction
 from bus.transactions.request_bounds import PARTITIONS_MAX, check_step
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionState
 

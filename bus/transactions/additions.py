@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bus.errors import ErrorCode, Refused, count_of
+from bus.transactions.changes import TransactionStep
 from bus.transactions.endings import refuse_ended, refuse_while_ending
 from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.requests import Added, AddOffsets, AddPartitions, TimerKind
@@ -26,7 +27,6 @@ from bus.transactions.state import (
     TransactionState,
     find_lone_partition,
 )
-from bus.transactions.steps import TransactionStep
 
 
 def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, request_id: int) -> None:

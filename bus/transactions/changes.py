@@ -7,20 +7,27 @@ durable after records of the log is the same whether they were applied one by on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
+from bus.errors import ErrorCode, Refused
+from bus.machine import CancelTimer, Reply, SetTimer
+from bus.model import TopicPartition
+from bus.transactions import requests as rq
+from bus.transactions.records import LOGGED, LoggedRecord, TransactionExpired, TransactionLogged
 from bus.transactions.state import (
     PRODUCER_EPOCH_MAX,
     TRANSITIONS,
     Anchor,
     AwaitingInit,
     Transaction,
+    TransactionGroup,
+    TransactionPartition,
     TransactionState,
     Vote,
+    VoteId,
     has_one_phase_behind,
 )
 
@@ -154,3 +161,188 @@ def logged(transaction: Transaction, **changes: Any) -> TransactionLogged:
 
 def _durable_of(known: Transaction | TransactionLogged) -> dict[str, Any]:
     return dict(zip(_DURABLE, _durable_values(known), strict=True))
+
+
+# What a decision about a transactional id is made of: the configuration that it goes by, what the coordinator is asked
+# to do in other places, and a step while it is being decided.
+#
+# Guards two promises: a request is answered once at most, and only records change the state.
+
+DAY_MS = 24 * 60 * 60 * 1_000
+AWAITING_MAX = 16  # calls of one kind that wait for the end of a transaction
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRules:
+    """What the broker's configuration says to the rules. Each field is named after its key."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 7 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class CollectVotes:
+    """Ask every partition and group whether it has all of the transaction; answer with `Voted`. To be asked again until
+    all have answered: if one never does, the time-out of the transaction ends the vote.
+
+    `last_sequences` as in `EndTransaction`. `is_one_phase`: the only partition commits what it votes for, by one
+    version with the rows, unless another coordinator has resolved it before. If something is missing, it refuses the
+    transaction for ever. The time-out does not end this vote."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int  # of the rows
+    partitions: tuple[TransactionPartition, ...]
+    groups: tuple[TransactionGroup, ...]
+    last_sequences: Mapping[TopicPartition, int]
+    vote_id: VoteId
+    is_one_phase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The decision is durable: apply the transaction, or drop it, in every partition and group, until all have done it;
+    answer with `Finished`. Said again after each load, so that what is done already has to be safe to repeat."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int  # of the rows
+    is_commit: bool
+    partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
+    groups: tuple[TransactionGroup, ...]
+    needs_producer_id: bool  # `Finished` has to bring a new one: the epochs of this one are used up
+    may_give_up: bool = False  # an operator gives up what a partition refuses for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Ask the partition which transactions of the id it has after `number`, and have it refuse the next one for ever,
+    since an earlier coordinator may have sent that one. The answer is `Resolved`. `producer_epoch`: of the rows of
+    `number` + 1; it rises by one with each number."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+    partition: TransactionPartition
+
+
+TransactionNotice = CollectVotes | Finish | Resolve
+
+
+class TransactionStep:
+    """`state` is what `apply` makes of the changes so far, and cannot be set."""
+
+    def __init__(
+        self, transaction: Transaction | None, transactional_id: str, *, rules: TransactionRules, now_ms: int
+    ) -> None:
+        self._state = transaction
+        self.transactional_id = transactional_id
+        self.rules = rules
+        self.now_ms = now_ms
+        self.changes: list[TransactionRecord] = []
+        self.records: list[LoggedRecord] = []  # of `changes`, those for the log
+        self.notices: list[TransactionNotice] = []
+        self._later_count = 0  # of `records`, those that may be logged later
+        self._replies: dict[int, Reply[rq.TransactionAnswer]] = {}
+        self._timers: dict[
+            rq.TransactionTimer, SetTimer[rq.TransactionCommand] | CancelTimer[rq.TransactionCommand]
+        ] = {}
+
+    @property
+    def state(self) -> Transaction | None:
+        return self._state
+
+    @property
+    def transaction(self) -> Transaction:
+        """Of an id that is known."""
+        assert self._state is not None, f"nothing is known of {self.transactional_id}"
+        return self._state
+
+    @property
+    def may_log_later(self) -> bool:
+        return self._later_count == len(self.records)
+
+    @property
+    def replies(self) -> Collection[Reply[rq.TransactionAnswer]]:
+        return self._replies.values()
+
+    @property
+    def timers(self) -> Collection[SetTimer[rq.TransactionCommand] | CancelTimer[rq.TransactionCommand]]:
+        return self._timers.values()
+
+    def record(self, *records: TransactionRecord) -> None:
+        self.changes += records
+        self.records += [record for record in records if isinstance(record, LOGGED)]
+        self._state = apply(self._state, records)
+
+    def change(self, **changes: Any) -> None:
+        """Record the id with `changes`, as of now. A clock that goes back does not take `update_ms` along."""
+        update_ms = max(self.transaction.update_ms, self.now_ms)
+        self.record(logged(self.transaction, update_ms=update_ms, **changes))
+
+    def change_ahead_of_log(self, **changes: Any) -> None:
+        """The same of what a coordinator that does not find it in the log finds out again."""
+        self.change(**changes)
+        self._later_count += 1
+
+    def reply(self, request_id: int, answer: rq.TransactionAnswer) -> None:
+        assert request_id not in self._replies, f"request {request_id} is answered twice"
+        self._replies[request_id] = Reply(request_id, answer)
+
+    def begin_vote(
+        self, request_id: int, last_sequences: Mapping[TopicPartition, int], *, is_one_phase: bool
+    ) -> VoteId:
+        vote_id = VoteId(request_id)
+        self.record(VoteBegun(self.transactional_id, Vote(vote_id, last_sequences, is_one_phase)))
+        return vote_id
+
+    def await_end(self, request_id: int) -> None:
+        """The call is answered with the end of the transaction. Of many the newest wait: the callers of the others have
+        most likely gone."""
+        calls = (*self.transaction.awaiting_end, request_id)
+        for displaced in calls[:-AWAITING_MAX]:
+            self.reply(displaced, self._displaced())
+        self.record(EndsAwaited(self.transactional_id, calls[-AWAITING_MAX:]))
+
+    def answer_ends(self, answer: rq.TransactionAnswer) -> None:
+        """To all calls that wait for the end of the transaction."""
+        awaiting = self.transaction.awaiting_end
+        if awaiting:
+            self.record(EndsAwaited(self.transactional_id, ()))
+        for request_id in awaiting:
+            self.reply(request_id, answer)
+
+    def await_init(self, call: AwaitingInit) -> None:
+        """The same for a call that wants the epoch after it."""
+        calls = (*self.transaction.awaiting_init, call)
+        for displaced in calls[:-AWAITING_MAX]:
+            self.reply(displaced.request_id, self._displaced())
+        self.record(InitsAwaited(self.transactional_id, calls[-AWAITING_MAX:]))
+
+    def take_inits(self) -> tuple[AwaitingInit, ...]:
+        """The calls that waited for the next epoch, in the order of their coming; they wait no more."""
+        awaiting = self.transaction.awaiting_init
+        if awaiting:
+            self.record(InitsAwaited(self.transactional_id, ()))
+        return awaiting
+
+    def _displaced(self) -> Refused:
+        return Refused(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"{self.transactional_id}: expected at most {AWAITING_MAX} calls that wait for the end of a transaction, "
+            "found newer ones; retry",
+        )
+
+    def notify(self, notice: TransactionNotice) -> None:
+        self.notices.append(notice)
+
+    def set_timer(self, kind: rq.TimerKind, after_ms: int, *, number: int = 0) -> None:
+        timer = rq.TransactionTimer(kind, self.transactional_id, number)
+        self._timers[timer] = SetTimer(timer, after_ms)
+
+    def cancel_timer(self, kind: rq.TimerKind, *, number: int = 0) -> None:
+        timer = rq.TransactionTimer(kind, self.transactional_id, number)
+        self._timers[timer] = CancelTimer(timer)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import TopicPartition
-from bus.transactions.changes import PartitionResolved
+from bus.transactions.changes import CollectVotes, Finish, PartitionResolved, TransactionStep
 from bus.transactions.requests import (
     AbortTransaction,
     EndTransaction,
@@ -37,7 +37,6 @@ from bus.transactions.state import (
     TransactionState,
     find_lone_partition,
 )
-from bus.transactions.steps import CollectVotes, Finish, TransactionStep
 
 # ---------------------------------------------------------------- the client's call
 

@@ -9,6 +9,7 @@ own (KIP-890). An instance that names the identity it has gets the next one, and
 from __future__ import annotations
 
 from bus.errors import ErrorCode, Refused
+from bus.transactions.changes import TransactionStep
 from bus.transactions.endings import finish, prepare_abort
 from bus.transactions.records import TransactionLogged
 from bus.transactions.requests import (
@@ -29,7 +30,6 @@ from bus.transactions.state import (
     TransactionState,
     first_number,
 )
-from bus.transactions.steps import TransactionStep
 
 # An answer may wait for the end of a transaction, which takes an epoch itself.
 _EPOCHS_AHEAD = 2

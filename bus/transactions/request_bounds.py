@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from bus.client_texts import check_text
 from bus.config.keys import INT_MAX, LONG_MAX
 from bus.errors import ErrorCode, Refused
+from bus.java_hash import java_abs, java_hash
 from bus.transactions.requests import (
     AddOffsets,
     AddPartitions,
@@ -101,3 +102,11 @@ def _check_number(what: str, number: int) -> Refused | None:
 
 def _first(refusals: Iterable[Refused | None]) -> Refused | None:
     return next((refused for refused in refusals if refused is not None), None)
+
+
+# Which partition of `__transaction_state` has a transactional id: Kafka's choice, abs(hash) % n.
+
+
+def coordinator_partition(transactional_id: str, count: int) -> int:
+    """Of the `count` partitions the one that has this id."""
+    return java_abs(java_hash(transactional_id)) % count

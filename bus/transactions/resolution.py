@@ -11,7 +11,7 @@ retriable error.
 from __future__ import annotations
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.changes import PartitionResolved
+from bus.transactions.changes import PartitionResolved, Resolve, TransactionStep
 from bus.transactions.requests import Noted, Resolved
 from bus.transactions.state import (
     NO_PRODUCER_ID,
@@ -20,7 +20,6 @@ from bus.transactions.state import (
     ONE_PHASE_MAX,
     TransactionState,
 )
-from bus.transactions.steps import Resolve, TransactionStep
 
 
 def refuse_unresolved(step: TransactionStep) -> Refused:

@@ -26,6 +26,7 @@ import bus.transactions.loading as loading
 import tests.support.transaction_bench as bench_module
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
+from bus.transactions.changes import CollectVotes, Finish, TransactionStep
 from bus.transactions.records import TransactionLogged, decode_record, encode_record
 from bus.transactions.requests import (
     AbortTransaction,
@@ -52,7 +53,6 @@ from bus.transactions.state import (
     TransactionPartition,
     TransactionState,
 )
-from bus.transactions.steps import CollectVotes, Finish, TransactionStep
 from tests.simulation.transaction_bugs import broken_ends
 from tests.support.transaction_bench import AUDIT, BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench
 

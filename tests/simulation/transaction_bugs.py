@@ -17,10 +17,9 @@ from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions, ResolvedTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
 from bus.transactions import additions, decisions, endings, loading, resolution
-from bus.transactions.changes import PartitionResolved
+from bus.transactions.changes import PartitionResolved, TransactionStep
 from bus.transactions.requests import EndTransaction, TimerKind
 from bus.transactions.state import Transaction, TransactionState
-from bus.transactions.steps import TransactionStep
 
 
 def broken_repeats(monkeypatch: pytest.MonkeyPatch) -> None:

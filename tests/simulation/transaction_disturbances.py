@@ -14,9 +14,9 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from bus.transactions import epochs
+from bus.transactions.changes import TransactionStep
 from bus.transactions.records import TransactionLogged
 from bus.transactions.requests import ProducerInitialized
-from bus.transactions.steps import TransactionStep
 from tests.simulation.broker_programs import Program, ask, create_topic
 from tests.simulation.broker_world import BrokerWorld
 from tests.simulation.coordinator_journal import Identity, journal_of

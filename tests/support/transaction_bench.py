@@ -16,7 +16,15 @@ from typing import Any
 from bus.machine import SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
-from bus.transactions.changes import logged
+from bus.transactions.changes import (
+    CollectVotes,
+    Finish,
+    Resolve,
+    TransactionNotice,
+    TransactionRules,
+    TransactionStep,
+    logged,
+)
 from bus.transactions.decisions import TransactionMachine, decide
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.loading import TransactionCodec, resume_timers
@@ -52,7 +60,6 @@ from bus.transactions.state import (
     TransactionState,
     VoteId,
 )
-from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules, TransactionStep
 
 ID = "billing"
 BEGIN_MS = 1_000_000

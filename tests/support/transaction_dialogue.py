@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bus.errors import ErrorCode, Refused
+from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record, encode_record
 from bus.transactions.requests import (
     AbortTransaction,
@@ -54,7 +55,6 @@ from bus.transactions.state import (
     TransactionState,
     first_number,
 )
-from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 from tests.support.transaction_bench import BEGIN_MS, ID, NO_VOTE, TIMEOUT_MS, TransactionBench
 
 _OTHERS = "-"

@@ -28,6 +28,7 @@ from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.tasks import TaskScope, together
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
+from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice
 from bus.transactions.requests import Finished, Resolved, TransactionCommand, Voted
 from bus.transactions.state import (
     NO_SEQUENCE,
@@ -37,7 +38,6 @@ from bus.transactions.state import (
     TransactionPartition,
     VoteId,
 )
-from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 
 _log = logging.getLogger(__name__)
 

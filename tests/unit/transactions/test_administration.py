@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.administration import TransactionFilter, list_transaction
+from bus.transactions.changes import DAY_MS, TransactionRules
+from bus.transactions.decisions import TransactionFilter, list_transaction
 from bus.transactions.requests import DescribedTransaction, DescribeTransaction, InitProducerId, ListedTransaction
 from bus.transactions.state import (
     ONE_PHASE_MAX,
@@ -15,7 +16,6 @@ from bus.transactions.state import (
     TransactionState,
     first_number,
 )
-from bus.transactions.steps import DAY_MS, TransactionRules
 from tests.support.transaction_bench import BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench, bench_in
 
 WEEK_MS = 7 * DAY_MS

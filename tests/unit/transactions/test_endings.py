@@ -6,6 +6,7 @@ import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
+from bus.transactions.changes import AWAITING_MAX, CollectVotes, Finish
 from bus.transactions.requests import (
     AbortTransaction,
     Added,
@@ -27,7 +28,6 @@ from bus.transactions.state import (
     TransactionState,
     VoteId,
 )
-from bus.transactions.steps import AWAITING_MAX, CollectVotes, Finish
 from tests.support.transaction_bench import (
     AUDIT,
     DESK,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
+from bus.transactions.changes import AWAITING_MAX
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.requests import (
     EndTransaction,
@@ -14,7 +15,6 @@ from bus.transactions.requests import (
     TransactionEnded,
 )
 from bus.transactions.state import AbortCause, ProducerIdentity, TransactionState
-from bus.transactions.steps import AWAITING_MAX
 from tests.support.transaction_bench import (
     DESK,
     ID,

@@ -6,7 +6,7 @@ import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.ports import KeyedRow
-from bus.transactions.changes import logged
+from bus.transactions.changes import TransactionRules, logged
 from bus.transactions.decisions import decide
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.loading import TransactionCodec, resume_timers
@@ -21,7 +21,6 @@ from bus.transactions.requests import (
     TransactionTimer,
 )
 from bus.transactions.state import AbortCause, ProducerIdentity, Transaction, TransactionState
-from bus.transactions.steps import TransactionRules
 from tests.support.transaction_bench import BEGIN_MS, ID, bench_in
 
 CODEC = TransactionCodec()

@@ -17,6 +17,7 @@ from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transactions import TransactionShard
 from bus.transactions import decisions
+from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.loading import TransactionCodec
 from bus.transactions.records import LoggedRecord, TransactionLogged, decode_record
@@ -35,7 +36,6 @@ from bus.transactions.requests import (
     Voted,
 )
 from bus.transactions.state import Anchor, AppliedRows, TransactionState
-from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench

@@ -14,9 +14,9 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.coordinators.transaction_driver import TransactionDriver
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
+from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice
 from bus.transactions.requests import Finished, Noted, Resolved, TransactionCommand, Voted
 from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition, VoteId
-from bus.transactions.steps import CollectVotes, Finish, Resolve, TransactionNotice
 from tests.support.virtual_time import run_virtually
 
 BROKERS = {number: BrokerEndpoint(number, "h", number) for number in (0, 1)}
