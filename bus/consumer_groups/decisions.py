@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from bus.consumer_groups.administration import decide_delete_group, describe_group, end_group
-from bus.consumer_groups.group import Group, GroupState
+from bus.consumer_groups.changes import GroupRules, GroupStep
+from bus.consumer_groups.group import Group, GroupState, Member
 from bus.consumer_groups.heartbeats import decide_heartbeat, decide_leave, expire_pending_member, expire_session
 from bus.consumer_groups.joins import decide_join
 from bus.consumer_groups.loading import resume_timers
-from bus.consumer_groups.membership import unknown_member
+from bus.consumer_groups.membership import remove_pending, unknown_member
 from bus.consumer_groups.offsets import (
     decide_commit,
     decide_delete_offsets,
@@ -21,25 +21,29 @@ from bus.consumer_groups.offsets import (
     remove_expired_offsets,
     remove_offsets,
 )
-from bus.consumer_groups.pending_offsets import decide_end, decide_txn_commit, vote
-from bus.consumer_groups.rebalances import expire_rebalance
-from bus.consumer_groups.records import LoggedRecord
+from bus.consumer_groups.pending_offsets import decide_end, decide_txn_commit, describe_pending, vote
+from bus.consumer_groups.rebalances import decide_sync, expire_rebalance, expire_syncs
+from bus.consumer_groups.records import GroupTombstone, LoggedRecord
 from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
     ApplyOffsets,
     DeleteGroup,
+    DescribedGroup,
+    DescribedMember,
     DescribeGroup,
     DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     GroupAnswer,
     GroupCommand,
+    GroupDeleted,
     GroupTimer,
     Heartbeat,
     JoinGroup,
     JoinRefused,
     LeaveGroup,
+    ListedGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -49,10 +53,71 @@ from bus.consumer_groups.requests import (
     TxnOffsetCommit,
     VoteOffsets,
 )
-from bus.consumer_groups.steps import GroupRules, GroupStep
-from bus.consumer_groups.syncs import decide_sync, expire_syncs
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import SetTimer
+
+# Describing and deleting groups; the end of a group.
+
+
+def describe_group(group: Group) -> DescribedGroup:
+    """Its protocol, and what the members said with it, only while it is stable."""
+    protocol = group.protocol if group.state is GroupState.STABLE else None
+    return DescribedGroup(
+        group.group_id,
+        group.state.value,
+        group.protocol_type or "",
+        protocol or "",
+        group.generation,
+        group.leader_id or "",
+        [_described(member, protocol) for member in group.members.values()],
+        describe_pending(group),
+    )
+
+
+def _described(member: Member, protocol: str | None) -> DescribedMember:
+    return DescribedMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        b"" if protocol is None else member.metadata(protocol).metadata,
+        member.assignment.data,
+    )
+
+
+def list_group(group: Group) -> ListedGroup:
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+
+
+def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
+    group = step.group
+    if group.state is not GroupState.EMPTY:
+        message = (
+            f"group {group.group_id}: expected no members, found {len(group.members)} in state {group.state.value}"
+        )
+        step.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
+        return
+    if group.pending_offsets:
+        message = (
+            f"group {group.group_id}: expected no offsets of transactions that have not ended, found those of "
+            f"{count_of(len(group.pending_offsets), 'transaction')}; retry once they have, or abort them"
+        )
+        step.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
+        return
+    remove_offsets(step, group.offsets)
+    end_group(step)
+    step.reply(request_id, GroupDeleted())
+
+
+def end_group(step: GroupStep) -> None:
+    """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
+    assert not step.group.offsets, f"group {step.group.group_id} has offsets"
+    assert not step.group.pending_offsets, f"group {step.group.group_id} has pending offsets"
+    remove_pending(step, step.group.pending_members)
+    if step.group.protocol_type is not None:
+        step.record(GroupTombstone(step.group.group_id))
 
 
 class GroupMachine:

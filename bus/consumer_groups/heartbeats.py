@@ -7,6 +7,7 @@ it waiting for an answer.
 
 from __future__ import annotations
 
+from bus.consumer_groups.changes import GroupStep
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import (
     check_generation,
@@ -34,7 +35,6 @@ from bus.consumer_groups.requests import (
     LeavingMember,
     Left,
 )
-from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 
 _TAKEN = HeartbeatTaken()

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.consumer_groups.changes import MemberIdGiven, MemberJoins, StaticMemberReplaced, stored_group
+from bus.consumer_groups.changes import (
+    GroupRules,
+    GroupStep,
+    MemberIdGiven,
+    MemberJoins,
+    StaticMemberReplaced,
+    stored_group,
+)
 from bus.consumer_groups.group import Group, GroupState, Member
 from bus.consumer_groups.membership import (
     answer_waiting,
@@ -22,7 +29,6 @@ from bus.consumer_groups.membership import (
 )
 from bus.consumer_groups.rebalances import begin_rebalance, complete_if_all_joined, joined, rebalance_or_complete
 from bus.consumer_groups.requests import NO_MEMBER_ID, GroupProtocol, JoinGroup, JoinRefused, TimerKind
-from bus.consumer_groups.steps import GroupRules, GroupStep
 from bus.errors import ErrorCode, Refused
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.consumer_groups.changes import MemberIdsForgotten, MembersRemoved
+from bus.consumer_groups.changes import GroupStep, MemberIdsForgotten, MembersRemoved
 from bus.consumer_groups.group import Group, Member
 from bus.consumer_groups.requests import NO_MEMBER_ID, JoinRefused, TimerKind
-from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 
 _NAMED_MAX = 5

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 from bus.config.keys import INT_MAX, LONG_MAX
+from bus.consumer_groups.changes import GroupStep
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone
@@ -30,7 +31,6 @@ from bus.consumer_groups.requests import (
     OffsetToCommit,
     TxnOffsetCommit,
 )
-from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 

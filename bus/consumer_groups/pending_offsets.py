@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bus.consumer_groups.changes import GroupStep
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.offsets import check_committer, committed, take_offsets
 from bus.consumer_groups.records import TxnOffsetsEnded, TxnOffsetsPending
@@ -23,7 +24,6 @@ from bus.consumer_groups.requests import (
     TxnOffsetsSettled,
     VoteOffsets,
 )
-from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 
 

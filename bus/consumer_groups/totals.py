@@ -11,9 +11,9 @@ import heapq
 from dataclasses import dataclass
 
 from bus.addresses import counted_host
+from bus.consumer_groups.changes import MINUTE_MS
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup, TxnOffsetCommit
-from bus.consumer_groups.steps import MINUTE_MS
 from bus.errors import ErrorCode, Refused
 
 # So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.requests import (
     Assignment,
@@ -37,7 +38,6 @@ from bus.consumer_groups.requests import (
     Synced,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench

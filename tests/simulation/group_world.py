@@ -20,8 +20,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.client.group.membership import Assign, Lead, Lose, Revoke
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.records import GroupStored, GroupTombstone, LoggedRecord, OffsetCommitted, OffsetTombstone
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

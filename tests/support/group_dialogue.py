@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.records import (
     GroupStored,
     GroupTombstone,
@@ -69,7 +70,6 @@ from bus.consumer_groups.requests import (
     TxnOffsetsSettled,
     VoteOffsets,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench

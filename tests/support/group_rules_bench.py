@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from bus.consumer_groups.changes import GroupRecord, apply, stored_group
+from bus.consumer_groups.changes import GroupRecord, GroupRules, GroupStep, Notice, apply, stored_group
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.loading import resume_timers
@@ -29,7 +29,6 @@ from bus.consumer_groups.requests import (
     SyncGroup,
     TimerKind,
 )
-from bus.consumer_groups.steps import GroupRules, GroupStep, Notice
 from bus.machine import SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow

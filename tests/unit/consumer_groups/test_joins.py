@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.records import GroupStored
 from bus.consumer_groups.requests import (
@@ -19,7 +20,6 @@ from bus.consumer_groups.requests import (
     SyncGroup,
     TimerKind,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import ErrorCode
 from bus.machine import CancelTimer, SetTimer
 from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.loading import read_groups, resume_timers
@@ -28,7 +29,6 @@ from bus.consumer_groups.requests import (
     TimerKind,
     TransactionKey,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.machine import SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone, encode_record
 from bus.consumer_groups.requests import (
     CommittedOffset,
@@ -18,7 +19,6 @@ from bus.consumer_groups.requests import (
     OffsetToCommit,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench

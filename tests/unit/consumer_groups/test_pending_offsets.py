@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.consumer_groups import pending_offsets
+from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOffsetsPending
 from bus.consumer_groups.requests import (
     NO_OFFSET,
@@ -24,7 +25,6 @@ from bus.consumer_groups.requests import (
     TxnOffsetsSettled,
     VoteOffsets,
 )
-from bus.consumer_groups.steps import GroupRules
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench

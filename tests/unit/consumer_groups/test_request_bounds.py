@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bus.consumer_groups import request_bounds as bounds
+from bus.consumer_groups.changes import GroupRules, GroupStep
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
@@ -32,7 +33,6 @@ from bus.consumer_groups.requests import (
     TxnOffsetCommit,
     VoteOffsets,
 )
-from bus.consumer_groups.steps import GroupRules, GroupStep
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, join, stable_bench
