@@ -24,7 +24,7 @@ from bus.client.config.sources import (
     warn_of_readers,
 )
 from bus.client_texts import text_for
-from bus.config.properties_files import logical_lines
+from bus.config.variables import logical_lines
 from bus.errors import BusError, show_range
 
 if TYPE_CHECKING:

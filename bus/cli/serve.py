@@ -16,7 +16,7 @@ from bus.cli.failures import warn_of_secrets
 from bus.cli.groups import BusCommand
 from bus.cli.options import set_option
 from bus.config.keys import ConfigError
-from bus.config.toml_files import read_toml
+from bus.config.loading import read_toml
 from bus.errors import count_of
 from bus.extras import check_extra
 

@@ -8,7 +8,7 @@ import pytest
 
 from bus.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded, read_bounded_text
 from bus.client.config.sources import load_profile
-from bus.config.toml_files import read_toml
+from bus.config.loading import read_toml
 from bus.config.variables import resolve
 from bus.errors import BusError
 from bus.key_material import KeyMaterialFault, read_key_material

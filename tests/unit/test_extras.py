@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bus.config.toml_files import read_toml
+from bus.config.loading import read_toml
 from bus.extras import _EXTRAS, ExtraMissing, extra_missing
 
 ROOT = Path(__file__).parents[2]

@@ -39,7 +39,7 @@ from bus.client.config.tokens import (
 from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, ProducerSettings
 from bus.client.config.values import conflict
 from bus.config.keys import ConfigError
-from bus.config.toml_files import flatten, read_toml
+from bus.config.loading import flatten, read_toml
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 from bus.reentry import logger_of

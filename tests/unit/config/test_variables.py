@@ -10,7 +10,7 @@ from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigError
 from bus.config.loading import load_broker_config
 from bus.config.login_settings import broker_login
-from bus.config.properties_files import parse_properties
+from bus.config.variables import parse_properties
 
 BOTH = {"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "config.providers": "env,file,directory"}
 
