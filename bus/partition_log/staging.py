@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, RecordBatch, Step
 from bus.partition_log.appends import AppendRules, check_batch, place_batch
-from bus.partition_log.producer_states import ProducerStates
+from bus.partition_log.producers import ProducerStates
 from bus.partition_log.state import BatchPlaced, PartitionState, apply
 from bus.ports import ProducerProgress
 

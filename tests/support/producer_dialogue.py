@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from bus.errors import Refused
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 from bus.partition_log.appends import AppendDecision, AppendRules, NoTrace, TableAnswer, decide_append
-from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import (
     AskTable,
     Found,
+    ProducerStates,
     Question,
     Repeat,
     complete_offsets,

@@ -24,7 +24,7 @@ from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, e
 from bus.cluster_metadata.cluster_state import ElectedController
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, Step
-from bus.partition_log.maintenance import MaintenanceRules
+from bus.partition_log.rolling import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_maintenance import NAME, MetadataMaintenance

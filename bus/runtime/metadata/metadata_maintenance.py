@@ -22,7 +22,7 @@ from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.partition_log.maintenance import MaintenanceRules
+from bus.partition_log.rolling import MaintenanceRules
 from bus.ports import CommitOutcome, Committed, PartitionTable, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import Maintenance, MaintenanceAction

@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
-from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules, decide_delete_records, decide_retention
+from bus.partition_log.rolling import MaintenanceRules, VersionRules
 from bus.ports import (
     CommitOutcome,
     Committed,

@@ -20,8 +20,7 @@ from typing import Any
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.partition_log.compaction import Backlog, decide_internal_compaction, decide_key_compaction
-from bus.partition_log.maintenance import MaintenanceRules
-from bus.partition_log.rolling import decide_roll, plan_full_roll
+from bus.partition_log.rolling import MaintenanceRules, decide_roll, plan_full_roll
 from bus.ports import OFFSET_MAX, LogFile, SwapKind, TableMaintenance
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id

@@ -14,9 +14,8 @@ from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.compaction import CompactionRules
-from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RollingRules
+from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
 
 
 @dataclass(frozen=True, slots=True)

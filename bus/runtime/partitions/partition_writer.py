@@ -27,8 +27,7 @@ from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
 from bus.model import LogBatch, RecordBatch, TopicPartition
-from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
-from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE, Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.producers import ProducerState
 from bus.partition_log.staging import has_older_records_only, place_transaction, progress_of
 from bus.partition_log.state import (

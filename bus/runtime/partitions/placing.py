@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_LEADER, AppendDecision, AppendRules, NoTrace, TableAnswer, decide_append
-from bus.partition_log.producer_states import ProducerStates, log_append_time_ms
 from bus.partition_log.producers import (
     NONE_YET,
     AppendedBatch,
     AskTable,
     Found,
+    ProducerStates,
     Question,
     Repeat,
     complete_offsets,
     decide_resume,
+    log_append_time_ms,
 )
 from bus.partition_log.state import PartitionState, apply
 from bus.ports import ProducerIndex, ProducerMatch

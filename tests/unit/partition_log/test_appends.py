@@ -7,7 +7,7 @@ import pytest
 from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules, check_acks, decide_append
-from bus.partition_log.producer_states import ProducerStates
+from bus.partition_log.producers import ProducerStates
 from bus.partition_log.state import BatchPlaced, PartitionState, apply
 
 NOW_MS = 1_000_000

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from bus.partition_log.pacing import FULL_COMMIT_BYTES, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.appends import FULL_COMMIT_BYTES, decide_delay_ms, refill, spend, start_pacing
 
 
 def test_idle_partition_commits_at_once_and_a_busy_one_is_held_to_its_rate() -> None:

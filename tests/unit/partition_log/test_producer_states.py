@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.model import LogBatch, ProducerStamp, TimestampType
-from bus.partition_log.producer_states import ProducerStates, log_append_time_ms
-from bus.partition_log.producers import RECENT_BATCHES_MAX, ProducerState
+from bus.partition_log.producers import RECENT_BATCHES_MAX, ProducerState, ProducerStates, log_append_time_ms
 from bus.ports import ProducerProgress
 from tests.support.fake_table import log_batch
 

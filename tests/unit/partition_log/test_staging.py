@@ -5,7 +5,7 @@ from dataclasses import replace
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.producer_states import ProducerStates
+from bus.partition_log.producers import ProducerStates
 from bus.partition_log.staging import (
     ALREADY_STAGED,
     LOOK_FOR_STAGED,

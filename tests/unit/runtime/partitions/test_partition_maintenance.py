@@ -14,9 +14,8 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
 from bus.model import LogBatch
 from bus.partition_log.compaction import FILES_MIN, CompactionRules
-from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules
+from bus.partition_log.rolling import RUN_FILES_MAX, MaintenanceRules, RollingRules
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchWish, Stopping, fetch

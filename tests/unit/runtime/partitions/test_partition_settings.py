@@ -10,9 +10,8 @@ from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
 from bus.model import AUDIT_TOPIC, CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.compaction import CompactionRules
-from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RollingRules
+from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
 from bus.runtime.partitions.partition_settings import settings_of
 
 BROKER = BrokerConfig(producer_id_expiration_ms=77)
