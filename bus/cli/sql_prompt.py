@@ -25,7 +25,7 @@ from bus.cli.output import LISTING_FORMATS, echo
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import BusError, StorageFault, count_of, did_you_mean, near_names
 from bus.signals import signal_of
-from bus.sql.statement import quote_if_odd
+from bus.sql.read_only import quote_if_odd
 
 if TYPE_CHECKING:
     from bus.sql import Connection

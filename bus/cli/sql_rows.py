@@ -44,7 +44,7 @@ def write_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str, 
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    from bus.sql.values import python_values
+    from bus.sql.connection import python_values
 
     for batch in batches:
         # In pieces: a batch may have a million rows, and the first are to be seen at once.

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from bus.sql import SqlError
 from bus.sql.connection import check_topic_of, suggestions
-from bus.sql.read_only import NotReadOnly
-from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
+from bus.sql.read_only import AmbiguousName, NotReadOnly, quote_name, topics_named, views_named
 from bus.tables.point_in_time import Bound, check_names
 from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA
 from bus.tables.topics import TopicTables

@@ -10,10 +10,19 @@ names the file, since the engine speaks of pages and protocols.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -23,17 +32,196 @@ from bus.errors import StorageFault, did_you_mean, near_names, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.model import TopicPartition
-from bus.sql.engine import interrupts, open_engine, run_interruptible
-from bus.sql.read_only import NotReadOnly, check_reads_only
-from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
-from bus.sql.values import python_values
-from bus.sql.views import create_view
+from bus.sql.read_only import (
+    AmbiguousName,
+    NotReadOnly,
+    check_reads_only,
+    quote_if_odd,
+    quote_name,
+    quote_offset,
+    quote_text,
+    tokens,
+    topics_named,
+    views_named,
+)
+from bus.sql.views import create_view, escape_globs
 from bus.storage_delta.partition_reader import TableFiles
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_names, check_one_moment
 from bus.tables.snapshots import TableSnapshot, check_plain
 from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
 from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import find_cut
+
+T = TypeVar("T")
+
+# The embedded engine, locked to one root, and calls of it that Ctrl-C ends.
+#
+# Guards three promises: a session reads no file but those below the root's topics, and reaches for no network, no
+# extension, no secret and no variable of the program; none of its settings can be changed by a statement; and a
+# statement ends with Ctrl-C. The lock does not keep a statement from writing where it may read: that is what
+# read_only.py is for. The engine runs a statement in one call, and Python takes up a signal between calls only. So in
+# the main thread, where signals come to, the call is made by another thread, and the engine is told when one comes.
+
+# Global, since each statement has a cursor of its own, and that is another session. Data files never change, so their
+# footers are kept. The last two cannot be undone.
+_SETTINGS = (
+    "TimeZone = 'UTC'",
+    "parquet_metadata_cache = true",
+    "autoinstall_known_extensions = false",
+    "autoload_known_extensions = false",
+    "allow_community_extensions = false",
+    "allow_persistent_secrets = false",
+    "python_enable_replacements = false",
+    "enable_external_access = false",
+    "lock_configuration = true",
+)
+
+
+def _remove(folder: str, process: int) -> None:
+    """A child of a fork has a copy of the engine; the folder is its parent's."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_engine(root: Path) -> duckdb.DuckDBPyConnection:
+    """An engine that may read what is below the topics of `root`. What does not fit into memory goes to a folder of its
+    own beside other temporary files, not to the working directory, which may be a root."""
+    engine = duckdb.connect()
+    spilled = tempfile.mkdtemp(prefix="bus-sql-")
+    weakref.finalize(engine, _remove, spilled, os.getpid())
+    topics = f"{root}/topics/"
+    # A path is checked as it is written in a statement, and again as it was found.
+    folders = ", ".join(quote_text(folder) for folder in (topics, escape_globs(topics)))
+    settings = [
+        f"allowed_directories = [{folders}]",
+        f"temp_directory = {quote_text(spilled)}",
+        *_SETTINGS,
+    ]
+    engine.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))
+    return engine
+
+
+_INTERRUPTED = "Query interrupted"
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Within it Ctrl-C is a `KeyboardInterrupt` also where a short call of the engine runs in the main thread: the
+    engine takes the signal for itself, and raises a RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from None
+
+
+_INTERRUPT_AGAIN_S = 0.05  # the call may not have begun when it is interrupted
+
+
+def run_interruptible(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """What `call` returns or raises. `KeyboardInterrupt` when the engine has let go of the statement."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # it is raised again, in the thread that waits for it
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, name="bus-sql", daemon=True)
+    try:
+        thread.start()
+        return outcome.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():
+            session.interrupt()
+            thread.join(_INTERRUPT_AGAIN_S)
+        raise
+
+
+# Arrow columns as Python values, also those that Python has no type for.
+#
+# Whole numbers of any width are int, timestamps with a zone aware, in UTC. A date or a time outside of the years 1 to
+# 9999, one with nanoseconds, and an infinite one, is its text in ISO 8601: `+10000-01-01T00:00:00Z`, `infinity`.
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_SECOND_DAYS = 86_400
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAYS_OF_400_YEARS = 146_097
+# What the engine takes for infinity: the largest number of its unit, and the negative one.
+_INFINITE = {64: (1 << 63) - 1, 32: (1 << 31) - 1}
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """One for each row."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # pandas', where it is installed
+        return _one_by_one(column)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError, ArithmeticError):
+        return _one_by_one(column)
+    # The sum of an integer column is wider than any of Arrow's integers and comes as a decimal without fraction.
+    if pa.types.is_decimal(column.type) and column.type.scale == 0:
+        return [None if value is None else int(value) for value in values]
+    return values
+
+
+def _one_by_one(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return [_moment(ticks, kind) for ticks in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_date32(kind):
+        return [_date(days) for days in column.cast(pa.int32()).to_pylist()]
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        rows = zip(*map(python_values, column.flatten()), strict=True)
+        valid = column.is_valid().to_pylist()
+        return [
+            dict(zip(names, row, strict=True)) if is_valid else None for row, is_valid in zip(rows, valid, strict=True)
+        ]
+    if pa.types.is_map(kind):
+        entries = [None if row.values is None else python_values(row.values) for row in column]
+        return [None if row is None else [tuple(entry.values()) for entry in row] for row in entries]
+    if pa.types.is_nested(kind):
+        return [None if row.values is None else python_values(row.values) for row in column]
+    return [str(value) for value in column]
+
+
+def _moment(ticks: int | None, kind: pa.TimestampType) -> datetime | str | None:
+    if ticks is None or abs(ticks) == _INFINITE[64]:
+        return None if ticks is None else _infinity(ticks)
+    per_second = _PER_SECOND[kind.unit]
+    seconds, fraction = divmod(ticks, per_second)
+    if fraction * 1_000_000 % per_second == 0:
+        try:
+            moment = datetime(1970, 1, 1, tzinfo=timezone.utc if kind.tz else None)
+            return moment + timedelta(seconds=seconds, microseconds=fraction * 1_000_000 // per_second)
+        except OverflowError:
+            pass
+    days, second = divmod(seconds, _SECOND_DAYS)
+    text = f"{_date(days)}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    digits = len(str(per_second)) - 1
+    return text + (f".{fraction:0{digits}}" if fraction else "") + ("Z" if kind.tz else "")
+
+
+def _date(days: int | None) -> date | str | None:
+    if days is None or abs(days) == _INFINITE[32]:
+        return None if days is None else _infinity(days)
+    try:
+        return date.fromordinal(_EPOCH + days)
+    except (OverflowError, ValueError):
+        # The calendar repeats after 400 years.
+        cycles, day = divmod(days, _DAYS_OF_400_YEARS)
+        within = date.fromordinal(_EPOCH + day)
+        return f"{within.year + 400 * cycles:+05}-{within.month:02}-{within.day:02}"
+
+
+def _infinity(number: int) -> str:
+    return "infinity" if number > 0 else "-infinity"
+
 
 # What a view of a topic shows of each partition: the table, and below which offset.
 _Shown = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int], ...]]]

@@ -21,7 +21,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.sql.statement import quote_name, quote_text
+from bus.sql.read_only import quote_name, quote_text
 from bus.tables.snapshots import TableSnapshot
 from bus.tables.transaction_cuts import is_not_of
 

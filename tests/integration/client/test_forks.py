@@ -243,7 +243,7 @@ def test_a_library_of_greenlets_that_has_replaced_nothing_is_no_obstacle(monkeyp
 SPILLED_BY_THE_PARENT = """
 import os, sys
 from pathlib import Path
-from bus.sql.engine import open_engine
+from bus.sql.connection import open_engine
 engine = open_engine(Path(sys.argv[1]))
 folder = engine.execute("SELECT current_setting('temp_directory')").fetchone()[0]
 child = os.fork()

@@ -1,6 +1,6 @@
 import pytest
 
-from bus.sql.statement import AmbiguousName, quote_offset, topics_named, views_named
+from bus.sql.read_only import AmbiguousName, quote_offset, topics_named, views_named
 
 TOPICS = ["flights", "my-topic.v1", "Orders", "orders", "date", "__cluster_metadata"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.sql.values import python_values
+from bus.sql.connection import python_values
 
 YEAR_10000_S = 253_402_300_800
 YEAR_10000_D = YEAR_10000_S // 86_400
