@@ -32,7 +32,7 @@ from bus.addresses import counted_host
 from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, Refused, show_names
-from bus.oauth.messages import NoToken, check_form, parse_client_response
+from bus.oauth.token_sources import NoToken, check_form, parse_client_response
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls, FairTurns
 from bus.runtime.loop_shares import run_in_slices

@@ -11,20 +11,151 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt import PyJWS
+
 from bus.bounded_files import FileFault, read_bounded
 from bus.errors import BusError, ErrorCode
 from bus.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
-from bus.oauth.messages import NoToken, check_form
 from bus.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.records.json_text import parse_strict
 from bus.reentry import Turn, logger_of
+
+# The client response of OAUTHBEARER (RFC 7628), which carries the token.
+
+# The characters of a token (RFC 6750, b64token): none of them ends the message or a header.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+_RESPONSE = re.compile(rb"(?:n|y),(?:a=([^,\x00]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
+_MESSAGE_BYTES_MAX = 65_536
+
+
+class NoToken(ValueError):
+    """The message has no token. Says what was expected, and nothing of what was found."""
+
+
+def check_form(token: str) -> str:
+    """The token, if it is one by its form. Raises `NoToken`."""
+    if _TOKEN.fullmatch(token) is None:
+        raise NoToken("expected a token of letters, digits and -._~+/, with = at its end only")
+    return token
+
+
+def client_response(token: str) -> bytes:
+    """Raises `NoToken`."""
+    return f"n,,\x01auth=Bearer {check_form(token)}\x01\x01".encode()
+
+
+def parse_client_response(message: bytes) -> str:
+    """The token. Extensions (KIP-342) are ignored. Raises `NoToken`."""
+    found = _RESPONSE.fullmatch(message) if len(message) <= _MESSAGE_BYTES_MAX else None
+    if found is None:
+        raise NoToken("expected a client response of RFC 7628: n,,^Aauth=Bearer TOKEN^A^A")
+    if found[1]:
+        raise NoToken("expected no authorization identity (a=): the principal is that of the token")
+    values = [pair.partition(b"=")[2] for pair in found[2].split(b"\x01") if pair.startswith(b"auth=")]
+    if len(values) != 1:
+        raise NoToken("expected one auth=Bearer TOKEN")
+    kind, _, token = values[0].decode("ascii", "replace").partition(" ")
+    if kind.lower() != "bearer":
+        raise NoToken("expected the kind Bearer in auth=")
+    return check_form(token.strip(" "))
+
+
+# What a client shows to a token endpoint in place of a secret: an assertion that its key has signed (RFC 7523, 2.2).
+#
+# The settings are Kafka's (KIP-1139, and KIP-1258 for client credentials). Key, template and assertion are read for
+# each token, so files may change. Guards one promise: an error names the file and what was expected, and has nothing of
+# a key, a passphrase or an assertion in it.
+
+_RSA_BITS_MIN = 2_048
+_KEY_SETTING = "sasl_oauthbearer_assertion_private_key_pem"
+
+
+class AssertionFault(Exception):
+    """There is no assertion to show. The message says what was expected."""
+
+
+def make_assertion(settings: AssertionSettings, now_s: float) -> str:
+    """`now_s`: seconds since 1970. Raises `AssertionFault`."""
+    if settings.file is not None:
+        try:
+            return check_form(_read(settings.file).decode("utf-8", "replace").strip())
+        except NoToken as error:
+            raise AssertionFault(f"the assertion in {settings.file}: {error}") from None
+    key = _private_key(settings)
+    template = {} if settings.template_file is None else _read_template(settings.template_file)
+    header = {**template.get("header", {}), "alg": settings.algorithm, "typ": "JWT"}
+    payload = json.dumps(_claims(settings, template.get("payload", {}), int(now_s))).encode()
+    return PyJWS().encode(payload, key, settings.algorithm, header)
+
+
+def _claims(settings: AssertionSettings, template: Mapping[str, Any], now_s: int) -> dict[str, Any]:
+    """As in Kafka, claims of the template win over those of settings, and times over both."""
+    claims = {"iss": settings.issuer, "sub": settings.subject, "aud": settings.audience, **template}
+    claims |= {"iat": now_s, "exp": now_s + settings.life_s, "nbf": now_s - settings.not_before_s}
+    return {**claims, "jti": str(uuid.uuid4())} if settings.has_id else claims
+
+
+def _private_key(settings: AssertionSettings) -> Any:
+    where = _KEY_SETTING if settings.key_file is None else str(settings.key_file)
+    content = settings.key_pem.replace("\\n", "\n").encode() if settings.key_file is None else _read(settings.key_file)
+    password = settings.passphrase.encode() or None
+    try:
+        key = load_pem_private_key(content, password)
+    except TypeError:
+        found = "one that is not encrypted, and a passphrase" if password else "an encrypted one and no passphrase"
+        raise AssertionFault(f"{where}: expected a private key, found {found}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        hint = ", or its passphrase is another one" if password else ""
+        raise AssertionFault(f"{where}: expected a private key as PEM; it cannot be read{hint}") from None
+    if settings.algorithm == "ES256":
+        fault = None if _is_on_p256(key) else "a key on the curve P-256 for ES256, found another one"
+    elif not isinstance(key, rsa.RSAPrivateKey):
+        fault = f"a key of RSA for {settings.algorithm}, found another one"
+    else:
+        fault = None if key.key_size >= _RSA_BITS_MIN else f"at least {_RSA_BITS_MIN} bits, found {key.key_size}"
+    if fault is not None:
+        raise AssertionFault(f"{where}: expected {fault}")
+    return key
+
+
+def _is_on_p256(key: Any) -> bool:
+    return isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
+
+
+def _read_template(path: Path) -> Mapping[str, Any]:
+    try:
+        found = parse_strict(_read(path))
+    except ValueError:
+        found = None
+    parts = ("header", "payload")
+    if not isinstance(found, dict) or not all(isinstance(found.get(part, {}), dict) for part in parts):
+        raise AssertionFault(f'{path}: expected {{"header": {{...}}, "payload": {{...}}}}, found something else')
+    if found.keys() - set(parts):
+        raise AssertionFault(
+            f"{path}: expected header and payload, found {', '.join(sorted(found.keys() - set(parts)))}"
+        )
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bounded(path)
+    except FileFault as fault:
+        raise AssertionFault(f"{path}: {fault}") from None
+
 
 _log = logger_of(__name__)
 
@@ -169,7 +300,6 @@ def _ask_endpoint(settings: TokenSettings, now_s: float, seconds_max: float) -> 
 
 
 def _assertion(settings: AssertionSettings, now_s: float) -> str:
-    from bus.oauth.assertions import AssertionFault, make_assertion  # most clients need no cryptography
 
     try:
         found = make_assertion(settings, now_s)

@@ -29,8 +29,7 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.oauth.messages import client_response
-from bus.oauth.token_sources import TokenSource
+from bus.oauth.token_sources import TokenSource, client_response
 from bus.reentry import OwnCondition, OwnLock, Turn, logger_of
 from bus.sasl import OAUTHBEARER, PLAIN
 from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
