@@ -23,9 +23,20 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from bus.broker_api.requests import Caller, current_caller
-from bus.client_quotas.entities import CLIENT_ID, ENTITY_TYPES, USER, Part, QuotaEntity, find_quota
 from bus.client_quotas.meters import RateMeter, Windows
-from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, AlterQuotas, Quotas, by_name, matches
+from bus.client_quotas.quotas import (
+    CLIENT_ID,
+    CONTROLLER_MUTATION_RATE,
+    ENTITY_TYPES,
+    USER,
+    AlterQuotas,
+    Part,
+    QuotaEntity,
+    Quotas,
+    by_name,
+    find_quota,
+    matches,
+)
 from bus.client_quotas.usage import Allowance, QuotaMeters
 from bus.errors import ErrorCode, Refused, show_names
 from bus.runtime.blocking import FairTurns

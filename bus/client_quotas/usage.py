@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bus.client_quotas.entities import QuotaEntity
 from bus.client_quotas.meters import RateMeter, TokenBucket, Windows
-from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE
+from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, QuotaEntity
 
 METERS_MAX = 20_000  # of each quota
 _IDLE_S = 3600.0

@@ -3,7 +3,7 @@
 Guards these promises: each life of a broker has a broker epoch above every earlier one; a broker that is fenced leads
 nothing unless no broker is unfenced; every leader is registered. At level 0 a root has one broker, which is written as
 the records of that level say it, and everything that needs several brokers is refused. Which brokers are alive comes in
-as an argument (broker_decisions.py).
+as an argument.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 from bus.authorization.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
 from bus.authorization.index import AclIndex
-from bus.client_quotas.entities import encode_entity
-from bus.client_quotas.quotas import AlterQuotas, Quotas, alter_quotas, encode_quotas
+from bus.client_quotas.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
 from bus.cluster_metadata.cluster_draft import ClusterState, Topic, apply_all
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from bus.authorization.index import AclIndexDraft
-from bus.client_quotas.entities import decode_entity
-from bus.client_quotas.quotas import decode_quotas
+from bus.client_quotas.quotas import decode_entity, decode_quotas
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
     LEVEL_MAX,

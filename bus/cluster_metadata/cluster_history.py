@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from bus.client_quotas.entities import decode_entity
+from bus.client_quotas.quotas import decode_entity
 from bus.cluster_metadata.cluster_draft import ClusterDraft
 from bus.cluster_metadata.cluster_records import (
     LEVEL_OF_CLUSTERS,

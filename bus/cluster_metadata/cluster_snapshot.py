@@ -12,8 +12,7 @@ import itertools
 import operator
 from collections.abc import Iterator
 
-from bus.client_quotas.entities import encode_entity
-from bus.client_quotas.quotas import encode_quotas
+from bus.client_quotas.quotas import encode_entity, encode_quotas
 from bus.cluster_metadata.cluster_draft import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bus.authorization.index import NO_ACLS, AclIndex
-from bus.client_quotas.entities import QuotaEntity
-from bus.client_quotas.quotas import Quotas
+from bus.client_quotas.quotas import QuotaEntity, Quotas
 from bus.cluster_metadata.producer_ids import ProducerIds
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition

@@ -27,8 +27,8 @@ from bus.processing.error_decisions import (
     TryAgain,
     decide_failure,
 )
-from bus.processing.output import Cut, Outcome, WaitingOutcomes
 from bus.processing.settings import ProcessingSettings
+from bus.processing.transactions import Cut, Outcome, WaitingOutcomes
 from bus.processing.work import Counts, Work
 
 

@@ -29,11 +29,10 @@ from bus.model import TopicPartition
 from bus.processing.batches import batches_of, batches_of_table
 from bus.processing.dead_letters import TOO_LARGE
 from bus.processing.error_decisions import Pass
-from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
 from bus.processing.running_consumer import CalledConsumer, HandlerCalls, RunningConsumer
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
+from bus.processing.transactions import Outcome, OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
 from bus.processing.workers import (

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from bus.model import TopicPartition
 from bus.processing.error_decisions import FailureDecision, TryAgain
-from bus.processing.output import Outcome
 from bus.processing.record_flow import RecordFlow
+from bus.processing.transactions import Outcome
 from bus.processing.work import Work
 from bus.reentry import OwnCondition, OwnLock
 

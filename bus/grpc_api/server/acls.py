@@ -10,7 +10,7 @@ from bus.broker_api.authorization import AclApi
 from bus.broker_api.client_quotas import QuotaAdminApi
 from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.broker_api.requests import InvalidArgument
-from bus.client_quotas.entities import DEFAULT, Part, QuotaEntity, names_of
+from bus.client_quotas.quotas import DEFAULT, Part, QuotaEntity, names_of
 from bus.errors import Refused
 from bus.grpc_api.acl_messages import decode_acl, decode_acl_filter, encode_acl
 from bus.grpc_api.server.conversions import with_error

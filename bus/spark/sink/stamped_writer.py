@@ -1,8 +1,8 @@
 """Sends Arrow batches with given stamps to the leaders of their partitions, until each is in the log.
 
-The shell of `stamped_writer.py`: streams, time, metadata. The calling thread does the work; the threads that read
-answers only put them into a line. Memory is bounded: `send` waits while `buffer.memory` is full of what is not
-acknowledged.
+`StampedLanes` decides; the writer is its shell: streams, time, metadata. The calling thread does the work; the
+threads that read answers only put them into a line. Memory is bounded: `send` waits while `buffer.memory` is full of
+what is not acknowledged.
 """
 
 from __future__ import annotations

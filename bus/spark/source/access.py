@@ -1,7 +1,7 @@
 """How a query reaches the log: what it asks, with any kind of answerer.
 
 The driver asks a `LogAccess`; what a task reads is an `InputRange`, a plain value that travels to it. Two ways lead to
-the log: the storage alone (access.py), which works with every broker down, and a broker (broker_access.py).
+the log: the storage alone (`StorageAccess`), which works with every broker down, and a broker (broker_access.py).
 """
 
 from __future__ import annotations

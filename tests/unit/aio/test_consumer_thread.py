@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bus.aio.consumer_thread import ConsumerThread
+from bus.aio.consumer import ConsumerThread
 from bus.errors import BusError, ErrorCode
 
 

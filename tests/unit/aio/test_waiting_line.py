@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bus.aio.waiting_lines import WaitingLine
+from bus.aio.producer import WaitingLine
 
 WAIT_S = 20
 

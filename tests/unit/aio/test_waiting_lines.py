@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import wait
 
-from bus.aio.waiting_lines import WaitingLines
+from bus.aio.producer import WaitingLines
 
 WAIT_S = 20
 

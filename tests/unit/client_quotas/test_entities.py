@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client_quotas.entities import (
+from bus.client_quotas.quotas import (
     DEFAULT,
     QuotaEntity,
     check_entity,

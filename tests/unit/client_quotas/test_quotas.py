@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bus.client_quotas import quotas as q
-from bus.client_quotas.entities import DEFAULT, QuotaEntity
+from bus.client_quotas.quotas import DEFAULT, QuotaEntity
 from bus.errors import ErrorCode, Refused
 
 ALICE = QuotaEntity("alice")

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bus.client_quotas import usage as u
-from bus.client_quotas.entities import QuotaEntity
 from bus.client_quotas.meters import RateMeter, TokenBucket, Windows
-from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE
+from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, QuotaEntity
 
 PRODUCE = u.Allowance(PRODUCER_BYTE_RATE, QuotaEntity("alice"), 100.0)
 FETCH = u.Allowance(CONSUMER_BYTE_RATE, QuotaEntity("alice"), 100.0)

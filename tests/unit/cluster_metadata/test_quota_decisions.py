@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client_quotas.entities import DEFAULT, QuotaEntity
-from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, AlterQuotas
+from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, AlterQuotas, QuotaEntity
 from bus.cluster_metadata.cluster_decisions import decide_alter_quotas
 from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClientQuotaChanged, FeatureLevel, encode_record

@@ -11,8 +11,15 @@ from bus.client.interceptors import ProducerRecord
 from bus.errors import BusError, ErrorCode
 from bus.processing import parse_settings
 from bus.processing.commits import OffsetTracker
-from bus.processing.output import Outcome, Output, WaitingOutcomes
-from bus.processing.transactions import OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
+from bus.processing.transactions import (
+    Outcome,
+    Output,
+    OutputInDoubt,
+    OutputRefused,
+    OutputTransactions,
+    TransactionPutOff,
+    WaitingOutcomes,
+)
 from bus.processing.work import Work
 from tests.support.processing import partition, record
 from tests.support.processing_transactions import FakeMember, FakeProducer
