@@ -10,29 +10,24 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bus.cli.failures import EXIT_FAILURE
-from bus.cli.groups import BusCommand
+from bus.cli.groups import BusCommand, BusGroup
+from bus.cli.log_describe import describe, dump
+from bus.cli.log_maintenance import clean, compact, roll
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
 if TYPE_CHECKING:
     from bus.storage_delta.repair.report import RepairReport
     from bus.storage_delta.stores.store import ObjectStore
-from typing import TYPE_CHECKING, Any
-
-from bus.cli.groups import BusGroup
-from bus.cli.log_describe import describe, dump
-from bus.cli.log_maintenance import clean, compact, roll
-from bus.cli.output import resolve_form, write_json
-
-if TYPE_CHECKING:
     from bus.storage_delta.verify.verification import Report
+
 
 # `bus log repair`: mend tables that no broker would open, with the broker down.
 #

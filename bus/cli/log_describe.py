@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.groups import BusCommand
-from bus.cli.options import listing_format_option, root_option
+from bus.cli.options import complete_topics, listing_format_option, root_option
 from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
-from bus.errors import count_of
-
-if TYPE_CHECKING:
-    from bus.storage_delta.files.live_file import LiveFile
-    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary, VersionSummary
-from bus.cli.options import complete_topics
 from bus.cli.record_format import value_bytes
+from bus.errors import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from bus.storage_delta.files.live_file import LiveFile
+    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary, VersionSummary
     from bus.storage_delta.stores.store import ObjectStore
+
 
 _PARTITION_COLUMNS = (
     Column("topic", is_key=True),

@@ -7,7 +7,11 @@ offsets (`--topic orders/0,1`, `--all-topics`), the target of `bus log`. No name
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,16 +20,12 @@ from bus.cli.failures import Failure
 from bus.cli.options import complete_topics
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.records.epoch import epoch_ms
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
     from bus.storage_delta.stores.store import ObjectStore
-import time
-from dataclasses import dataclass
-from datetime import datetime
-from enum import Enum
 
-from bus.records.epoch import epoch_ms
 
 _NAME = re.compile(r"(?P<topic>[^/:]+)(?:[/:](?P<partitions>[0-9]{1,9}(?:,[0-9]{1,9})*))?")
 

@@ -13,27 +13,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
 import re
+import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TextIO
 
+from bus.cli.output import Descriptor
 from bus.cli.partition_arguments import parse_timestamp_ms
 from bus.client_texts import escape_controls
 from bus.model import TIMESTAMP_MS_MAX
 from bus.records.json_text import format_exact, parse_exact
+from bus.signals import Interrupts
 
 if TYPE_CHECKING:
     from bus.client.values import ConsumerRecord
-import io
-import time
-from bisect import bisect_right
-from itertools import accumulate
-from typing import TYPE_CHECKING, TextIO
 
-from bus.cli.output import Descriptor
-from bus.signals import Interrupts
 
 Writer = Callable[["ConsumerRecord"], bytes]
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.delete_records import delete_records
-from bus.cli.groups import BusGroup
+from bus.cli.groups import BusCommand, BusGroup
 from bus.cli.options import (
     address_option,
+    choose_partitions,
     complete_topic_configs,
     confirm,
     listing_format_option,
@@ -24,17 +25,15 @@ from bus.cli.options import (
     yes_option,
 )
 from bus.cli.output import Column, echo, echo_styled, resolve_form, styled, write_heading, write_json, write_listing
+from bus.cli.partition_arguments import Place, Position, TimeType, parse_scope
 from bus.client_texts import text_for
 from bus.errors import BusError, ErrorCode
-from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
     from bus.client.values import ConfigDescription, ListedOffset, TopicDescription
-from bus.cli.groups import BusCommand
-from bus.cli.options import choose_partitions
-from bus.cli.partition_arguments import Place, Position, TimeType, parse_scope
-from bus.model import MAX_TIMESTAMP
+
 
 _TOPIC_COLUMNS = (Column("topic", is_key=True), Column("partitions", is_number=True), Column("topic_id"))
 _PARTITION_COLUMNS = (

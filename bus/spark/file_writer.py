@@ -11,42 +11,40 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
+import itertools
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-
-from bus.cluster_metadata.configs import resolve_topic_config
-from bus.config.topic import TopicConfig
-from bus.records.log_schema import LOG_COLUMNS
-from bus.spark import jobs
-from bus.spark.jobs import JobFailed
-from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
-from bus.tables.topics import TopicTables
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-import hashlib
-import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from bus.cluster_metadata.configs import resolve_topic_config
+from bus.config.topic import TopicConfig
 from bus.model import TopicPartition
+from bus.records.log_schema import LOG_COLUMNS
+from bus.spark import jobs
+from bus.spark.jobs import JobFailed
 from bus.spark.log_files import table_at
 from bus.spark.sink.columns import SinkColumns, sink_columns
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.sink.stamped_writer import TaskIdentity
 from bus.spark.sink.task import write_rows
+from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.log.txns import decode_producers
+from bus.tables.topics import TopicTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 _STAGING_PREFIX = "_job-"
 _OWNER = "owner"  # locked while the job lives

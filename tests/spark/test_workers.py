@@ -7,7 +7,7 @@ import gc
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bus.spark.sessions import settled_worker
+from bus.spark.workers import settled_worker
 
 
 def _look(_: int) -> tuple[str, str, bool]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.client.admin import offset_targets as targets
 from bus.client.arguments import INT_64_MAX, check_integer
 from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion
 from bus.client.values import CommittedOffset, ListedOffset, TopicDescription
@@ -198,9 +197,9 @@ def _committed(
 
 def starting_point(
     start: str | None, offsets_of: str | None, timestamp_ms: int | None, at_version: Bound | None
-) -> targets.OffsetTarget:
+) -> OffsetTarget:
     """The one that is given. Raises `BusError` INVALID_REQUEST for none, and for several."""
-    places: dict[str, targets.OffsetTarget] = {"earliest": targets.ToEarliest(), "latest": targets.ToLatest()}
+    places: dict[str, OffsetTarget] = {"earliest": ToEarliest(), "latest": ToLatest()}
     if start is not None and (not isinstance(start, str) or start not in places):
         raise BusError(ErrorCode.INVALID_REQUEST, f"expected a start of earliest or latest, found {start!r}")
     if timestamp_ms is not None:
@@ -209,9 +208,9 @@ def starting_point(
         target
         for target in (
             None if start is None else places[start],
-            None if offsets_of is None else targets.ToGroup(offsets_of),
-            None if timestamp_ms is None else targets.ToTimestamp(timestamp_ms),
-            None if at_version is None else targets.ToVersion(at_version),
+            None if offsets_of is None else ToGroup(offsets_of),
+            None if timestamp_ms is None else ToTimestamp(timestamp_ms),
+            None if at_version is None else ToVersion(at_version),
         )
         if target is not None
     ]

@@ -12,29 +12,27 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
 from bus.addresses import parse_address
 from bus.client.config.security import Security
-from bus.errors import BusError, ErrorCode
-
-if TYPE_CHECKING:
-    from bus.key_material import WatchedKeyMaterial
-import threading
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
-
 from bus.client.connection.processes import note_connected
 from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
+from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import OwnLock, logger_of
 from bus.sasl import SESSION_EXPIRED
+
+if TYPE_CHECKING:
+    from bus.key_material import WatchedKeyMaterial
+
 
 ResultT = TypeVar("ResultT")
 

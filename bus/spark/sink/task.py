@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from bus.client.producer.partitioning import split_by_partition
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.spark.sessions import settled_worker
 from bus.spark.sink.columns import Codes, Numbers, Placed, Placement, Rows, RowSorter, SinkColumns, hashes_of
 from bus.spark.sink.connections import forget_producer, open_writer
 from bus.spark.sink.options import RowOrder, SinkOptions
 from bus.spark.sink.stamped_writer import Numbering, TaskIdentity
+from bus.spark.workers import settled_worker
 
 _SORT_MEMORY_BYTES = 64 * 1024 * 1024
 _DECIDING_COLUMNS = {

@@ -29,12 +29,12 @@ from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.reentry import logger_of
-from bus.spark.sessions import settled_worker
 from bus.spark.sink.columns import RowRefused, SinkColumns
 from bus.spark.sink.connections import partition_count
 from bus.spark.sink.options import Application, SinkOptions
 from bus.spark.sink.stamped_writer import TaskIdentity
 from bus.spark.sink.task import number_rows
+from bus.spark.workers import settled_worker
 
 logger = logger_of(__name__)
 

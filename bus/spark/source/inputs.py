@@ -24,11 +24,11 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, Stora
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.reentry import logger_of
-from bus.spark.sessions import settled_worker
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import BATCH_ROWS_MAX, RowColumns
+from bus.spark.workers import settled_worker
 from bus.storage_delta.files.proved_parquet import ProvedFile, decode_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS
 
