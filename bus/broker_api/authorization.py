@@ -29,7 +29,7 @@ from bus.authorization.decisions import (
 )
 from bus.authorization.index import AclIndex
 from bus.broker_api.access_log import AccessDecided, AccessLog
-from bus.broker_api.call_permissions import Need
+from bus.broker_api.calls import Need
 from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_draft import ClusterState

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bus.broker_api.authorization import Access
-from bus.broker_api.call_permissions import READ_TOPIC
+from bus.broker_api.calls import READ_TOPIC
 from bus.broker_api.requests import CurrentLeader, Held, Items, RequestMemory, find_current_leader
 from bus.cluster_metadata.cluster_state import choose_read_replica, find_nearby_brokers
 from bus.config.broker import RACK_SELECTOR

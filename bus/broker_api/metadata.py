@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from bus.broker_api.call_permissions import CREATE_TOPIC
+from bus.broker_api.calls import CREATE_TOPIC
 from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import current_caller

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.broker_api.authorization import Access
-from bus.broker_api.call_permissions import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
+from bus.broker_api.calls import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from bus.broker_api.client_quotas import DrainRates
 from bus.broker_api.producers import ClaimedStamp, check_stamp
 from bus.broker_api.requests import Caller, CurrentLeader, Held, Items, TakesLong, find_current_leader

@@ -1,7 +1,8 @@
-"""Which calls change something for good, and what the audit tells of each: one row for each thing that was changed, or
-that a caller was refused.
+"""The audit of calls that change something for good: one row for each thing that was changed, or that a caller was
+refused.
 
-A call is here by its name in the contract. What its request only asks to validate is no change.
+`broker_api/calls.py` says which calls these are; here is where the names of the things are in the messages. What a
+request only asks to validate is no change.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from bus.broker_api.calls import CALLS, Audited
 from bus.broker_api.change_audit import change_event
 from bus.broker_api.requests import ANONYMOUS
 from bus.errors import ErrorCode
@@ -44,9 +46,9 @@ class _Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    operation: str
-    resource_type: str
+class _ChangedItems:
+    """Where the things that a call changes are in its messages."""
+
     items: Callable[[Any, Any], _Items]  # of a request and its answer
     asked: Callable[[Any], Iterable[str]]  # the names of what a request is to change
 
@@ -62,11 +64,9 @@ def _partitions(_: Any, response: Any) -> _Items:
     return ((f"{part.topic}-{part.partition}", part) for part in response.partitions)
 
 
-def _one(operation: str, resource_type: str, name_of: Callable[[Any], str]) -> _Change:
+def _one(name_of: Callable[[Any], str]) -> _ChangedItems:
     """Of a call about one thing, whose error code is the answer's own."""
-    return _Change(
-        operation,
-        resource_type,
+    return _ChangedItems(
         lambda request, response: [(name_of(request), response)],
         lambda request: [name_of(request)],
     )
@@ -140,48 +140,38 @@ _NOTHING_DONE = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     )
 )
-CHANGES: Mapping[str, _Change] = {
-    "CreateTopics": _Change("Create", "Topic", _named("topics", "name"), _names("topics")),
-    "DeleteTopics": _Change("Delete", "Topic", _named("topics", "name"), lambda request: request.topics),
-    "CreatePartitions": _Change("Alter", "Topic", _named("topics", "name"), _names("topics")),
-    "AlterConfigs": _Change(
-        "AlterConfigs",
-        "Topic",
+CHANGED_ITEMS: Mapping[str, _ChangedItems] = {
+    "CreateTopics": _ChangedItems(_named("topics", "name"), _names("topics")),
+    "DeleteTopics": _ChangedItems(_named("topics", "name"), lambda request: request.topics),
+    "CreatePartitions": _ChangedItems(_named("topics", "name"), _names("topics")),
+    "AlterConfigs": _ChangedItems(
         lambda _, answer: ((one.resource.name, one) for one in answer.resources),
         lambda request: (one.resource.name for one in request.resources),
     ),
     # A row for each of its answers.
-    "MaintainLog": _Change("Alter", "Topic", _maintained, lambda request: [request.topic]),
-    "DeleteRecords": _Change("Delete", "Topic", _partitions, _partitions_asked),
-    "SwapFiles": _one("Alter", "Topic", lambda request: f"{request.topic}-{request.partition}"),
-    "CreateView": _one("AlterConfigs", "View", lambda request: str(request.view.name)),
-    "DeleteView": _one("AlterConfigs", "View", lambda request: str(request.name)),
-    "DeleteGroups": _Change("Delete", "Group", _named("groups", "group_id"), lambda request: request.group_ids),
-    "OffsetDelete": _one("Delete", "Group", lambda request: str(request.group_id)),
-    "AlterPartitionReassignments": _Change("Alter", "Topic", _partitions, _partitions_asked),
-    "ElectLeaders": _Change(
-        "Alter", "Topic", _partitions, lambda request: [one.topic for one in request.topics] or [""]
-    ),
-    "UnregisterBroker": _one("Alter", "Cluster", lambda request: f"broker {request.broker_id}"),
-    "UpdateFeatures": _one("Alter", "Cluster", lambda request: f"{request.feature} {request.level}"),
-    "AlterClientQuotas": _Change(
-        "AlterConfigs",
-        "ClientQuota",
+    "MaintainLog": _ChangedItems(_maintained, lambda request: [request.topic]),
+    "DeleteRecords": _ChangedItems(_partitions, _partitions_asked),
+    "SwapFiles": _one(lambda request: f"{request.topic}-{request.partition}"),
+    "CreateView": _one(lambda request: str(request.view.name)),
+    "DeleteView": _one(lambda request: str(request.name)),
+    "DeleteGroups": _ChangedItems(_named("groups", "group_id"), lambda request: request.group_ids),
+    "OffsetDelete": _one(lambda request: str(request.group_id)),
+    "AlterPartitionReassignments": _ChangedItems(_partitions, _partitions_asked),
+    "ElectLeaders": _ChangedItems(_partitions, lambda request: [one.topic for one in request.topics] or [""]),
+    "UnregisterBroker": _one(lambda request: f"broker {request.broker_id}"),
+    "UpdateFeatures": _one(lambda request: f"{request.feature} {request.level}"),
+    "AlterClientQuotas": _ChangedItems(
         lambda _, answer: ((_entity(one), one) for one in answer.entries),
         lambda request: map(_entity, request.entries),
     ),
-    "CreateAcls": _Change("Alter", "Acl", _created_acls, lambda request: map(_acl, request.acls)),
-    "DeleteAcls": _Change("Alter", "Acl", _deleted_acls, lambda _: [""]),
-    "AlterUserScramCredentials": _Change(
-        "Alter",
-        "User",
+    "CreateAcls": _ChangedItems(_created_acls, lambda request: map(_acl, request.acls)),
+    "DeleteAcls": _ChangedItems(_deleted_acls, lambda _: [""]),
+    "AlterUserScramCredentials": _ChangedItems(
         _named("users", "user"),
         lambda request: dict.fromkeys(one.user for one in (*request.upsertions, *request.deletions)),
     ),
-    "AbortTransaction": _one("Alter", "TransactionalId", lambda request: str(request.transactional_id)),
-    "FenceProducers": _Change(
-        "Alter",
-        "TransactionalId",
+    "AbortTransaction": _one(lambda request: str(request.transactional_id)),
+    "FenceProducers": _ChangedItems(
         _named("producers", "transactional_id"),
         lambda request: request.transactional_ids,
     ),
@@ -197,7 +187,8 @@ class _Call:
     listener: str
     context: grpc.aio.ServicerContext
     name: str
-    change: _Change
+    audited: Audited
+    change: _ChangedItems
     request: Any
     rule: str = ""
 
@@ -229,8 +220,8 @@ class _Call:
                     caller,
                     now_ms,
                     call=self.name,
-                    operation=self.change.operation,
-                    resource_type=self.change.resource_type,
+                    operation=self.audited.operation,
+                    resource_type=self.audited.resource_type,
                     resource=outcome.name,
                     error=outcome.error,
                     rule=self.rule,
@@ -249,14 +240,15 @@ class AuditedServicer:
         self._listener = listener
 
     def __getattr__(self, method: str) -> Any:
-        handle, change = getattr(self._servicer, method), CHANGES.get(method)
-        return handle if change is None else self._audited(handle, method, change)
+        handle, audited = getattr(self._servicer, method), CALLS[method].audited
+        return handle if audited is None else self._audited(handle, method, audited)
 
-    def _audited(self, handle: Handle, method: str, change: _Change) -> Handle:
+    def _audited(self, handle: Handle, method: str, audited: Audited) -> Handle:
+        change = CHANGED_ITEMS[method]
         if inspect.isasyncgenfunction(handle):
 
             async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-                call = _Call(self._audit, self._listener, context, method, change, request)
+                call = _Call(self._audit, self._listener, context, method, audited, change, request)
                 with call.telling_unknown_outcome():
                     async for response in handle(request, context):
                         call.tell(response)
@@ -265,7 +257,7 @@ class AuditedServicer:
             return answers
 
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            call = _Call(self._audit, self._listener, context, method, change, request)
+            call = _Call(self._audit, self._listener, context, method, audited, change, request)
             with call.telling_unknown_outcome():
                 response = await handle(request, context)
             call.tell(response)
@@ -299,22 +291,23 @@ class AuditedEnvelopes:
 
     def _call(self, envelope: pb.EnvelopeRequest, context: grpc.aio.ServicerContext) -> _Call | None:
         """None: it changes nothing, or cannot be read, and then it is refused."""
-        change = CHANGES.get(envelope.method)
-        if change is None:
+        inside = CALLS.get(envelope.method)
+        if inside is None or inside.audited is None:
             return None
+        change = CHANGED_ITEMS[inside.name]
         inner = control_reader(_BUS.methods_by_name[envelope.method].input_type._concrete_class)(envelope.request)
         for_whom = f"for {envelope.principal or ANONYMOUS} from {envelope.client} by {envelope.method}"
-        return _Call(self._audit, self._listener, context, "Envelope", change, inner, for_whom)
+        return _Call(self._audit, self._listener, context, "Envelope", inside.audited, change, inner, for_whom)
 
 
-def _outcomes(change: _Change, request: Any, response: Any) -> Iterator[_Outcome]:
+def _outcomes(change: _ChangedItems, request: Any, response: Any) -> Iterator[_Outcome]:
     for name, answer in change.items(request, response):
         code = getattr(answer, "error_code", 0)
         if code not in _TOLD:
             yield _Outcome(name, _error(answer), is_refused=code != 0 and code not in _MAY_BE_DONE)
 
 
-def _unanswered(change: _Change, request: Any, error: str) -> Iterator[_Outcome]:
+def _unanswered(change: _ChangedItems, request: Any, error: str) -> Iterator[_Outcome]:
     return (_Outcome(name, error) for name in change.asked(request))
 
 

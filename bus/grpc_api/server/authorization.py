@@ -1,11 +1,11 @@
 """Authorization of calls: what is named in the messages of each call, and how a refusal stands in its answer.
 
-What a call needs is decided by broker_api/call_permissions.py; here is where the names are. A request is checked before
+What a call needs is decided by broker_api/calls.py; here is where the names are. A request is checked before
 its handler sees it: one that is refused as a whole is answered here, and of one whose items are refused the handler
 gets the rest, so an answer has the refusals in the places of their items. What may not be seen is taken out of answers.
 
-Produce, Fetch, GroupSession and the reflection check each of their requests by themselves (`CHECK_THEMSELVES`); what
-everybody may ask is named there, too.
+Produce, Fetch, GroupSession and the reflection check each of their requests by themselves, and what everybody may ask
+needs nothing: their rows say so (`is_checked_by_handler`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from bus.authorization.acls import CLUSTER_NAME, AclResourceType
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.call_permissions import CALL_RULES, CallRule, Need
+from bus.broker_api.calls import CALLS, Call, Need
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.acl_messages import encode_operation
@@ -28,19 +28,6 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 
 Handle = Callable[[Any], Awaitable[Any]]
 Names = tuple[Sequence[str], ...]  # for each need in turn; none: it does not apply
-
-CHECK_THEMSELVES = frozenset(
-    {
-        "Produce",
-        "ProduceOnce",
-        "Fetch",
-        "FetchOnce",
-        "GroupSession",
-        "ServerReflectionInfo",
-        "SaslAuthenticate",
-        "ApiVersions",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +75,7 @@ class Form:
 
 
 class CallAuthorization:
-    """Checks every call but `CHECK_THEMSELVES`."""
+    """Checks every call that its handler does not check."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
@@ -96,7 +83,7 @@ class CallAuthorization:
     def around(self, method: str, handle: Handle, caller: Callable[[], Caller]) -> Handle:
         """The same handler, for what the caller may do."""
         is_checked = self._authorizer.is_enabled or method in _WITH_OPERATIONS
-        if not is_checked or method in CHECK_THEMSELVES:
+        if not is_checked or CALLS[method].is_checked_by_handler:
             return handle
 
         async def answer(request: Any) -> Any:
@@ -135,15 +122,15 @@ class CallAuthorization:
         return response
 
     async def _answer(self, method: str, handle: Handle, request: Any, access: Access) -> Any:
-        form, rule = FORMS[method], CALL_RULES[method]
+        form, call = FORMS[method], CALLS[method]
         refused = await self._check_request(method, form, request, access)
         if refused is not None:
             return form.refuse_whole(request, refused)
-        response = await self._answer_items(form, rule, handle, request, access)
+        response = await self._answer_items(form, call, handle, request, access)
         if form.shown is not None:
-            await self._filter(form.shown, rule.shown[0], response, access)
+            await self._filter(form.shown, call.view_needs[0], response, access)
         elif method == "DescribeTransactions":
-            of_topics, of_groups = rule.shown
+            of_topics, of_groups = call.view_needs
             for described in response.transactions:
                 await self._filter(Shown("topics", _topic), of_topics, described, access)
                 await self._filter(Shown("group_ids", str), of_groups, described, access)
@@ -153,7 +140,7 @@ class CallAuthorization:
         """The first need that is not met decides."""
         if form.names is None:
             return None
-        for need, names in zip(CALL_RULES[method].request, form.names(request, self._authorizer), strict=True):
+        for need, names in zip(CALLS[method].needs, form.names(request, self._authorizer), strict=True):
             if names:
                 refused = await access.refusals(need, names)
                 for name, refusal in refused.items():
@@ -163,11 +150,11 @@ class CallAuthorization:
 
     # ------------------------------------------------------------------ items
 
-    async def _answer_items(self, form: Form, rule: CallRule, handle: Handle, request: Any, access: Access) -> Any:
+    async def _answer_items(self, form: Form, call: Call, handle: Handle, request: Any, access: Access) -> Any:
         if form.items is None:
             return await handle(request)
         items = list(getattr(request, form.items.asked))
-        refused = await self._check_items(form.items, rule, items, access)
+        refused = await self._check_items(form.items, call, items, access)
         if not refused:
             return await handle(request)
         left = [item for place, item in enumerate(items) if place not in refused]
@@ -175,12 +162,12 @@ class CallAuthorization:
         return await self._merge(form.items, items, refused, response)
 
     async def _check_items(
-        self, form: Items, rule: CallRule, items: Sequence[Any], access: Access
+        self, form: Items, call: Call, items: Sequence[Any], access: Access
     ) -> Mapping[int, Refused]:
         """By the place of the item."""
         share = self._authorizer.shares.begin()
-        named: list[list[str]] = [[] for _ in rule.items]
-        places: list[list[int]] = [[] for _ in rule.items]
+        named: list[list[str]] = [[] for _ in call.item_needs]
+        places: list[list[int]] = [[] for _ in call.item_needs]
         for place, item in enumerate(items):
             if share.is_used_up:
                 await share.wait()
@@ -188,7 +175,7 @@ class CallAuthorization:
                 named[which] += names
                 places[which] += [place] * len(names)
         found: dict[int, Refused] = {}
-        for need, names, where in zip(rule.items, named, places, strict=True):
+        for need, names, where in zip(call.item_needs, named, places, strict=True):
             refused = await access.refusals(need, names)
             if refused:
                 of_need = {place: refused[name] for name, place in zip(names, where, strict=True) if name in refused}
@@ -226,16 +213,16 @@ class CallAuthorization:
     async def _metadata(self, handle: Handle, request: pb.MetadataRequest, access: Access) -> pb.MetadataResponse:
         """A topic that may not be described is left out where all are asked for, and refused where it is named, whether
         it exists or not. The brokers are told in any case."""
-        rule = CALL_RULES["Metadata"]
+        call = CALLS["Metadata"]
         if not request.topics:
             response: pb.MetadataResponse = await handle(request)
-            await self._filter(Shown("topics", _name), rule.shown[0], response, access)
+            await self._filter(Shown("topics", _name), call.view_needs[0], response, access)
             return response
         names = list(dict.fromkeys(request.topics))
-        refused = dict(await access.refusals(rule.items[0], names))
+        refused = dict(await access.refusals(call.item_needs[0], names))
         if request.allow_auto_topic_creation:
             missing = [name for name in names if name not in refused and not self._authorizer.has_topic(name)]
-            refused.update(await access.refusals(rule.created[0], missing))
+            refused.update(await access.refusals(call.creation_needs[0], missing))
         if not refused:
             return await handle(request)  # type: ignore[no-any-return]
         left = [name for name in names if name not in refused]
@@ -256,21 +243,21 @@ class CallAuthorization:
     ) -> pb.OffsetFetchResponse:
         """Of all partitions of a group those of topics that may be described; of partitions that are named, the others
         are refused one by one, behind them."""
-        rule, form = CALL_RULES["OffsetFetch"], FORMS["OffsetFetch"]
+        call, form = CALLS["OffsetFetch"], FORMS["OffsetFetch"]
         named = [item.topic for group in request.groups for item in group.topics]
-        refused = await access.refusals(rule.shown[0], named) if named else {}
+        refused = await access.refusals(call.view_needs[0], named) if named else {}
         asked = pb.OffsetFetchRequest()
         asked.CopyFrom(request)
         for group in asked.groups:
             kept = [item for item in group.topics if item.topic not in refused]
             del group.topics[:]
             group.topics.extend(kept)
-        response = await self._answer_items(form, rule, handle, asked, access)
+        response = await self._answer_items(form, call, handle, asked, access)
         for group, answer in zip(request.groups, response.groups, strict=True):
             if answer.error_code:
                 continue
             if group.all_partitions:
-                await self._filter(Shown("offsets", _topic), rule.shown[0], answer, access)
+                await self._filter(Shown("offsets", _topic), call.view_needs[0], answer, access)
                 continue
             for item in group.topics:
                 if item.topic in refused:

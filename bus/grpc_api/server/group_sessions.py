@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.call_permissions import READ_GROUP, READ_TOPIC
 from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.calls import READ_GROUP, READ_TOPIC
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory

@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.call_permissions import CALL_RULES
 from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.calls import CALLS
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.broker_api.requests import Caller, InvalidArgument
 from bus.grpc_api.server.conversions import caller_of
@@ -115,7 +115,7 @@ class HealthServicer:
 # contract would not tell them. Each request is checked, so an ACL acts on the next one of a stream that is open.
 
 CALL = "ServerReflectionInfo"
-(_NEED,) = CALL_RULES[CALL].request
+(_NEED,) = CALLS[CALL].needs
 _TOLD = (
     BUS.full_name,
     CLUSTER.full_name,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from bus.broker_api.calls import ITEMS_MAX
 from bus.broker_api.produce import DecodedRecords
 from bus.broker_api.requests import TakesLong
 from bus.errors import ErrorCode, Refused, reduce_error
@@ -46,10 +47,9 @@ _log = logging.getLogger(__name__)
 
 # Below, two copies cost less than looking for the payload.
 _CUT_BYTES_MIN = 32 * 1024
-PARTITIONS_MAX = 20_000
 # Plain records and their headers. Arrow has no such bound: there, a record makes no object.
 PLAIN_ITEMS_MAX = 100_000
-_FIELDS_MAX = 10 * PARTITIONS_MAX + 8 * PLAIN_ITEMS_MAX
+_FIELDS_MAX = 10 * ITEMS_MAX + 8 * PLAIN_ITEMS_MAX
 # What the event loop parses by itself: about two milliseconds of work.
 _QUICK_FIELDS_MAX = 2_000
 _QUICK_PLAIN_BYTES_MAX = 16 * 1024
@@ -117,12 +117,12 @@ class _Bounds:
     def take_field(self) -> None:
         self._fields_left -= 1
         if self._fields_left < 0:
-            raise self._exceeded(PARTITIONS_MAX)
+            raise self._exceeded(ITEMS_MAX)
 
     def take_partition(self) -> None:
         self._partitions += 1
-        if self._partitions > PARTITIONS_MAX:
-            raise self._exceeded(PARTITIONS_MAX)
+        if self._partitions > ITEMS_MAX:
+            raise self._exceeded(ITEMS_MAX)
 
     def take_plain(self, records: memoryview) -> None:
         """A `pb.RecordList`."""

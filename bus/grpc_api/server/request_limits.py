@@ -15,31 +15,19 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
+from bus.broker_api.calls import CALLS, ITEMS_MAX
 from bus.errors import reduce_error
-from bus.grpc_api.server.produce_decoding import PARTITIONS_MAX, ProduceCall, TooManyItems, UnparsedCall, begin_parse
+from bus.grpc_api.server.produce_decoding import ProduceCall, TooManyItems, UnparsedCall, begin_parse
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import fields_of
 
 CONTROL_BYTES_MAX = 4 * 1024 * 1024
 # What an envelope has beside the request in it.
 _ENVELOPE_BYTES_MAX = 4096
-ITEMS_MAX = PARTITIONS_MAX
-# Calls whose items cost more: each is a decision about the cluster, or has a long answer.
 _ITEMS_MAX_OF: Mapping[str, int] = {
-    "CreateTopicsRequest": 2_000,
-    "DeleteTopicsRequest": 1_000,
-    "CreatePartitionsRequest": 1_000,
-    "AlterConfigsRequest": 2_000,
-    "DescribeConfigsRequest": 1_000,
-    "DescribeGroupsRequest": 1_000,
-    "DeleteGroupsRequest": 1_000,
-    "ElectLeadersRequest": 1_000,
-    "AlterPartitionReassignmentsRequest": 2_000,
-    "CreateAclsRequest": 1_000,
-    "DeleteAclsRequest": 100,
-    "DescribeUserScramCredentialsRequest": 1_000,
-    "AlterUserScramCredentialsRequest": 1_000,
-    "AlterClientQuotasRequest": 2_000,
+    method.input_type.name: CALLS[method.name].items_max
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
 }
 # Smaller requests are parsed in less time than it takes to look for the number of their fields.
 _SCANNED_BYTES_MIN = 1024 * 1024

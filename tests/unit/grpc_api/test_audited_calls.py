@@ -11,7 +11,7 @@ import pytest
 
 from bus.auditing.events import AuditEvent
 from bus.errors import ErrorCode
-from bus.grpc_api.server.audited_calls import CHANGES, AuditedEnvelopes, AuditedServicer
+from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.cancelled_calls import QuietContext
@@ -108,7 +108,7 @@ def told_of_one_that_goes_away(method: str, request: Any, kind: Any = AuditedSer
     return events
 
 
-@pytest.mark.parametrize("method", sorted(CHANGES.keys() - {"MaintainLog"}))
+@pytest.mark.parametrize("method", sorted(CHANGED_ITEMS.keys() - {"MaintainLog"}))
 def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
     request, names = REQUESTS[method]
     events = told_of_one_that_goes_away(method, request)
@@ -179,7 +179,7 @@ def told_of_one_that_ends_with(status: grpc.StatusCode, method: str, request: An
     return events
 
 
-@pytest.mark.parametrize("method", sorted(CHANGES.keys() - {"MaintainLog"}))
+@pytest.mark.parametrize("method", sorted(CHANGED_ITEMS.keys() - {"MaintainLog"}))
 def test_call_that_ends_with_unavailable_leaves_a_row(method: str) -> None:
     request, names = REQUESTS[method]
     events = told_of_one_that_ends_with(grpc.StatusCode.UNAVAILABLE, method, request)

@@ -17,17 +17,18 @@ from bus.authorization.acls import (
 from bus.authorization.decisions import AclPolicy
 from bus.authorization.index import index_of
 from bus.broker_api.authorization import Authorizer
-from bus.broker_api.call_permissions import CALL_RULES
+from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode
-from bus.grpc_api.server.authorization import CHECK_THEMSELVES, FORMS, CallAuthorization
+from bus.grpc_api.server.authorization import FORMS, CallAuthorization
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
 from tests.support.acls import allow
 
 METHODS = {method.name: method for service in (BUS, CLUSTER, REFLECTION) for method in service.methods}
+CHECK_THEMSELVES = {name for name, row in CALLS.items() if row.is_checked_by_handler}
 CODES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -88,8 +89,8 @@ def codes_in(message: Any) -> set[int]:
 
 
 def test_each_call_of_the_contract_has_a_rule_and_a_form_and_no_other_has() -> None:
-    assert CALL_RULES.keys() == METHODS.keys(), "each call has a row in CALL_RULES, broker_api/call_permissions.py"
-    where = "each call has a row in FORMS, grpc_api/server/authorization.py, or is named in CHECK_THEMSELVES there"
+    assert CALLS.keys() == METHODS.keys(), "each call has a row in CALLS, broker_api/calls.py"
+    where = "each call has a row in FORMS, grpc_api/server/authorization.py, or its handler checks it (CALLS)"
     assert FORMS.keys() | CHECK_THEMSELVES == METHODS.keys(), where
     assert not FORMS.keys() & CHECK_THEMSELVES, where
     for name, form in FORMS.items():
@@ -100,8 +101,8 @@ OF_EVERYBODY = {"ApiVersions", "SaslAuthenticate"}
 
 
 def test_each_rule_asks_for_something_and_only_the_rules_of_streams_are_not_checked_here() -> None:
-    for name, rule in CALL_RULES.items():
-        assert rule.request or rule.items or rule.shown or name in OF_EVERYBODY, name
+    for name, row in CALLS.items():
+        assert row.needs or row.item_needs or row.view_needs or name in OF_EVERYBODY, name
     streams = {name for name, method in METHODS.items() if method.client_streaming}
     assert streams | {"ProduceOnce", "FetchOnce"} | OF_EVERYBODY == CHECK_THEMSELVES
 
@@ -114,8 +115,8 @@ def test_who_is_allowed_nothing_gets_nothing_done_and_sees_nothing(method: str) 
         if field.name == "error_code":
             response.ClearField("error_code")
     found, asked = answer(authorization(), method, request, response)
-    rule = CALL_RULES[method]
-    if rule.request or rule.items:
+    row = CALLS[method]
+    if row.needs or row.item_needs:
         assert codes_in(found) & CODES, method
         assert not asked or method == "Metadata", method  # which tells of the brokers in any case
     else:

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
+from bus.broker_api.calls import CALLS
 from bus.grpc_api.server.produce_decoding import (
-    PARTITIONS_MAX,
     PLAIN_ITEMS_MAX,
     ProduceCall,
     TooManyItems,
@@ -20,6 +20,14 @@ from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, ITEMS_MAX, Unr
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 REQUESTS = [method.input_type._concrete_class for method in pb.DESCRIPTOR.services_by_name["Bus"].methods]
+
+
+def test_calls_with_the_same_request_have_the_same_limit() -> None:
+    limits: dict[str, set[int]] = {}
+    for service in pb.DESCRIPTOR.services_by_name.values():
+        for method in service.methods:
+            limits.setdefault(method.input_type.name, set()).add(CALLS[method.name].items_max)
+    assert all(len(found) == 1 for found in limits.values()), limits
 
 
 @pytest.mark.parametrize("request_class", sorted(set(REQUESTS), key=str))
@@ -84,7 +92,7 @@ def test_large_payload_is_parsed_at_once_and_many_small_things_are_left_to_a_thr
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\x22\x00" * (PARTITIONS_MAX + 1),
+        b"\x22\x00" * (ITEMS_MAX + 1),
         produce_bytes(records=pb.RecordList.FromString(b"\x0a\x00" * (PLAIN_ITEMS_MAX + 1))),
         produce_bytes(
             records=pb.RecordList(
