@@ -1,11 +1,10 @@
 """Three brokers whose processes and links fail as a seed chooses, while programs go on: nothing is lost or doubled.
 
-BUS_CHAOS_SEEDS says how many seeds are played, BUS_CHAOS_SEED the first one, BUS_CHAOS_FAULTS how many faults each has.
+BUS_SEEDS says how many seeds are played, BUS_SEED the first one, BUS_FAULTS how many faults each has.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,10 +33,9 @@ from tests.support.record_programs import (
     read_all,
     wait_until,
 )
+from tests.support.seeds import fault_count, seeds
 
-SEEDS = int(os.environ.get("BUS_CHAOS_SEEDS", "1"))
-FIRST_SEED = int(os.environ.get("BUS_CHAOS_SEED", "0"))
-FAULTS = int(os.environ.get("BUS_CHAOS_FAULTS", "5"))
+FAULTS = fault_count(5)
 
 
 def check_tables(root: Path) -> None:
@@ -49,7 +47,7 @@ def check_tables(root: Path) -> None:
 
 
 @pytest.mark.timeout(180 + 20 * FAULTS)
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_programs_go_on_through_all_faults_and_each_record_is_there_once(seed: int, tmp_path: Path) -> None:
     faults = choose_faults(random.Random(seed), FAULTS)
     with ChaoticCluster(tmp_path) as cluster, told_if_it_fails(cluster):

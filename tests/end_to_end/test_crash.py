@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.broker_process import BrokerProcess
+from tests.support.seeds import kill_count
 
 TOPIC = "ledger"
 PARTITIONS = 3
-ROUNDS = 20
+ROUNDS = kill_count(10)
 
 
 class Writer:

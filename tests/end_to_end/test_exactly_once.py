@@ -16,10 +16,11 @@ import pytest
 import bus.sql
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.broker_process import BrokerProcess
+from tests.support.seeds import kill_count
 
 TOPIC = "ledger"
 PARTITIONS = 3
-KILLS = 8
+KILLS = kill_count(5)
 LOADER = Path(__file__).parents[2] / "docs" / "examples" / "load_lines.py"
 
 

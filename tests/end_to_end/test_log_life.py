@@ -19,8 +19,9 @@ import pytest
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.member_processes import wait_until
+from tests.support.seeds import kill_count
 
-ROUNDS = 10
+ROUNDS = kill_count(6)
 KEYS = 7
 VALUE_BYTES = 5_000
 LIFE = {"segment.bytes": 1 << 20, "file.delete.delay.ms": 0, "delta.log.versions.max": 40, "commit.interval.ms": 0}

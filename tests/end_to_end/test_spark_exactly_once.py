@@ -1,14 +1,13 @@
 """A streaming query from topic to topic, killed at random: every record arrives once, and those of a key in order.
 
 Killed with -9 in the middle of batches: the Python workers that run tasks, the broker, and the driver with all that
-belongs to it. BUS_SPARK_KILLS sets how often (20 by default; one in twenty is the driver, since that takes seconds;
-with transactions, which the driver writes, half as often, and one in five).
+belongs to it. BUS_KILLS says how often; one in eight is the driver, since that takes seconds. With transactions, which
+the driver writes, it is half as often, and one in four.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -23,9 +22,10 @@ import pytest
 import bus.sql
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.broker_process import BrokerProcess
+from tests.support.seeds import kill_count
 
-KILLS = int(os.environ.get("BUS_SPARK_KILLS", "20"))
-DRIVER_EVERY = 20
+KILLS = kill_count(8)
+DRIVER_EVERY = 8
 BACKLOG = 8_000  # so much the query always has to do: each kill hits it in the middle of a batch
 RECOVERY_S = 120  # for the slowest machine; seconds are usual
 KEYS = 40
@@ -135,7 +135,7 @@ def wait_arrived(address: str, at_least: int, copier: Copier) -> int:
 @pytest.mark.timeout(120 + 30 * KILLS)
 @pytest.mark.parametrize(
     ("transactional", "kills", "driver_every"),
-    [("false", KILLS, DRIVER_EVERY), ("true", KILLS // 2, DRIVER_EVERY // 4)],
+    [("false", KILLS, DRIVER_EVERY), ("true", KILLS // 2, DRIVER_EVERY // 2)],
 )
 def test_query_killed_at_random_copies_every_record_once_and_in_order(
     tmp_path: Path, transactional: str, kills: int, driver_every: int

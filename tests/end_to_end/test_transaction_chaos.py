@@ -1,13 +1,12 @@
 """Transactions in three brokers whose processes and links fail as a seed chooses, with producers that die: in every
 version of every table a transaction is there as a whole, or not at all.
 
-BUS_CHAOS_SEEDS says how many seeds are played, BUS_CHAOS_SEED the first one, BUS_CHAOS_FAULTS how many faults each has,
-BUS_CHAOS_KINDS which ones, as in "kill kill halt".
+BUS_SEEDS says how many seeds are played, BUS_SEED the first one, BUS_FAULTS how many faults each has, BUS_FAULT_KINDS
+which ones, as in "kill kill halt".
 """
 
 from __future__ import annotations
 
-import os
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from bus import Admin, NewTopic
 from bus.cli.main import cli
 from tests.support.chaos_programs import Program, told_if_it_fails
 from tests.support.chaotic_cluster import BROKERS, ChaoticCluster, Fault, choose_faults
+from tests.support.seeds import fault_count, seeds
 from tests.support.transaction_programs import (
     ACCOUNTS,
     COPIES,
@@ -31,13 +31,11 @@ from tests.support.transaction_programs import (
     wait_for_copies,
 )
 
-SEEDS = int(os.environ.get("BUS_CHAOS_SEEDS", "1"))
-FIRST_SEED = int(os.environ.get("BUS_CHAOS_SEED", "0"))
-FAULTS = int(os.environ.get("BUS_CHAOS_FAULTS", "4"))
+FAULTS = fault_count(4)
 
 
 @pytest.mark.timeout(180 + 20 * FAULTS)
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(seed: int, tmp_path: Path) -> None:
     faults = choose_faults(random.Random(seed), FAULTS)
     with ChaoticCluster(tmp_path) as cluster, told_if_it_fails(cluster):

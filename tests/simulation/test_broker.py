@@ -1,6 +1,6 @@
 """What a whole broker promises, through everything that its disk, its threads, its process and a network may do to it.
 
-BUS_BROKER_SEEDS says how many seeds every test plays, BUS_BROKER_SEED the first one of them.
+BUS_SEEDS says how many seeds every test plays, BUS_SEED the first one of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -53,18 +52,14 @@ from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintai
 from tests.simulation.broker_world import DISK_FAULTS, BrokerWorld, SimulatedBroker, simulate
 from tests.simulation.cluster_invariants import LeadersAreBackSoon
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change
+from tests.support.seeds import seeds
 
 pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
-SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
-FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
+SEEDS = seeds(6)
 JUDGED_S = LeadersAreBackSoon.SERVED_S + 0.5  # after the fault; the invariants have judged it by then
 # How one broker is cut off. The first three cut links between brokers, for all that is sent that way, a request or an
 # answer; by the last one nobody can open a connection to it, no client either, and those that it opens work.
 WAYS = ("to it", "from it", "both ways", "connections to it")
-
-
-def seeds() -> range:
-    return range(FIRST_SEED, FIRST_SEED + SEEDS)
 
 
 def new_world(seed: int) -> BrokerWorld:
@@ -162,7 +157,7 @@ async def administrate(world: BrokerWorld) -> None:
 
 @pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
 def test_every_promise_is_kept_whatever_fails(scenario: Callable[[BrokerWorld], Any]) -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_world, scenario)
 
 
@@ -173,7 +168,7 @@ def test_every_promise_is_kept_where_nothing_fails(scenario: Callable[[BrokerWor
 
 @pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
 def test_every_promise_is_kept_by_three_brokers(scenario: Callable[[BrokerWorld], Any]) -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_cluster, scenario)
 
 
@@ -197,7 +192,7 @@ def views_of_a_cluster(seed: int) -> BrokerWorld:
 
 def test_no_view_of_a_consumer_that_followers_serve_goes_back() -> None:
     """The other promises are judged where leaders alone serve."""
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, views_of_a_cluster, read_nearby)
 
 
@@ -350,18 +345,18 @@ def check_out_of_office(world: BrokerWorld, broker_id: int) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_broker_that_is_cut_off_is_replaced_and_no_other_one_is_fenced(way: str, is_controller: bool) -> None:
     """A controller, too: it hears nobody, and all others are alive."""
-    simulate(FIRST_SEED, new_calm_cluster, functools.partial(cut_one_off, way=way, is_controller=is_controller))
+    simulate(SEEDS.start, new_calm_cluster, functools.partial(cut_one_off, way=way, is_controller=is_controller))
 
 
 @pytest.mark.parametrize("is_controller", [True, False])
 @pytest.mark.parametrize("how", DISK_FAULTS)
 def test_broker_whose_disk_fails_is_replaced_and_no_other_one_is_fenced(how: str, is_controller: bool) -> None:
-    simulate(FIRST_SEED, new_calm_cluster, functools.partial(fail_one_disk, how=how, is_controller=is_controller))
+    simulate(SEEDS.start, new_calm_cluster, functools.partial(fail_one_disk, how=how, is_controller=is_controller))
 
 
 @pytest.mark.parametrize("scenario", [fail_over, roll])
 def test_partitions_are_led_again_soon(scenario: Callable[[BrokerWorld], Any]) -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_calm_cluster, scenario)
 
 
@@ -388,7 +383,7 @@ def metadata_of(world: BrokerWorld) -> ClusterState:
 
 
 def test_broker_is_elected_only_if_the_controller_is_silent() -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_calm_cluster, cut_off)
 
 
@@ -486,7 +481,7 @@ async def name_producer(broker: SimulatedBroker, name: str) -> int:
 
 
 def test_names_expire_by_their_last_use_at_any_broker() -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(
             seed,
             lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3, transactional_id_expiration_ms=8_000),
@@ -510,7 +505,7 @@ async def hang_controller(world: BrokerWorld) -> None:
 
 def test_controller_that_hangs_is_replaced_a_session_after_its_last_sign_of_life() -> None:
     """Not a session after its heartbeats have timed out, which is twice as long."""
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), hang_controller)
 
 

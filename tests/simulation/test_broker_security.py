@@ -1,12 +1,11 @@
 """What a cluster promises of rights and passwords that change while calls run and brokers fail.
 
-BUS_BROKER_SEEDS says how many seeds are played, BUS_BROKER_SEED the first one of them.
+BUS_SEEDS says how many seeds are played, BUS_SEED the first one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -23,10 +22,9 @@ from tests.simulation.broker_programs import create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.secured_calls import SECURITY_INVARIANTS, USERS, SecurityAdmin, User
 from tests.simulation.test_broker import disturb
+from tests.support.seeds import seeds
 
 pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
-SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
-FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
 
 
 class SecuredWorld(BrokerWorld):
@@ -63,7 +61,7 @@ async def use_and_change_rights(world: BrokerWorld) -> None:
 
 
 def test_rights_and_logins_are_as_they_were_applied_whatever_fails() -> None:
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+    for seed in seeds(6):
         simulate(seed, SecuredWorld, use_and_change_rights)
 
 

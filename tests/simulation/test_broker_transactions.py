@@ -34,7 +34,7 @@ from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import journal_of
 from tests.simulation.interrupted_transactions import Interrupted, InterruptedAlone, InterruptedSave, slow_saves
-from tests.simulation.test_broker import disturb_if_any, seeds
+from tests.simulation.test_broker import SEEDS, disturb_if_any
 from tests.simulation.transaction_bugs import broken_commit, broken_rows, broken_settling
 from tests.simulation.transaction_disturbances import ClockSetter, Mover, Thief, TopicChanger, late_epochs
 from tests.simulation.transaction_invariants import RowsFollowDecisions, TransactionsAreWhole, judge_transactions
@@ -50,7 +50,7 @@ OPEN = (["Ongoing"], ["PrepareCommit"], ["PrepareAbort"])  # the last state of a
 
 def some_seeds() -> range:
     """Half of them: a run with transactions takes twice as long as another one."""
-    return seeds()[: (len(seeds()) + 1) // 2]
+    return SEEDS[: (len(SEEDS) + 1) // 2]
 
 
 def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False, **configs: Any) -> BrokerWorld:
@@ -313,7 +313,7 @@ def test_no_commit_is_decided_by_a_record_before_its_rows_are_durable(broker_cou
 
 
 def test_nothing_staged_outlives_its_transaction_for_long() -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_world, crash_and_wait)
 
 

@@ -1,13 +1,12 @@
 """What a consumer group promises, through everything that processes, a network and a coordinator may do to it.
 
-BUS_GROUP_SEEDS says how many seeds every test plays, BUS_GROUP_SEED the first one of them.
+BUS_SEEDS says how many seeds every test plays, BUS_SEED the first one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -15,9 +14,9 @@ import pytest
 
 from tests.simulation.group_process import ASYNC, AUTO, SYNC, Habit, Process
 from tests.simulation.group_world import NO_FAULTS, Faults, World, simulate
+from tests.support.seeds import seeds
 
-SEEDS = int(os.environ.get("BUS_GROUP_SEEDS", "10"))
-FIRST_SEED = int(os.environ.get("BUS_GROUP_SEED", "0"))
+SEEDS = seeds(10)
 FAULTY_S = 40.0
 
 EAGER = ("range", "roundrobin", "sticky", "range,roundrobin", "range,cooperative-sticky")
@@ -29,10 +28,6 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-
-
-def seeds() -> range:
-    return range(FIRST_SEED, FIRST_SEED + SEEDS)
 
 
 # ---------------------------------------------------------------- what happens to processes
@@ -133,7 +128,7 @@ def scenario_of(strategies: tuple[str, ...], statics: int = 0) -> Callable[[Worl
 
 
 def play(scenario: Callable[[World], object], faults: Faults) -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, faults, scenario)  # type: ignore[arg-type]
 
 
@@ -190,7 +185,7 @@ def test_members_that_come_and_go_by_themselves_process_each_record_once(strateg
             world.close(leaving)
         await world.settle()
 
-    for seed in seeds():
+    for seed in SEEDS:
         world = simulate(seed, NO_FAULTS, scenario)
         assert world.processed, "something was read"
         for partition, offsets in world.processed.items():

@@ -24,7 +24,7 @@ from bus.storage_delta.table import DeltaPartitionTable
 from tests.simulation.broker_faults import NO_FAULTS, Disk
 from tests.simulation.broker_programs import Consumer, Producer, Sent, create_topic
 from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
-from tests.simulation.test_broker import check_seen, new_calm_cluster, seeds
+from tests.simulation.test_broker import SEEDS, check_seen, new_calm_cluster
 
 pytestmark = pytest.mark.timeout(300)
 PARTITION = TopicPartition("t", 0)
@@ -254,7 +254,7 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("scenario", [scenario for scenario, _, _ in SCENARIOS])
 def test_what_kafka_lost_is_not_lost(scenario: Callable[[BrokerWorld], Any]) -> None:
-    for seed in seeds():
+    for seed in SEEDS:
         simulate(seed, new_calm_cluster, scenario)
 
 

@@ -64,7 +64,7 @@ def choose_faults(chance: random.Random, count: int) -> list[Fault]:
         "break": lambda: 0.0,
         "unwritable": lambda: chance.uniform(0.5, 6.0),
     }
-    kinds = tuple(os.environ.get("BUS_CHAOS_KINDS", "kill kill halt halt silence cut delay break unwritable").split())
+    kinds = tuple(os.environ.get("BUS_FAULT_KINDS", "kill kill halt halt silence cut delay break unwritable").split())
     faults = []
     for _ in range(count):
         kind = chance.choice(kinds)

@@ -1,9 +1,8 @@
 """Several faults of a disk at once, as a seed decides: what a repair keeps is read whole by every reader, and only what
-is torn goes. More seeds: BUS_DAMAGE_SEED=<first> BUS_DAMAGE_SEEDS=<count>."""
+is torn goes. BUS_SEED and BUS_SEEDS play others."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -20,13 +19,12 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.integration.storage.test_single_damages import Reopened, repair, verify
 from tests.support.log_root import COUNT, PARTITION, TOPIC_ID, LogRoot
+from tests.support.seeds import seeds
 from tests.support.single_damages import LOG, SHAPES, files_of, healthy, store_of
 from tests.support.stores import NOW_MS
 from tests.support.table_bench import FOLDER
 
 # The first is one after which delta-rs could not read what had been kept: a bit of a footer had changed.
-FIRST_SEED = int(os.environ.get("BUS_DAMAGE_SEED", "20"))
-SEEDS = int(os.environ.get("BUS_DAMAGE_SEEDS", "5"))
 _Files = dict[str, bytes]
 
 
@@ -109,7 +107,7 @@ def read_by_others(store: MemoryStore, root: Path) -> tuple[list[int], list[int]
     return sorted(pa.table(query).column("offset").to_pylist()), sorted(chain.from_iterable(by_files))
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+@pytest.mark.parametrize("seed", seeds(5, first=20))
 def test_what_a_repair_keeps_of_random_damages_is_read_whole_by_every_reader(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     bench = healthy(chance.choice(list(SHAPES)))
