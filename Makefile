@@ -30,7 +30,8 @@ check: setup  ## ruff, import contracts, unit tests and mypy beside them: under 
 
 test: PROFILE = any-machine
 test: check  ## everything; PROCESSES=4 runs the tests in four processes instead of two
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/end_to_end tests/spark tests/simulation tests/integration
+	@# One process more: these tests wait for brokers, sessions and time for half of the time.
+	$(BIN)/pytest -n $$(($(PROCESSES) + 1)) --dist loadfile tests/end_to_end tests/spark tests/simulation tests/integration
 
 bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run
