@@ -15,7 +15,7 @@ from bus.broker_api.requests import InvalidArgument, Items
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count
+from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, TopicPartition

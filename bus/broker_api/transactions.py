@@ -15,7 +15,7 @@ from bus.broker_api.groups import GroupMember, PartitionOffset, outcomes_of, req
 from bus.broker_api.producers import check_identity
 from bus.broker_api.requests import Items
 from bus.consumer_groups import requests as groups
-from bus.consumer_groups.request_bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
+from bus.consumer_groups.bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
@@ -26,8 +26,8 @@ from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.transactions import requests as rq
+from bus.transactions.bounds import PARTITIONS_MAX, check_step
 from bus.transactions.decisions import TransactionFilter, list_transaction
-from bus.transactions.request_bounds import PARTITIONS_MAX, check_step
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionState
 
 IDS_MAX = 1_000  # transactional ids, or partitions, of a request of administrators

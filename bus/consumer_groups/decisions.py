@@ -7,62 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from bus.consumer_groups.changes import GroupRules, GroupStep
-from bus.consumer_groups.group import Group, GroupState, Member
-from bus.consumer_groups.heartbeats import decide_heartbeat, decide_leave, expire_pending_member, expire_session
-from bus.consumer_groups.joins import decide_join
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.bounds import check_request
+from bus.consumer_groups.group import Group, GroupRules, GroupState, GroupStep, Member
 from bus.consumer_groups.loading import resume_timers
-from bus.consumer_groups.membership import remove_pending, unknown_member
+from bus.consumer_groups.membership import (
+    decide_heartbeat,
+    decide_join,
+    decide_leave,
+    decide_sync,
+    expire_pending_member,
+    expire_rebalance,
+    expire_session,
+    expire_syncs,
+    remove_pending,
+    unknown_member,
+)
 from bus.consumer_groups.offsets import (
     decide_commit,
     decide_delete_offsets,
+    decide_end,
+    decide_txn_commit,
+    describe_pending,
     fetch_offsets,
     overtake,
     remove_expired_offsets,
     remove_offsets,
+    vote,
 )
-from bus.consumer_groups.pending_offsets import decide_end, decide_txn_commit, describe_pending, vote
-from bus.consumer_groups.rebalances import decide_sync, expire_rebalance, expire_syncs
 from bus.consumer_groups.records import GroupTombstone, LoggedRecord
-from bus.consumer_groups.request_bounds import check_request
-from bus.consumer_groups.requests import (
-    NO_MEMBER_ID,
-    ApplyOffsets,
-    DeleteGroup,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroup,
-    DropOffsets,
-    ExpireOffsets,
-    ForgetTopic,
-    GroupAnswer,
-    GroupCommand,
-    GroupDeleted,
-    GroupTimer,
-    Heartbeat,
-    JoinGroup,
-    JoinRefused,
-    LeaveGroup,
-    ListedGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    Swept,
-    SyncGroup,
-    TimerKind,
-    TxnOffsetCommit,
-    VoteOffsets,
-)
 from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import SetTimer
 
 # Describing and deleting groups; the end of a group.
 
 
-def describe_group(group: Group) -> DescribedGroup:
+def describe_group(group: Group) -> rq.DescribedGroup:
     """Its protocol, and what the members said with it, only while it is stable."""
     protocol = group.protocol if group.state is GroupState.STABLE else None
-    return DescribedGroup(
+    return rq.DescribedGroup(
         group.group_id,
         group.state.value,
         group.protocol_type or "",
@@ -74,8 +57,8 @@ def describe_group(group: Group) -> DescribedGroup:
     )
 
 
-def _described(member: Member, protocol: str | None) -> DescribedMember:
-    return DescribedMember(
+def _described(member: Member, protocol: str | None) -> rq.DescribedMember:
+    return rq.DescribedMember(
         member.member_id,
         member.group_instance_id,
         member.client_id,
@@ -87,8 +70,8 @@ def _described(member: Member, protocol: str | None) -> DescribedMember:
     )
 
 
-def list_group(group: Group) -> ListedGroup:
-    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+def list_group(group: Group) -> rq.ListedGroup:
+    return rq.ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
 
 
 def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
@@ -108,7 +91,7 @@ def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
         return
     remove_offsets(step, group.offsets)
     end_group(step)
-    step.reply(request_id, GroupDeleted())
+    step.reply(request_id, rq.GroupDeleted())
 
 
 def end_group(step: GroupStep) -> None:
@@ -127,13 +110,13 @@ class GroupMachine:
     def __init__(self, rules: GroupRules) -> None:
         self.rules = rules
 
-    def entity_id(self, command: GroupCommand) -> str:
+    def entity_id(self, command: rq.GroupCommand) -> str:
         return command.group_id
 
-    def decide(self, group: Group | None, command: GroupCommand, *, request_id: int, now_ms: int) -> GroupStep:
+    def decide(self, group: Group | None, command: rq.GroupCommand, *, request_id: int, now_ms: int) -> GroupStep:
         return decide(group, command, request_id=request_id, rules=self.rules, now_ms=now_ms)
 
-    def resume(self, group: Group) -> Sequence[SetTimer[GroupCommand]]:
+    def resume(self, group: Group) -> Sequence[SetTimer[rq.GroupCommand]]:
         return resume_timers(group)
 
     def keep_back(
@@ -150,83 +133,89 @@ class GroupMachine:
     def logged(self, states: Mapping[str, Group], records: Sequence[LoggedRecord]) -> Mapping[str, Group]:
         return {}
 
-    def refuse(self, command: GroupCommand, refused: Refused) -> GroupAnswer:
-        return JoinRefused(refused, command.member_id) if isinstance(command, JoinGroup) else refused
+    def refuse(self, command: rq.GroupCommand, refused: Refused) -> rq.GroupAnswer:
+        return rq.JoinRefused(refused, command.member_id) if isinstance(command, rq.JoinGroup) else refused
 
 
-def decide(group: Group | None, command: GroupCommand, *, request_id: int, rules: GroupRules, now_ms: int) -> GroupStep:
+def decide(
+    group: Group | None, command: rq.GroupCommand, *, request_id: int, rules: GroupRules, now_ms: int
+) -> GroupStep:
     """`group` None: there is none with the command's group id. A join and a sync may be answered by a later step."""
     step = GroupStep(group, command.group_id, rules=rules, now_ms=now_ms)
-    if isinstance(command, (GroupTimer, ExpireOffsets, ForgetTopic)):
+    if isinstance(command, (rq.GroupTimer, rq.ExpireOffsets, rq.ForgetTopic)):
         if group is not None:
             _decide_upkeep(step, command)
-        if not isinstance(command, GroupTimer):
-            step.reply(request_id, Swept())
+        if not isinstance(command, rq.GroupTimer):
+            step.reply(request_id, rq.Swept())
         return step
     refused = check_request(group, command) or _check_group(group, command)
     if refused is not None:
-        step.reply(request_id, JoinRefused(refused, command.member_id) if isinstance(command, JoinGroup) else refused)
+        step.reply(
+            request_id, rq.JoinRefused(refused, command.member_id) if isinstance(command, rq.JoinGroup) else refused
+        )
         return step
     match command:
-        case JoinGroup():
+        case rq.JoinGroup():
             decide_join(step, command, request_id=request_id)
-        case SyncGroup():
+        case rq.SyncGroup():
             decide_sync(step, command, request_id=request_id)
-        case Heartbeat():
+        case rq.Heartbeat():
             decide_heartbeat(step, command, request_id=request_id)
-        case LeaveGroup():
+        case rq.LeaveGroup():
             decide_leave(step, command, request_id=request_id)
-        case OffsetCommit():
+        case rq.OffsetCommit():
             decide_commit(step, command, request_id=request_id)
-        case TxnOffsetCommit():
+        case rq.TxnOffsetCommit():
             decide_txn_commit(step, command, request_id=request_id)
-        case VoteOffsets():
+        case rq.VoteOffsets():
             step.reply(request_id, vote(group, command))
-        case ApplyOffsets() | DropOffsets():
+        case rq.ApplyOffsets() | rq.DropOffsets():
             decide_end(step, command, request_id=request_id)
-        case OffsetFetch():
+        case rq.OffsetFetch():
             step.reply(request_id, fetch_offsets(group, command))
-        case OffsetDelete():
+        case rq.OffsetDelete():
             decide_delete_offsets(step, command, request_id=request_id)
-        case DescribeGroup():
+        case rq.DescribeGroup():
             step.reply(request_id, describe_group(step.group))
-        case DeleteGroup():
+        case rq.DeleteGroup():
             decide_delete_group(step, request_id=request_id)
     return step
 
 
-def _check_group(group: Group | None, command: GroupCommand) -> Refused | None:
+def _check_group(group: Group | None, command: rq.GroupCommand) -> Refused | None:
     """Most calls need a group; a join or a commit may be its beginning, and a fetch finds no offsets."""
     if group is not None:
         return None
     match command:
-        case SyncGroup() | Heartbeat():
+        case rq.SyncGroup() | rq.Heartbeat():
             return unknown_member(command.group_id, command.member_id)
-        case LeaveGroup():
-            return unknown_member(command.group_id, command.members[0].member_id if command.members else NO_MEMBER_ID)
-        case OffsetDelete() | DescribeGroup() | DeleteGroup():
+        case rq.LeaveGroup():
+            return unknown_member(
+                command.group_id, command.members[0].member_id if command.members else rq.NO_MEMBER_ID
+            )
+        case rq.OffsetDelete() | rq.DescribeGroup() | rq.DeleteGroup():
             return Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {command.group_id}")
         case _:
             return None
 
 
-def _decide_upkeep(step: GroupStep, command: GroupTimer | ExpireOffsets | ForgetTopic) -> None:
+def _decide_upkeep(step: GroupStep, command: rq.GroupTimer | rq.ExpireOffsets | rq.ForgetTopic) -> None:
     match command:
-        case GroupTimer(TimerKind.SESSION, _, member_id):
+        case rq.GroupTimer(rq.TimerKind.SESSION, _, member_id):
             expire_session(step, member_id)
-        case GroupTimer(TimerKind.PENDING_MEMBER, _, member_id):
+        case rq.GroupTimer(rq.TimerKind.PENDING_MEMBER, _, member_id):
             expire_pending_member(step, member_id)
-        case GroupTimer(TimerKind.REBALANCE):
+        case rq.GroupTimer(rq.TimerKind.REBALANCE):
             if step.group.state is GroupState.PREPARING_REBALANCE:
                 expire_rebalance(step)
-        case GroupTimer(TimerKind.SYNC):
+        case rq.GroupTimer(rq.TimerKind.SYNC):
             if step.group.unsynced_count:
                 expire_syncs(step)
-        case ExpireOffsets(_, now_ms):
+        case rq.ExpireOffsets(_, now_ms):
             remove_expired_offsets(step, now_ms)
             if step.group.state is GroupState.EMPTY and not _is_in_use(step.group):
                 end_group(step)
-        case ForgetTopic(_, topic, topic_id):
+        case rq.ForgetTopic(_, topic, topic_id):
             offsets = step.group.offsets.items()
             remove_offsets(step, [of for of, last in offsets if of.topic == topic and last.topic_id == topic_id])
             overtake(step, lambda offset: offset.partition.topic == topic and offset.topic_id == topic_id)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bus.client_texts import shown
-from bus.consumer_groups.changes import apply
-from bus.consumer_groups.group import Group
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.group import Group, apply
 from bus.consumer_groups.records import (
     GroupStored,
     GroupTombstone,
@@ -26,7 +26,6 @@ from bus.consumer_groups.records import (
     decode_record,
     encode_record,
 )
-from bus.consumer_groups.requests import GroupCommand, GroupTimer, TimerKind, TransactionKey
 from bus.errors import ErrorCode, Refused
 from bus.machine import Loaded, SetTimer
 from bus.model import TopicPartition
@@ -103,10 +102,10 @@ def _loaded_or_emptied(records: list[LoggedRecord], faults: list[str], now_ms: i
         return apply(None, [empty if isinstance(record, GroupStored) else record for record in records])
 
 
-def resume_timers(group: Group) -> tuple[SetTimer[GroupCommand], ...]:
+def resume_timers(group: Group) -> tuple[SetTimer[rq.GroupCommand], ...]:
     """For a group that was just loaded: every session starts again."""
     return tuple(
-        SetTimer(GroupTimer(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
+        SetTimer(rq.GroupTimer(rq.TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
         for member in group.members.values()
     )
 
@@ -173,7 +172,7 @@ def _members_lost(group_id: str, error: str) -> str:
     )
 
 
-def _pending_lost(group_id: str, transaction: TransactionKey, error: str) -> str:
+def _pending_lost(group_id: str, transaction: rq.TransactionKey, error: str) -> str:
     """No part of them is kept: without a record the group votes against the transaction, and with half of it for it."""
     return (
         f"group {group_id!r}, offsets of {transaction}: they cannot be read and the transaction cannot be committed: "

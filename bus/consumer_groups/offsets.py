@@ -2,7 +2,7 @@
 
 Guards the promise to successors: a commit is taken from a member of the current generation or, while a group has no
 members, from a consumer that is none; so a zombie never commits over the member that has its partitions now. What a
-transaction has pending (pending_offsets.py) does not expire and is not deleted with an offset; a later commit without a
+transaction has pending does not expire and is not deleted with an offset; a later commit without a
 transaction takes its place.
 """
 
@@ -12,46 +12,32 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 from bus.config.keys import INT_MAX, LONG_MAX
-from bus.consumer_groups.changes import GroupStep
-from bus.consumer_groups.group import Group, GroupState
+from bus.consumer_groups import records
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.bounds import PARTITIONS_MAX, check_count, check_place
+from bus.consumer_groups.group import Group, GroupState, GroupStep
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
-from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone
-from bus.consumer_groups.request_bounds import check_place
-from bus.consumer_groups.requests import (
-    NO_GENERATION,
-    NO_MEMBER_ID,
-    NO_OFFSET,
-    CommittedOffset,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    OffsetsCommitted,
-    OffsetsDeleted,
-    OffsetsFetched,
-    OffsetToCommit,
-    TxnOffsetCommit,
-)
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 
 
-def decide_commit(step: GroupStep, command: OffsetCommit, *, request_id: int) -> None:
+def decide_commit(step: GroupStep, command: rq.OffsetCommit, *, request_id: int) -> None:
     """Each offset is taken or refused by itself once the member may commit at all."""
-    refused = check_committer(step.group, command)
+    refused = _check_committer(step.group, command)
     if refused is not None:
         step.reply(request_id, refused)
         return
     member = step.group.members.get(command.member_id)
     if member is not None:
         step.set_session(member)
-    taken, answer = take_offsets(command, metadata_max_bytes=step.rules.offset_metadata_max_bytes)
-    step.record(*(committed(step, offset) for offset in taken.values()))
+    taken, answer = _take_offsets(command, metadata_max_bytes=step.rules.offset_metadata_max_bytes)
+    step.record(*(_committed(step, offset) for offset in taken.values()))
     if any(partition in step.group.unstable for partition in taken):
         overtake(step, lambda offset: offset.partition in taken)
     step.reply(request_id, answer)
 
 
-def overtake(step: GroupStep, is_overtaken: Callable[[OffsetToCommit], bool]) -> None:
+def overtake(step: GroupStep, is_overtaken: Callable[[rq.OffsetToCommit], bool]) -> None:
     """Take offsets out of the transactions that would commit them: of two commits the one that came later counts, as in
     Kafka, and not the one that is applied later."""
     group = step.group
@@ -61,19 +47,19 @@ def overtake(step: GroupStep, is_overtaken: Callable[[OffsetToCommit], bool]) ->
             step.record(replace(pending, offsets=kept))
 
 
-def take_offsets(
-    command: OffsetCommit | TxnOffsetCommit, *, metadata_max_bytes: int
-) -> tuple[dict[TopicPartition, OffsetToCommit], OffsetsCommitted]:
+def _take_offsets(
+    command: rq.OffsetCommit | rq.TxnOffsetCommit, *, metadata_max_bytes: int
+) -> tuple[dict[TopicPartition, rq.OffsetToCommit], rq.OffsetsCommitted]:
     """Of a partition that is named twice the last."""
     results = tuple(_check_offset(offset, metadata_max_bytes) for offset in command.offsets)
     judged = zip(command.offsets, results, strict=True)
-    return {offset.partition: offset for offset, result in judged if result is None}, OffsetsCommitted(results)
+    return {offset.partition: offset for offset, result in judged if result is None}, rq.OffsetsCommitted(results)
 
 
-def check_committer(group: Group, command: OffsetCommit | TxnOffsetCommit) -> Refused | None:
+def _check_committer(group: Group, command: rq.OffsetCommit | rq.TxnOffsetCommit) -> Refused | None:
     if command.generation < 0 and group.state is GroupState.EMPTY:
         return None
-    is_member = command.generation >= 0 or command.member_id != NO_MEMBER_ID or command.group_instance_id is not None
+    is_member = command.generation >= 0 or command.member_id != rq.NO_MEMBER_ID or command.group_instance_id is not None
     if group.is_nothing:
         return Refused(
             ErrorCode.ILLEGAL_GENERATION,
@@ -92,7 +78,7 @@ def check_committer(group: Group, command: OffsetCommit | TxnOffsetCommit) -> Re
     return refused
 
 
-def _check_offset(offset: OffsetToCommit, metadata_max_bytes: int) -> Refused | None:
+def _check_offset(offset: rq.OffsetToCommit, metadata_max_bytes: int) -> Refused | None:
     refused = check_place(offset.partition)
     if refused is not None:
         return refused
@@ -109,12 +95,12 @@ def _check_offset(offset: OffsetToCommit, metadata_max_bytes: int) -> Refused | 
     return None
 
 
-def _invalid(offset: OffsetToCommit, expected: str, found: int) -> Refused:
+def _invalid(offset: rq.OffsetToCommit, expected: str, found: int) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected {expected}, found {found}")
 
 
-def committed(step: GroupStep, offset: OffsetToCommit) -> OffsetCommitted:
-    return OffsetCommitted(
+def _committed(step: GroupStep, offset: rq.OffsetToCommit) -> records.OffsetCommitted:
+    return records.OffsetCommitted(
         step.group.group_id,
         offset.partition,
         offset.topic_id,
@@ -125,13 +111,13 @@ def committed(step: GroupStep, offset: OffsetToCommit) -> OffsetCommitted:
     )
 
 
-def fetch_offsets(group: Group | None, command: OffsetFetch) -> OffsetsFetched | Refused:
+def fetch_offsets(group: Group | None, command: rq.OffsetFetch) -> rq.OffsetsFetched | Refused:
     """Of a group that is not there: no offset is committed. A member that names itself is checked."""
     if group is None:
-        return OffsetsFetched(tuple(_no_offset(partition) for partition in command.partitions or ()))
-    if command.member_id != NO_MEMBER_ID:
+        return rq.OffsetsFetched(tuple(_no_offset(partition) for partition in command.partitions or ()))
+    if command.member_id != rq.NO_MEMBER_ID:
         refused = check_member(group, command.member_id, None)
-        if refused is None and command.generation != NO_GENERATION:
+        if refused is None and command.generation != rq.NO_GENERATION:
             refused = check_generation(group, command.generation, command.member_id)
         if refused is not None:
             return refused
@@ -143,11 +129,11 @@ def fetch_offsets(group: Group | None, command: OffsetFetch) -> OffsetsFetched |
         wanted = dict.fromkeys((*group.offsets, *group.unstable))
     else:
         wanted = group.offsets
-    return OffsetsFetched(tuple(_unstable(group, of) if of in unstable else _fetched(group, of) for of in wanted))
+    return rq.OffsetsFetched(tuple(_unstable(group, of) if of in unstable else _fetched(group, of) for of in wanted))
 
 
-def _unstable(group: Group, partition: TopicPartition) -> CommittedOffset:
-    return CommittedOffset(partition, "", NO_OFFSET, refused=_refuse_unstable(group, partition))
+def _unstable(group: Group, partition: TopicPartition) -> rq.CommittedOffset:
+    return rq.CommittedOffset(partition, "", rq.NO_OFFSET, refused=_refuse_unstable(group, partition))
 
 
 def _refuse_unstable(group: Group, partition: TopicPartition) -> Refused:
@@ -157,20 +143,20 @@ def _refuse_unstable(group: Group, partition: TopicPartition) -> Refused:
     )
 
 
-def _fetched(group: Group, partition: TopicPartition) -> CommittedOffset:
+def _fetched(group: Group, partition: TopicPartition) -> rq.CommittedOffset:
     stored = group.offsets.get(partition)
     if stored is None:
         return _no_offset(partition)
-    return CommittedOffset(
+    return rq.CommittedOffset(
         partition, stored.topic_id, stored.offset, stored.leader_epoch, stored.metadata, stored.commit_ms
     )
 
 
-def _no_offset(partition: TopicPartition) -> CommittedOffset:
-    return CommittedOffset(partition, "", NO_OFFSET)
+def _no_offset(partition: TopicPartition) -> rq.CommittedOffset:
+    return rq.CommittedOffset(partition, "", rq.NO_OFFSET)
 
 
-def decide_delete_offsets(step: GroupStep, command: OffsetDelete, *, request_id: int) -> None:
+def decide_delete_offsets(step: GroupStep, command: rq.OffsetDelete, *, request_id: int) -> None:
     """Not of topics that a member subscribes to (KIP-496). Of another protocol type it is not known what is in use."""
     group = step.group
     if group.members and not group.is_of_consumers:
@@ -185,7 +171,7 @@ def decide_delete_offsets(step: GroupStep, command: OffsetDelete, *, request_id:
     subscribed = group.subscribed_topics()
     results = tuple(_check_deletion(group, partition, subscribed) for partition in command.partitions)
     remove_offsets(step, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
-    step.reply(request_id, OffsetsDeleted(results))
+    step.reply(request_id, rq.OffsetsDeleted(results))
 
 
 def _check_deletion(group: Group, partition: TopicPartition, subscribed: Container[str]) -> Refused | None:
@@ -200,7 +186,7 @@ def _check_deletion(group: Group, partition: TopicPartition, subscribed: Contain
 def remove_offsets(step: GroupStep, partitions: Iterable[TopicPartition]) -> None:
     group = step.group
     gone = (partition for partition in dict.fromkeys(partitions) if partition in group.offsets)
-    step.record(*(OffsetTombstone(group.group_id, partition) for partition in gone))
+    step.record(*(records.OffsetTombstone(group.group_id, partition) for partition in gone))
 
 
 def remove_expired_offsets(step: GroupStep, now_ms: int) -> None:
@@ -226,7 +212,72 @@ def remove_expired_offsets(step: GroupStep, now_ms: int) -> None:
     )
 
 
-def _expires_ms(step: GroupStep, stored: OffsetCommitted, *, since_ms: int | None) -> int:
+def _expires_ms(step: GroupStep, stored: records.OffsetCommitted, *, since_ms: int | None) -> int:
     if stored.expire_ms is not None:
         return stored.expire_ms
     return (stored.commit_ms if since_ms is None else since_ms) + step.rules.offsets_retention_ms
+
+
+# Offsets that are pending: a transaction commits them here, or drops them, when it is decided (KIP-98, KIP-447).
+#
+# They are records of the group's own log, so a deposed coordinator cannot acknowledge one. Guards the promise that what
+# was acknowledged is there until the transaction ends: only `ApplyOffsets` and `DropOffsets` make the group forget a
+# transaction. What no longer counts (its topic is deleted, or a commit without a transaction came later) is taken out
+# of it; it is still known here, perhaps with nothing to commit, until it ends.
+
+
+def decide_txn_commit(step: GroupStep, command: rq.TxnOffsetCommit, *, request_id: int) -> None:
+    """As `decide_commit`, but it is no sign of life: a producer sends it, and not the member."""
+    known = step.group.pending_offsets.get(command.transaction) or _nothing_pending(command)
+    taken, answer = _take_offsets(command, metadata_max_bytes=step.rules.offset_metadata_max_bytes)
+    offsets = {**{offset.partition: offset for offset in known.offsets}, **taken}
+    refused = (
+        _check_committer(step.group, command)
+        or check_count(len(offsets), PARTITIONS_MAX, "partitions of one transaction")
+        or _check_transactions(step, command)
+    )
+    if refused is not None:
+        step.reply(request_id, refused)
+        return
+    if taken and command.sequence > known.sequence:
+        step.record(replace(known, sequence=command.sequence, commit_ms=step.now_ms, offsets=tuple(offsets.values())))
+    step.reply(request_id, answer)
+
+
+def _nothing_pending(command: rq.TxnOffsetCommit) -> records.TxnOffsetsPending:
+    return records.TxnOffsetsPending(command.group_id, command.transaction, -1, 0, ())
+
+
+def _check_transactions(step: GroupStep, command: rq.TxnOffsetCommit) -> Refused | None:
+    transactions, most = step.group.pending_offsets, step.rules.pending_transactions_max
+    if command.transaction in transactions or len(transactions) < most:
+        return None
+    return Refused(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"group {command.group_id}: expected fewer than {most} transactions with offsets that have not ended, found "
+        f"{len(transactions)}; retry later",
+    )
+
+
+def vote(group: Group | None, command: rq.VoteOffsets) -> rq.OffsetsVoted:
+    return rq.OffsetsVoted(group is not None and command.transaction in group.pending_offsets)
+
+
+def decide_end(step: GroupStep, command: rq.ApplyOffsets | rq.DropOffsets, *, request_id: int) -> None:
+    """An offset is committed when its transaction is applied, and expires as one that is committed then. The end is
+    logged also where nothing is pending: so a deposed coordinator, whose successor may have something, cannot answer
+    that it is done."""
+    pending = step.group.pending_offsets.get(command.transaction)
+    offsets = pending.offsets if pending is not None and isinstance(command, rq.ApplyOffsets) else ()
+    step.record(
+        *(_committed(step, offset) for offset in offsets),
+        records.TxnOffsetsEnded(command.group_id, command.transaction),
+    )
+    step.reply(request_id, rq.TxnOffsetsSettled())
+
+
+def describe_pending(group: Group) -> tuple[rq.DescribedPendingOffsets, ...]:
+    return tuple(
+        rq.DescribedPendingOffsets(transaction, len(pending.offsets), pending.commit_ms)
+        for transaction, pending in group.pending_offsets.items()
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.config.keys import INT_MAX, LONG_MAX
-from bus.consumer_groups.requests import PRODUCER_EPOCH_MAX, Assignment, OffsetToCommit, TransactionKey
+from bus.consumer_groups import requests as rq
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 from bus.records.json_text import parse_json
@@ -52,7 +52,7 @@ class StoredMember:
     rebalance_timeout_ms: int
     subscription: bytes  # for the group's protocol
     topics: tuple[str, ...]
-    assignment: Assignment
+    assignment: rq.Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class TxnOffsetsPending:
     left, and still is known here until it ends."""
 
     group_id: str
-    transaction: TransactionKey
+    transaction: rq.TransactionKey
     sequence: int  # of the last commit of offsets that was taken
     commit_ms: int  # of the same
-    offsets: tuple[OffsetToCommit, ...]
+    offsets: tuple[rq.OffsetToCommit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class TxnOffsetsEnded:
     """The tombstone of the former: committed, together with the records of its offsets, or dropped."""
 
     group_id: str
-    transaction: TransactionKey
+    transaction: rq.TransactionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class RecordKey:
 
     group_id: str
     partition: TopicPartition | None = None
-    transaction: TransactionKey | None = None
+    transaction: rq.TransactionKey | None = None
 
 
 LoggedRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone | TxnOffsetsPending | TxnOffsetsEnded
@@ -150,9 +150,9 @@ def decode_key(key: bytes) -> RecordKey:
         case ["group", str(group_id)] if _is_text(group_id):
             return RecordKey(group_id)
         case ["pending", str(group_id), int(producer_id), int(epoch)] if (
-            _is_text(group_id) and 0 <= producer_id <= LONG_MAX and 0 <= epoch <= PRODUCER_EPOCH_MAX
+            _is_text(group_id) and 0 <= producer_id <= LONG_MAX and 0 <= epoch <= rq.PRODUCER_EPOCH_MAX
         ):
-            return RecordKey(group_id, transaction=TransactionKey(producer_id, epoch))
+            return RecordKey(group_id, transaction=rq.TransactionKey(producer_id, epoch))
         case _:
             found = key[:_SHOWN_KEY_BYTES]
             expected = "the key of an offset, of a group, or of offsets of a transaction"
@@ -288,8 +288,8 @@ def _decode_offset(fields: StructFields, group_id: str, partition: TopicPartitio
     )
 
 
-def _decode_pending(fields: StructFields, group_id: str, transaction: TransactionKey) -> TxnOffsetsPending:
-    named = TransactionKey(fields.long("producer_id"), fields.integer("producer_epoch", high=PRODUCER_EPOCH_MAX))
+def _decode_pending(fields: StructFields, group_id: str, transaction: rq.TransactionKey) -> TxnOffsetsPending:
+    named = rq.TransactionKey(fields.long("producer_id"), fields.integer("producer_epoch", high=rq.PRODUCER_EPOCH_MAX))
     if (fields.text("group_id"), named) != (group_id, transaction):
         found = f"{fields.text('group_id')} and {named}"
         raise ValueError(
@@ -301,8 +301,8 @@ def _decode_pending(fields: StructFields, group_id: str, transaction: Transactio
     return TxnOffsetsPending(group_id, transaction, fields.integer("sequence"), fields.long("commit_ms"), offsets)
 
 
-def _decode_pending_offset(fields: StructFields) -> OffsetToCommit:
-    return OffsetToCommit(
+def _decode_pending_offset(fields: StructFields) -> rq.OffsetToCommit:
+    return rq.OffsetToCommit(
         TopicPartition(fields.text("topic"), fields.integer("partition")),
         fields.text("topic_id"),
         fields.long("committed_offset"),
@@ -342,7 +342,7 @@ def _decode_member(fields: StructFields) -> StoredMember:
         fields.integer("rebalance_timeout_ms"),
         fields.data("subscription"),
         fields.texts("topics"),
-        Assignment(fields.data("assignment"), partitions),
+        rq.Assignment(fields.data("assignment"), partitions),
     )
 
 

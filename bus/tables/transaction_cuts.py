@@ -32,9 +32,9 @@ from bus.tables.commit_times import committed_ms, version_at
 from bus.tables.consistent_cuts import decide_cut
 from bus.tables.keyed_rows import last_values, read_rows
 from bus.tables.topics import TopicTables
+from bus.transactions.bounds import coordinator_partition
 from bus.transactions.changes import find_anchor
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record
-from bus.transactions.request_bounds import coordinator_partition
 from bus.transactions.state import ProducerIdentity, TransactionState
 
 

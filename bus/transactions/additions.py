@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bus.errors import ErrorCode, Refused, count_of
+from bus.transactions.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.changes import TransactionStep
 from bus.transactions.endings import refuse_ended, refuse_while_ending
-from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.requests import Added, AddOffsets, AddPartitions, TimerKind
 from bus.transactions.state import (
     NO_SEQUENCE,

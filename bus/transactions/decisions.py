@@ -13,12 +13,12 @@ from bus.errors import ErrorCode, Refused
 from bus.machine import SetTimer
 from bus.model import TRANSACTION_STATE_TOPIC
 from bus.transactions.additions import decide_add
+from bus.transactions.bounds import check_request
 from bus.transactions.changes import TransactionRules, TransactionStep, find_anchor
 from bus.transactions.endings import decide_abort, decide_end, decide_finished, decide_voted, finish, time_out
 from bus.transactions.epochs import decide_fence, decide_init, give_epochs, replace_damaged
 from bus.transactions.loading import resume_timers
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
-from bus.transactions.request_bounds import check_request
 from bus.transactions.requests import (
     AbortTransaction,
     AddOffsets,

@@ -14,8 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bus.consumer_groups.changes import GroupRules
-from bus.consumer_groups.group import GroupState
+from bus.consumer_groups.group import GroupRules, GroupState
 from bus.consumer_groups.requests import (
     Assignment,
     CommittedOffset,

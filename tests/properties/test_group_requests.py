@@ -14,9 +14,8 @@ from bus.client.connection.group_requests import decode_assignment, decode_subsc
 from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.decisions import decide
-from bus.consumer_groups.group import GroupState
+from bus.consumer_groups.group import GroupRules, GroupState
 from bus.consumer_groups.loading import read_groups
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls

@@ -24,7 +24,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import ClusterState, Leadership
 from bus.cluster_metadata.partition_placement import find_imbalance
-from bus.consumer_groups.request_bounds import Placement, coordinator_partition
+from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CONSUMER_OFFSETS_TOPIC, LATEST_TIMESTAMP, TopicPartition

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 from bus.broker_api.groups import as_seen, commit_of, with_topic_id
 from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.changes import GroupRules, Notice
+from bus.consumer_groups.bounds import GroupBounds, GroupTotals
 from bus.consumer_groups.decisions import GroupMachine
-from bus.consumer_groups.group import Group
+from bus.consumer_groups.group import Group, GroupRules, Notice
 from bus.consumer_groups.loading import read_groups
 from bus.consumer_groups.records import LoggedRecord, encode_record
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand
-from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import with_error

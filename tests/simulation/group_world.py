@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.client.group.membership import Assign, Lead, Lose, Revoke
-from bus.consumer_groups.changes import GroupRules
+from bus.consumer_groups.group import GroupRules
 from bus.consumer_groups.records import GroupStored, GroupTombstone, LoggedRecord, OffsetCommitted, OffsetTombstone
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb

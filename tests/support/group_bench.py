@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.changes import GroupRules, Notice
+from bus.consumer_groups.bounds import GroupBounds, GroupTotals
 from bus.consumer_groups.decisions import GroupMachine
+from bus.consumer_groups.group import GroupRules, Notice
 from bus.consumer_groups.loading import GroupCodec
 from bus.consumer_groups.requests import GroupAnswer
-from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import Refused
 from bus.model import TopicPartition
 from bus.runtime.coordinators.groups import GroupShard, heartbeat

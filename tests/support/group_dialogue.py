@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bus.consumer_groups.changes import GroupRules
+from bus.consumer_groups.group import GroupRules
 from bus.consumer_groups.records import (
     GroupStored,
     GroupTombstone,

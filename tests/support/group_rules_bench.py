@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from bus.consumer_groups.changes import GroupRecord, GroupRules, GroupStep, Notice, apply, stored_group
 from bus.consumer_groups.decisions import decide
-from bus.consumer_groups.group import Group, GroupState
+from bus.consumer_groups.group import Group, GroupRecord, GroupRules, GroupState, GroupStep, Notice, apply, stored_group
 from bus.consumer_groups.loading import resume_timers
 from bus.consumer_groups.records import LoggedRecord, decode_record, encode_record
 from bus.consumer_groups.requests import (

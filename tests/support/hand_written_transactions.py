@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.model import TRANSACTION_STATE_TOPIC
 from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
-from bus.transactions.request_bounds import coordinator_partition
+from bus.transactions.bounds import coordinator_partition
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot, HandWrittenTable
 
 

@@ -21,7 +21,7 @@ from bus.broker_api.groups import GroupApi, GroupMember, PartitionOffset, requir
 from bus.broker_api.requests import Caller
 from bus.client_texts import shown
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.request_bounds import (
+from bus.consumer_groups.bounds import (
     ASSIGNED_PARTITIONS_MAX,
     GROUPS_MAX,
     LEAVING_MEMBERS_MAX,

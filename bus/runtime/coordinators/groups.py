@@ -18,13 +18,9 @@ from dataclasses import dataclass, replace
 
 from bus.cluster_metadata.cluster_draft import ClusterState, Topic
 from bus.config.broker import BrokerConfig
-from bus.consumer_groups.changes import MINUTE_MS, GroupRules, Notice
-from bus.consumer_groups.decisions import GroupMachine, decide, list_group
-from bus.consumer_groups.group import Group
-from bus.consumer_groups.heartbeats import check_heartbeat, is_sign_of_life
-from bus.consumer_groups.loading import GroupCodec
-from bus.consumer_groups.records import LoggedRecord
-from bus.consumer_groups.request_bounds import (
+from bus.consumer_groups.bounds import (
+    GroupBounds,
+    GroupTotals,
     Placement,
     check_group_id,
     check_group_id_length,
@@ -32,6 +28,11 @@ from bus.consumer_groups.request_bounds import (
     coordinator_partition,
     find_placement,
 )
+from bus.consumer_groups.decisions import GroupMachine, decide, list_group
+from bus.consumer_groups.group import MINUTE_MS, Group, GroupRules, Notice
+from bus.consumer_groups.loading import GroupCodec
+from bus.consumer_groups.membership import check_heartbeat, is_sign_of_life
+from bus.consumer_groups.records import LoggedRecord
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
     ApplyOffsets,
@@ -51,7 +52,6 @@ from bus.consumer_groups.requests import (
     TxnOffsetCommit,
     VoteOffsets,
 )
-from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint
 from bus.ports import Clock

@@ -32,12 +32,12 @@ from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered, time_limit
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
+from bus.transactions.bounds import check_transactional_id, coordinator_partition
 from bus.transactions.changes import Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id
 from bus.transactions.loading import TransactionCodec
 from bus.transactions.records import LoggedRecord
-from bus.transactions.request_bounds import check_transactional_id, coordinator_partition
 from bus.transactions.requests import (
     Added,
     AddPartitions,

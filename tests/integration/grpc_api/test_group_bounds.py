@@ -14,8 +14,8 @@ import pytest
 
 import bus.sql
 from bus.config.broker import BrokerConfig
+from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.consumer_groups.records import GroupStored, StoredMember, encode_record
-from bus.consumer_groups.request_bounds import Placement, coordinator_partition
 from bus.consumer_groups.requests import Assignment
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc

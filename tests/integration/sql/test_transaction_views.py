@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bus.sql
-from bus.transactions.request_bounds import coordinator_partition
+from bus.transactions.bounds import coordinator_partition
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 from tests.support.hand_written_transactions import HandWrittenTransactions
 

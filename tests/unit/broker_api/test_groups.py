@@ -13,7 +13,7 @@ from bus.broker_api.requests import InvalidArgument
 from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX
+from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime import loop_shares

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups.changes import MemberIdsForgotten
 from bus.consumer_groups.decisions import list_group
+from bus.consumer_groups.group import MemberIdsForgotten
 from bus.consumer_groups.records import GroupTombstone, OffsetTombstone
 from bus.consumer_groups.requests import (
     DeleteGroup,

@@ -6,7 +6,7 @@ import pytest
 
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.heartbeats import check_heartbeat, is_sign_of_life
+from bus.consumer_groups.membership import check_heartbeat, is_sign_of_life
 from bus.consumer_groups.requests import GroupTimer, Heartbeat, HeartbeatTaken, OffsetCommit, SyncGroup, TimerKind
 from bus.errors import ErrorCode, Refused
 from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench

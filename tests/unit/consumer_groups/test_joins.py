@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups.changes import GroupRules
-from bus.consumer_groups.group import GroupState
+from bus.consumer_groups.group import GroupRules, GroupState
 from bus.consumer_groups.records import GroupStored
 from bus.consumer_groups.requests import (
     Assignment,

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from bus.consumer_groups.changes import GroupRules
 from bus.consumer_groups.decisions import decide
-from bus.consumer_groups.group import GroupState
+from bus.consumer_groups.group import GroupRules, GroupState
 from bus.consumer_groups.loading import read_groups, resume_timers
 from bus.consumer_groups.records import (
     GroupStored,

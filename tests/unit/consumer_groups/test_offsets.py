@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups.changes import GroupRules
+from bus.consumer_groups.group import GroupRules
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone, encode_record
 from bus.consumer_groups.requests import (
     CommittedOffset,

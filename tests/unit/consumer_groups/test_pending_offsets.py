@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups import pending_offsets
-from bus.consumer_groups.changes import GroupRules
+from bus.consumer_groups import offsets
+from bus.consumer_groups.group import GroupRules
 from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOffsetsPending
 from bus.consumer_groups.requests import (
     NO_OFFSET,
@@ -221,7 +221,7 @@ def test_group_takes_so_many_transactions_and_no_more_until_one_has_ended() -> N
 
 
 def test_transaction_has_so_many_offsets_in_a_group_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_offsets, "PARTITIONS_MAX", 1)
+    monkeypatch.setattr(offsets, "PARTITIONS_MAX", 1)
     bench = GroupBench()
     bench.ask(NOBODYS)
     other = replace(NOBODYS, sequence=1, offsets=(replace(FIVE, partition=AUDIT),))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.consumer_groups.request_bounds import Placement, coordinator_partition, find_placement
+from bus.consumer_groups.bounds import Placement, coordinator_partition, find_placement
 
 
 # What String.hashCode gives: the sum of unit * 31**(length - 1 - position) over UTF-16 units, in 32 bits with a sign.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.totals import GroupBounds, GroupTotals
+from bus.consumer_groups.bounds import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused
 from tests.support.group_bench import PARTITION, RULES, GroupBench, commit_of, join_of, run, sync_of
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
+from bus.transactions.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.requests import Added, AddOffsets, AddPartitions
 from bus.transactions.state import AbortCause, ProducerIdentity, TransactionGroup, TransactionState
 from tests.support.transaction_bench import AUDIT, DESK, ID, ORDERS, TransactionBench, bench_in

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.transactions.request_bounds import coordinator_partition
+from bus.transactions.bounds import coordinator_partition
 
 
 @pytest.mark.parametrize(("transactional_id", "absolute"), [("", 0), ("billing", 109829509), ("polygenelubricants", 0)])

@@ -11,6 +11,7 @@ from bus.model import TRANSACTION_STATE_TOPIC
 from bus.ports import KeyedRow
 from bus.records.log_schema import TRANSACTION_PARTITION_TYPE, TRANSACTION_STATE_VALUE_TYPE
 from bus.storage_delta.typed_log import DeltaKeyedRows
+from bus.transactions.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.records import (
     LoggedRecord,
     TransactionExpired,
@@ -18,7 +19,6 @@ from bus.transactions.records import (
     decode_record,
     encode_record,
 )
-from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.state import (
     AbortCause,
     AppliedRows,

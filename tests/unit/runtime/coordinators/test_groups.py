@@ -23,7 +23,7 @@ from bus.cluster_metadata.cluster_records import (
 from bus.cluster_metadata.cluster_state import ClusterState, Leadership, Topic
 from bus.config.broker import BrokerConfig
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.request_bounds import Placement, coordinator_partition
+from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.cluster import Cluster

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.request_bounds import check_request
+from bus.transactions.bounds import check_request
 from bus.transactions.requests import AddOffsets, AddPartitions, EndTransaction, InitProducerId, TransactionCommand
 from bus.transactions.state import TransactionGroup, TransactionState
 from bus.transactions.totals import TransactionBounds, TransactionTotals

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bus.consumer_groups import request_bounds as bounds
-from bus.consumer_groups.changes import GroupRules, GroupStep
+from bus.consumer_groups import bounds
 from bus.consumer_groups.decisions import decide
-from bus.consumer_groups.group import Group
+from bus.consumer_groups.group import Group, GroupRules, GroupStep
 from bus.consumer_groups.requests import (
     ApplyOffsets,
     Assignment,

@@ -1,4 +1,4 @@
-"""What a request about a group may hold, field by field: the bounds that hold for every group.
+"""What a request about a group may hold, which partition has a group, and how much of groups a broker holds in memory.
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and read by every view and client.
 So everything that a decoder asserts of a stored field is checked here, before a decision, or where a field is decided
@@ -7,30 +7,16 @@ on (offsets.py). Ids that a group has from an earlier version, which checked les
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+from bus.addresses import counted_host
 from bus.client_texts import check_text, shown
 from bus.config.keys import INT_MAX, LONG_MAX
-from bus.consumer_groups.group import Group
-from bus.consumer_groups.requests import (
-    PRODUCER_EPOCH_MAX,
-    ApplyOffsets,
-    Assignment,
-    DropOffsets,
-    GroupCommand,
-    GroupProtocol,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    SyncGroup,
-    TransactionKey,
-    TxnOffsetCommit,
-    VoteOffsets,
-)
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.group import MINUTE_MS, Group
 from bus.errors import ErrorCode, Refused
 from bus.java_hash import java_abs, java_hash
 from bus.model import GROUP_PLACEMENT, TopicPartition
@@ -48,9 +34,11 @@ TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
 OWNED_PARTITIONS_MAX = 30_000  # that one member says it has
 ASSIGNED_PARTITIONS_MAX = 30_000  # of all members of a group
 MEMBER_DATA_BYTES_MAX = 1 << 20  # metadata of all protocols of a member; its assignment
+# So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.
+_CLIENTS_MIN = 1_000
 
 
-def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
+def check_request(group: Group | None, command: rq.GroupCommand) -> Refused | None:
     """Why the command is refused, of any group; None if it may be decided on. INVALID_GROUP_ID,
     INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, INCONSISTENT_GROUP_PROTOCOL (a protocol without a name)."""
     is_known = group is not None and group.group_id == command.group_id
@@ -58,32 +46,32 @@ def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
     if refused is not None:
         return refused
     match command:
-        case JoinGroup():
+        case rq.JoinGroup():
             return _check_join(group, command)
-        case SyncGroup():
+        case rq.SyncGroup():
             return _check_member_ids(group, command.member_id, command.group_instance_id) or _check_sync(command)
-        case Heartbeat():
+        case rq.Heartbeat():
             return _check_member_ids(group, command.member_id, command.group_instance_id)
-        case OffsetCommit():
+        case rq.OffsetCommit():
             return _check_member_ids(group, command.member_id, command.group_instance_id) or check_count(
                 len(command.offsets), PARTITIONS_MAX, "partitions"
             )
-        case LeaveGroup():
+        case rq.LeaveGroup():
             return check_count(len(command.members), LEAVING_MEMBERS_MAX, "members") or _first(
                 _check_member_ids(group, member.member_id, member.group_instance_id) for member in command.members
             )
-        case TxnOffsetCommit():
+        case rq.TxnOffsetCommit():
             return (
                 _check_transaction(command.transaction)
                 or _check_range("the number of a commit in its transaction", command.sequence, INT_MAX)
                 or _check_member_ids(group, command.member_id, command.group_instance_id)
                 or check_count(len(command.offsets), PARTITIONS_MAX, "partitions")
             )
-        case VoteOffsets() | ApplyOffsets() | DropOffsets():
+        case rq.VoteOffsets() | rq.ApplyOffsets() | rq.DropOffsets():
             return _check_transaction(command.transaction)
-        case OffsetFetch():
+        case rq.OffsetFetch():
             return _check_member_ids(group, command.member_id, None) or _check_places(command.partitions or ())
-        case OffsetDelete():
+        case rq.OffsetDelete():
             return _check_places(command.partitions)
         case _:
             return None
@@ -141,7 +129,7 @@ def check_place(partition: TopicPartition) -> Refused | None:
     return check_topic(partition.topic)
 
 
-def _check_join(group: Group | None, command: JoinGroup) -> Refused | None:
+def _check_join(group: Group | None, command: rq.JoinGroup) -> Refused | None:
     return (
         _check_member_ids(group, command.member_id, command.group_instance_id)
         or check_text("a client id", command.client_id, ID_BYTES_MAX)
@@ -154,7 +142,7 @@ def _check_join(group: Group | None, command: JoinGroup) -> Refused | None:
     )
 
 
-def _check_protocol(offer: GroupProtocol) -> Refused | None:
+def _check_protocol(offer: rq.GroupProtocol) -> Refused | None:
     if not offer.name:
         return Refused(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "expected a name of each protocol, found one with an empty name"
@@ -166,7 +154,7 @@ def _check_protocol(offer: GroupProtocol) -> Refused | None:
     )
 
 
-def _check_sync(command: SyncGroup) -> Refused | None:
+def _check_sync(command: rq.SyncGroup) -> Refused | None:
     assignments = command.assignments.values()
     count = sum(len(assignment.partitions) for assignment in assignments)
     return (
@@ -177,7 +165,7 @@ def _check_sync(command: SyncGroup) -> Refused | None:
     )
 
 
-def _check_assignment(assignment: Assignment) -> Refused | None:
+def _check_assignment(assignment: rq.Assignment) -> Refused | None:
     return (
         check_data("the assignment of a member", len(assignment.data))
         or _first(map(check_topic, {partition.topic for partition in assignment.partitions}))
@@ -185,9 +173,9 @@ def _check_assignment(assignment: Assignment) -> Refused | None:
     )
 
 
-def _check_transaction(transaction: TransactionKey) -> Refused | None:
+def _check_transaction(transaction: rq.TransactionKey) -> Refused | None:
     return _check_range("a producer id", transaction.producer_id, LONG_MAX) or _check_range(
-        "a producer epoch", transaction.producer_epoch, PRODUCER_EPOCH_MAX
+        "a producer epoch", transaction.producer_epoch, rq.PRODUCER_EPOCH_MAX
     )
 
 
@@ -250,3 +238,99 @@ def coordinator_partition(group_id: str, count: int, placement: Placement) -> in
             return java_abs(code) % count
         case Placement.MASKED:
             return (code & 0x7FFFFFFF) % count
+
+
+# How much of groups one broker holds in memory, and when it takes no more.
+#
+# Guards one bound for each thing that a client can make grow: members and pending members, what they said in bytes,
+# committed and pending offsets, and the member ids that one client is given. Counted as groups are replaced, so that a
+# look costs nothing. What is refused is refused by name, and may succeed later: members leave, ids and offsets expire.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBounds:
+    """Each is named after its key."""
+
+    members_max: int = 100_000
+    members_bytes_max: int = 268_435_456
+    members_per_client_max: int = 20_000
+    offsets_max: int = 5_000_000
+    max_session_timeout_ms: int = 30 * MINUTE_MS
+
+
+class GroupTotals:
+    def __init__(self, bounds: GroupBounds) -> None:
+        self._bounds = bounds
+        self.members = 0  # pending ones too
+        self.member_bytes = 0
+        self.offsets = 0  # pending ones too
+        self._given: dict[str, list[int]] = {}  # by client: a heap of the times until which the ids may come back
+        self._clients_cleaned_at = _CLIENTS_MIN
+
+    def replace(self, before: Group | None, after: Group | None) -> None:
+        for group, sign in ((before, -1), (after, 1)):
+            if group is not None:
+                self.members += sign * (len(group.members) + len(group.pending_members))
+                self.member_bytes += sign * group.data_bytes
+                self.offsets += sign * (len(group.offsets) + group.pending_offset_count)
+
+    def check(self, command: rq.GroupCommand, group: Group | None, *, now_ms: int) -> Refused | None:
+        """COORDINATOR_NOT_AVAILABLE if the command would make grow what is at its bound. `group` is the command's."""
+        match command:
+            case rq.JoinGroup():
+                said = sum(len(offer.metadata) for offer in command.protocols)
+                member = None if group is None else group.members.get(command.member_id)
+                is_replacing = group is not None and command.group_instance_id in group.instance_ids
+                is_new = command.member_id == rq.NO_MEMBER_ID and not is_replacing
+                return self._check_bytes(said, 0 if member is None else member.data_bytes) or (
+                    self._check_new_member(command, now_ms=now_ms) if is_new else None
+                )
+            case rq.SyncGroup():
+                given = sum(len(assignment.data) for assignment in command.assignments.values())
+                return self._check_bytes(given, 0 if group is None else group.data_bytes)
+            case rq.OffsetCommit() if self.offsets >= self._bounds.offsets_max:
+                known = () if group is None else group.offsets
+                is_new = any(offset.partition not in known for offset in command.offsets)
+                return self._refuse_offsets() if is_new else None
+            case rq.TxnOffsetCommit() if self.offsets >= self._bounds.offsets_max:
+                pending = None if group is None else group.pending_offsets.get(command.transaction)
+                held = () if pending is None else tuple(offset.partition for offset in pending.offsets)
+                return None if {offset.partition for offset in command.offsets} <= {*held} else self._refuse_offsets()
+            case _:
+                return None
+
+    def _check_bytes(self, wanted: int, held: int) -> Refused | None:
+        """Members that are there may go on with as much as they have."""
+        if self.member_bytes < self._bounds.members_bytes_max or wanted <= held:
+            return None
+        return self._refuse("bytes of members", "group.members.bytes.max", self.member_bytes)
+
+    def _check_new_member(self, command: rq.JoinGroup, *, now_ms: int) -> Refused | None:
+        if self.members >= self._bounds.members_max:
+            return self._refuse("members", "group.members.count.max", self.members)
+        if command.session_timeout_ms > self._bounds.max_session_timeout_ms:
+            return None  # the rules refuse it, and no id is given that might come back for so long
+        client = counted_host(command.client_host)
+        return self._give_id(client, until_ms=now_ms + command.session_timeout_ms, now_ms=now_ms)
+
+    def _give_id(self, client: str, *, until_ms: int, now_ms: int) -> Refused | None:
+        if len(self._given) >= self._clients_cleaned_at:
+            self._given = {one: times for one, times in self._given.items() if any(until > now_ms for until in times)}
+            # Where none have expired, the next look is far off: a look costs as much as there are.
+            self._clients_cleaned_at = max(_CLIENTS_MIN, 2 * len(self._given))
+        given = self._given.setdefault(client, [])
+        while given and given[0] <= now_ms:
+            heapq.heappop(given)
+        if len(given) >= self._bounds.members_per_client_max:
+            return self._refuse(f"new members of client {client}", "group.members.per.client.max", len(given))
+        heapq.heappush(given, until_ms)
+        return None
+
+    def _refuse_offsets(self) -> Refused:
+        return self._refuse("committed and pending offsets", "group.offsets.count.max", self.offsets)
+
+    def _refuse(self, what: str, key: str, found: int) -> Refused:
+        return Refused(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"the broker holds {found} {what}, expected fewer than {key} for one more; retry later",
+        )
