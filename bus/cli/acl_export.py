@@ -1,32 +1,29 @@
-"""Rights to read the files of topics, as a file system or an object store expresses them.
+"""Rights to read the files of topics, as a file system expresses them.
 
-Guards two promises: a user, group or role gets a right only if every principal that it stands for may read the topic;
+Guards two promises: a user or group gets a right only if every principal that it stands for may read the topic;
 and what cannot be expressed is listed.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bus.authorization.acls import ANY_PRINCIPAL
 from bus.authorization.file_readers import FileReaders, TopicReaders
 from bus.cli.failures import Failure
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
 
-PrincipalMap = Mapping[str, str]  # a principal -> its user, group or role in the storage
+PrincipalMap = Mapping[str, str]  # a principal -> its user or group in the storage
 _POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")
 _POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
-_S3_LOCATION = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9!_.'()=-]+)*)/?")
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """In the storage. `readers` and `denied`: topics by user, group or role. `not_expressed`: in words, a line each."""
+    """In the storage. `readers` and `denied`: topics by user or group. `not_expressed`: in words, a line each."""
 
     readers: dict[str, list[str]]
     denied: dict[str, list[str]]
@@ -34,7 +31,7 @@ class Grants:
 
 
 def parse_principal_map(text: str) -> PrincipalMap:
-    """Lines of a principal, which may contain blanks, and of its user, group or role in the storage, which has none;
+    """Lines of a principal, which may contain blanks, and of its user or group in the storage, which has none;
     `#` begins a comment line. Raises `Failure`."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -64,35 +61,21 @@ def posix_target(principal: str, mapped: PrincipalMap) -> str | None:
     return target
 
 
-def s3_target(principal: str, mapped: PrincipalMap) -> str | None:
-    """An ARN. None: the map has none. Raises `Failure`."""
-    target = mapped.get(principal)
-    if target is not None and not target.startswith("arn:"):
-        raise Failure(f"--principal-map: expected an ARN for {principal}, found {target!r}")
-    return target
-
-
-def may_deny_posix(target: str) -> bool:
+def _may_deny(target: str) -> bool:
     """A user's entry counts before those of groups; of several groups that which grants counts."""
     return target.startswith("u:")
 
 
-def may_deny_s3(_: str) -> bool:
-    return True
-
-
 class GrantPlan:
-    """`target_of`: the user, group or role that a principal is in the storage, None if there is none. `may_deny`:
-    whether that one can be denied what others let it do."""
+    """`mapped`: who principals are in the storage, where they have another name there."""
 
-    def __init__(self, target_of: Callable[[str], str | None], may_deny: Callable[[str], bool]) -> None:
-        self._target_of = target_of
-        self._may_deny = may_deny
+    def __init__(self, mapped: PrincipalMap) -> None:
+        self._mapped = mapped
 
     def grants(self, found: FileReaders) -> Grants:
-        """Raises what `target_of` raises."""
+        """The rights that express what `found` allows. Raises `Failure` for a map that names no user or group."""
         principals = sorted({name for topic in found.topics for name in (*topic.allowed, *topic.denied)})
-        targets = {name: self._target_of(name) for name in principals}
+        targets = {name: posix_target(name, self._mapped) for name in principals}
         not_expressed = [f"{one.acl}: {one.reason}" for one in found.not_expressed]
         not_expressed += [
             f"{name}: name in --principal-map who it is in the storage" for name in principals if not targets[name]
@@ -104,7 +87,7 @@ class GrantPlan:
 
     def _add(self, topic: TopicReaders, targets: Mapping[str, str | None], grants: Grants) -> None:
         allowed, denied = list(topic.allowed), [targets[name] for name in topic.denied]
-        if ANY_PRINCIPAL in allowed and not all(target and self._may_deny(target) for target in denied):
+        if ANY_PRINCIPAL in allowed and not all(target and _may_deny(target) for target in denied):
             allowed.remove(ANY_PRINCIPAL)
             message = (
                 f"{ANY_PRINCIPAL} may read {topic.topic}, but not all of {', '.join(topic.denied)} can be denied it"
@@ -120,9 +103,6 @@ class GrantPlan:
         if targets.get(ANY_PRINCIPAL) is not None and ANY_PRINCIPAL in allowed:
             for target in dict.fromkeys(filter(None, denied)):
                 grants.denied.setdefault(target, []).append(topic.topic)
-
-
-# ------------------------------------------------------------------ a file system
 
 
 def posix_script(grants: Grants, root: str, *, tables_only: bool) -> Iterator[str]:
@@ -155,38 +135,3 @@ def _folders(root: str, topics: Sequence[str]) -> list[str]:
 
 def _quoted(*paths: str) -> str:
     return " ".join(map(shlex.quote, paths))
-
-
-# ------------------------------------------------------------------ an object store
-
-
-def s3_policy(grants: Grants, location: str, *, tables_only: bool) -> str:
-    """The policy of a bucket, as JSON. Raises `Failure`."""
-    bucket, prefix = parse_s3_location(location)
-    statements: list[Any] = []
-    for target, topics in grants.readers.items():
-        keys = [s3_key(prefix, f"topics/{topic}/*") for topic in (topics if tables_only else with_metadata(topics))]
-        marker = [] if tables_only else [s3_key(prefix, ROOT_MARKER)]
-        statements.append(_statement("Allow", target, "s3:GetObject", [f"{bucket}/{key}" for key in (*keys, *marker)]))
-        listing = _statement("Allow", target, "s3:ListBucket", [bucket])
-        statements.append({**listing, "Condition": {"StringLike": {"s3:prefix": keys}}})
-    for target, topics in grants.denied.items():
-        keys = [s3_key(prefix, f"topics/{topic}/*") for topic in topics]
-        statements.append(_statement("Deny", target, "s3:GetObject", [f"{bucket}/{key}" for key in keys]))
-    return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
-
-
-def parse_s3_location(location: str) -> tuple[str, str]:
-    """The ARN of the bucket, and the prefix of the keys of the root, without slashes at its ends. Raises `Failure`."""
-    parsed = _S3_LOCATION.fullmatch(location)
-    if parsed is None:
-        raise Failure(f"expected --root s3://<bucket>/<prefix>, found {location!r}")
-    return f"arn:aws:s3:::{parsed[1]}", parsed[2].removeprefix("/")
-
-
-def s3_key(prefix: str, name: str) -> str:
-    return f"{prefix}/{name}" if prefix else name
-
-
-def _statement(effect: str, target: str, action: str, resources: Sequence[str]) -> dict[str, Any]:
-    return {"Effect": effect, "Principal": {"AWS": target}, "Action": action, "Resource": list(resources)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,18 +27,12 @@ from bus.authorization.index import index_of
 from bus.cli.acl_export import (
     GrantPlan,
     Grants,
-    may_deny_posix,
-    may_deny_s3,
     parse_principal_map,
     posix_script,
-    posix_target,
-    s3_policy,
-    s3_target,
 )
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, write_listing
-from bus.cli.policy_check import PolicyCheck
 from bus.cli.posix_check import check_files, find_open_topic
 
 if TYPE_CHECKING:
@@ -275,27 +268,19 @@ def check(
     examples="""
     bus acls export --as posix > readers.sh
     bus acls export --as posix --principal-map people.txt
-    bus acls export --as s3 --root s3://lake/bus --principal-map roles.txt > policy.json
     bus acls export --as posix --principal-map people.txt --check
-    bus acls export --as s3 --root s3://lake/bus --principal-map roles.txt --check --policy now.json
     """
 )
-@click.option("--as", "form", type=click.Choice(["posix", "s3"]), required=True, help="setfacl, or a bucket's policy.")
+@click.option("--as", type=click.Choice(["posix"]), required=True, expose_value=False, help="Commands of setfacl.")
 @click.option(
     "--principal-map",
     type=click.File(),
     metavar="FILE",
-    help="Who principals are in the storage, one a line: User:CN=alice u:alice, or User:alice arn:aws:iam::1:role/a.",
+    help="Who principals are in the storage, one a line: User:CN=alice u:alice, or User:ops g:staff.",
 )
 @click.option("--root", metavar="PLACE", help="Where readers find the root.  [default: where the broker has it]")
 @click.option("--tables-only", is_flag=True, help="For readers that open a table by its path: no cluster metadata.")
 @click.option("--check", "is_check", is_flag=True, help="Print where the rights in force differ, and end with 1 if so.")
-@click.option(
-    "--policy",
-    type=click.File(),
-    metavar="FILE",
-    help="The bucket's policy, for --as s3 --check: aws s3api get-bucket-policy --query Policy --output text.",
-)
 @click.option(
     "--broker",
     "brokers",
@@ -305,71 +290,40 @@ def check(
 )
 @address_option()
 def export(
-    form: str,
     principal_map: IO[str] | None,
     root: str | None,
     tables_only: bool,
     is_check: bool,
-    policy: IO[str] | None,
     brokers: tuple[str, ...],
     address: str,
 ) -> None:
     """Write what grants the readers of topics their files, as bus sql and Spark with bus.root read them.
     What the storage cannot express of the ACLs is listed: as comments of the script, or on standard error."""
-    _check_options(form, is_check=is_check, has_policy=policy is not None, has_brokers=bool(brokers))
+    if brokers and not is_check:
+        raise click.UsageError("expected --check with --broker, found none")
     mapped = parse_principal_map("" if principal_map is None else principal_map.read())
     with open_admin(address) as admin:
         index = index_of(admin.describe_acls(AclBindingFilter(_Type.TOPIC)))
         topics = admin.list_topics(include_internal=True)
         readers = plan_file_readers(index, topics, _policy(admin))
         place = (root or admin.describe_cluster().root_url).rstrip("/")
-    if form == "posix":
-        plan = GrantPlan(functools.partial(posix_target, mapped=mapped), may_deny_posix)
-    else:
-        plan = GrantPlan(functools.partial(s3_target, mapped=mapped), may_deny_s3)
-    grants = plan.grants(readers)
+    grants = GrantPlan(mapped).grants(readers)
     if is_check:
-        if policy is None:
-            differences = check_files(grants, place, topics, tables_only=tables_only, brokers=brokers)
-        else:
-            check = PolicyCheck(policy.read(), place, brokers)
-            differences = check.differences(grants, topics, tables_only=tables_only)
+        differences = check_files(grants, place, topics, tables_only=tables_only, brokers=brokers)
         _write_differences(differences, grants)
-    elif form == "posix":
-        echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
     else:
-        echo(s3_policy(grants, place, tables_only=tables_only))
-        _write_not_expressed(grants)
-
-
-def _check_options(form: str, *, is_check: bool, has_policy: bool, has_brokers: bool) -> None:
-    """Raises `click.UsageError`."""
-    if has_brokers and not is_check:
-        raise click.UsageError("expected --check with --broker, found none")
-    if has_policy and form != "s3":
-        raise click.UsageError(
-            f"expected --as s3 with --policy, which is the policy of a bucket, found --as {form}, whose check reads "
-            "the rights of the files"
-        )
-    if has_policy and not is_check:
-        raise click.UsageError("expected --check with --policy, found none")
-    if is_check and form == "s3" and not has_policy:
-        raise click.UsageError("expected --policy FILE with --as s3 --check, found none")
+        echo("\n".join(posix_script(grants, place, tables_only=tables_only)))
 
 
 def _write_differences(differences: Iterable[str], grants: Grants) -> None:
-    _write_not_expressed(grants)
+    for line in grants.not_expressed:
+        echo(f"not expressed: {line}", err=True)
     is_different = False
     for line in differences:
         is_different = True
         echo(line)
     if is_different:
         raise SystemExit(1)
-
-
-def _write_not_expressed(grants: Grants) -> None:
-    for line in grants.not_expressed:
-        echo(f"not expressed: {line}", err=True)
 
 
 def _decide(admin: Admin, requester: Requester, operation: AclOperation, resource: AclResource) -> Decision:

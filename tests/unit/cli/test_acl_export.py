@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import functools
-import json
-
 import pytest
 
 from bus.authorization.acls import ANY_PRINCIPAL, AclBinding
@@ -12,13 +9,8 @@ from bus.authorization.index import index_of
 from bus.cli.acl_export import (
     GrantPlan,
     Grants,
-    may_deny_posix,
-    may_deny_s3,
     parse_principal_map,
     posix_script,
-    posix_target,
-    s3_policy,
-    s3_target,
 )
 from bus.cli.failures import Failure
 from tests.support.acls import allow, deny
@@ -28,8 +20,8 @@ CN = "User:CN=Alice B,O=Example"
 
 
 def posix_grants(*acls: AclBinding, mapped: str = "") -> Grants:
-    target_of = functools.partial(posix_target, mapped=parse_principal_map(mapped))
-    return GrantPlan(target_of, may_deny_posix).grants(plan_file_readers(index_of(acls), TOPICS, AclPolicy()))
+    plan = GrantPlan(parse_principal_map(mapped))
+    return plan.grants(plan_file_readers(index_of(acls), TOPICS, AclPolicy()))
 
 
 def test_a_principal_is_the_user_of_its_name_or_what_the_map_says() -> None:
@@ -79,35 +71,6 @@ def test_the_script_grants_what_is_there_and_what_comes() -> None:
     assert "__cluster_metadata" not in alone
 
 
-def test_the_policy_of_a_bucket_lists_and_gets_the_topics_and_denies_them() -> None:
-    mapped = parse_principal_map("User:* arn:aws:iam::1:root\nUser:bob arn:aws:iam::1:role/bob")
-    acls = index_of([allow(principal=ANY_PRINCIPAL), deny(principal="User:bob")])
-    readers = plan_file_readers(acls, TOPICS, AclPolicy())
-    grants = GrantPlan(functools.partial(s3_target, mapped=mapped), may_deny_s3).grants(readers)
-    policy = json.loads(s3_policy(grants, "s3://lake/bus/", tables_only=False))
-    keys = ["bus/topics/__cluster_metadata/*", "bus/topics/orders/*"]
-    everyone, bob = {"AWS": "arn:aws:iam::1:root"}, {"AWS": "arn:aws:iam::1:role/bob"}
-    objects = [f"arn:aws:s3:::lake/{key}" for key in (*keys, "bus/bus-root.json")]
-    assert policy["Statement"] == [
-        {"Effect": "Allow", "Principal": everyone, "Action": "s3:GetObject", "Resource": objects},
-        {
-            "Effect": "Allow",
-            "Principal": everyone,
-            "Action": "s3:ListBucket",
-            "Resource": ["arn:aws:s3:::lake"],
-            "Condition": {"StringLike": {"s3:prefix": keys}},
-        },
-        {
-            "Effect": "Deny",
-            "Principal": bob,
-            "Action": "s3:GetObject",
-            "Resource": ["arn:aws:s3:::lake/bus/topics/orders/*"],
-        },
-    ]
-    at_the_top = json.loads(s3_policy(grants, "s3://lake", tables_only=True))
-    assert at_the_top["Statement"][0]["Resource"] == ["arn:aws:s3:::lake/topics/orders/*"]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -122,11 +85,3 @@ def test_a_map_that_makes_no_sense_is_refused(text: str, told: str) -> None:
     with pytest.raises(Failure) as caught:
         posix_grants(allow(), mapped=text)
     assert told in caught.value.message
-
-
-@pytest.mark.parametrize("location", ["/data/bus", "s3://", "s3://bucket/a*", "s3://bucket/${aws:username}"])
-def test_a_place_that_is_no_bucket_is_refused(location: str) -> None:
-    with pytest.raises(Failure, match="expected --root s3://"):
-        s3_policy(Grants({}, {}, []), location, tables_only=False)
-    with pytest.raises(Failure, match="expected an ARN for User:alice"):
-        s3_target("User:alice", {"User:alice": "u:alice"})
