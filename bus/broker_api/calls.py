@@ -238,6 +238,7 @@ _ROWS = (
     ),
     Call("ListViews", "metadata.list_views", view_needs=(DESCRIBE_TOPIC,), is_reading=True),
     # ---------------------------------------------------------------- the cluster
+    # The answer is the same for all.
     Call("ApiVersions", "cluster_admin.api_versions", is_checked_by_handler=True, is_reading=True),
     Call("DescribeCluster", "cluster_admin.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     Call(
@@ -271,8 +272,10 @@ _ROWS = (
         is_forwarded=True,
         audited=_ALTERS_CLUSTER,
     ),
+    # This one is gRPC's own: it describes the calls.
     Call("ServerReflectionInfo", "reflection", needs=(DESCRIBE_CLUSTER,), is_checked_by_handler=True, is_reading=True),
     # ---------------------------------------------------------------- users, quotas, ACLs
+    # A caller gets its name by it.
     Call("SaslAuthenticate", "logins.authenticate", is_checked_by_handler=True, is_reading=True),
     Call("DescribeUserScramCredentials", "users.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True, items_max=1_000),
     Call("AlterUserScramCredentials", "users.alter", needs=(ALTER_CLUSTER,), audited=_ALTERS_USERS, items_max=1_000),

@@ -27,8 +27,8 @@ from bus.grpc_api.server.guards import CallsInFlight, OpenStreams, StreamRegistr
 from bus.grpc_api.server.health import ReflectionServicer
 from bus.grpc_api.server.logins import with_login
 from bus.grpc_api.server.peers import GrpcPeers
-from bus.grpc_api.server.server import BusServicer, ClusterServicer
 from bus.grpc_api.server.service_door import ServiceDoor
+from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import PLAINTEXT, SASL_PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping

@@ -16,7 +16,7 @@ from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
-from bus.grpc_api.server.server import BusServicer, ClusterServicer
+from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares

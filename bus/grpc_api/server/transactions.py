@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from bus.broker_api.transactions import ActiveProducer, TransactionApi
@@ -293,8 +294,14 @@ class TransactionHandler:
             response.transactions.append(encode_added(await self._api.add(additions_of(additions))))
         return response
 
-    async def step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:
+    async def _step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:
         return encode_step_answer(await self._api.step(kind, step_of(request)))
+
+    vote = functools.partialmethod(_step, StepKind.VOTE)
+    commit = functools.partialmethod(_step, StepKind.COMMIT)
+    apply = functools.partialmethod(_step, StepKind.APPLY)
+    drop = functools.partialmethod(_step, StepKind.DROP)
+    resolve = functools.partialmethod(_step, StepKind.RESOLVE)
 
     async def find_needed(self, request: pb.FindNeededRequest) -> pb.FindNeededResponse:
         found = await self._api.find_needed(request.coordinator_partition, traces_of(request.traces))

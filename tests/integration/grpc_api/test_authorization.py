@@ -13,7 +13,7 @@ from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.cluster import ClusterHandler
 from bus.grpc_api.server.produce_decoding import begin_parse
-from bus.grpc_api.server.server import forwardable_calls
+from bus.grpc_api.server.servicers import forwarded_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal
 from bus.storage_delta.stores.memory import MemoryStore
@@ -268,7 +268,7 @@ def test_a_call_that_another_broker_sends_on_is_that_of_its_first_caller() -> No
     async def do(broker: QuietBroker) -> None:
         api = broker.api
         handler = ClusterHandler(
-            api.cluster, CallAuthorization(api.authorizer), lambda listener: forwardable_calls(api, listener)
+            api.cluster, CallAuthorization(api.authorizer), lambda listener: forwarded_handlers(api, listener)
         )
 
         async def create(name: str, **caller: Any) -> int:

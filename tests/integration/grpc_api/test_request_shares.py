@@ -163,7 +163,7 @@ def test_records_on_many_streams_of_one_client_are_refused_beyond_its_share() ->
     request = pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="t", arrow=arrow)])
 
     async def do(broker: QuietBroker) -> None:
-        memory = broker.calls_of._produce._memory
+        memory = broker.calls_of.handlers.produce._memory
         contexts = [UnreadContext(is_read=True) for _ in range(40)]
         calls = []
         for context in contexts:

@@ -1,0 +1,263 @@
+"""The methods of the services: the steps before a handler, and the handler that the row of a call names.
+
+A call has a method of its own here only where its steps are its own: streams, several answers, two ways to go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import operator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+
+from bus.broker_api.broker_api import BrokerApi
+from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.calls import CALLS, Call
+from bus.client_quotas.quotas import REQUEST_RATE
+from bus.config.broker import BrokerConfig
+from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
+from bus.grpc_api.server.authorization import CallAuthorization
+from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding, Handle
+from bus.grpc_api.server.conversions import caller_of
+from bus.grpc_api.server.fetch import FetchHandler
+from bus.grpc_api.server.group_calls import GroupHandler
+from bus.grpc_api.server.group_sessions import GroupSessionHandler
+from bus.grpc_api.server.guards import (
+    OpenStreams,
+    StreamRegistry,
+    check_login,
+    guard,
+    guard_answers,
+    guard_stream,
+    hold_request,
+)
+from bus.grpc_api.server.logins import LoginHandler
+from bus.grpc_api.server.maintenance import MaintenanceHandler
+from bus.grpc_api.server.metadata import MetadataHandler
+from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
+from bus.grpc_api.server.service_door import BUS, CLUSTER
+from bus.grpc_api.server.transactions import TransactionHandler
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import PLAINTEXT
+
+_LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
+_UNPACKED_BYTES_MAX = 100 * 1024 * 1024
+
+
+class Handlers:
+    """The handlers of the calls that came by this listener: an attribute for each subject that the rows name. Those of
+    streams are added by the servicer that has their registry."""
+
+    produce: ProduceHandler
+    fetch: FetchHandler
+    group_sessions: GroupSessionHandler
+    logins: LoginHandler
+
+    def __init__(self, api: BrokerApi, listener: str) -> None:
+        self.metadata = MetadataHandler(api.metadata, api.shares, listener)
+        self.producers = ProducerHandler(api.producers, api.shares)
+        self.groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
+        self.transactions = TransactionHandler(api.transactions, api.shares, listener)
+        self.maintenance = MaintenanceHandler(api.maintenance, api.shares)
+        self.cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)
+        self.quotas = QuotaHandler(api.quota_admin, api.shares)
+        self.acls = AclHandler(api.acls, api.shares)
+        self.users = UserHandler(api.users, api.shares)
+
+    async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
+            return await self.transactions.find_coordinator(request)
+        return await self.groups.find_coordinator(request)
+
+
+def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, Handle]:
+    """Answer the calls that only the controller can do, by their names, for the clients of a listener."""
+    handlers = Handlers(api, listener)
+    return {call.name: find_handler(handlers, call) for call in CALLS.values() if call.is_forwarded}
+
+
+def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
+    """The handler that the row of the call names. Raises `AttributeError` if there is none."""
+    found: Callable[..., Any] = operator.attrgetter(call.handler)(handlers)
+    return found
+
+
+class BusServicer:
+    """Answers the clients of one listener. Has a method for each call of the service Bus."""
+
+    def __init__(
+        self,
+        api: BrokerApi,
+        streams: StreamRegistry,
+        config: BrokerConfig,
+        peers: GrpcPeers,
+        listener: str = PLAINTEXT,
+        open_streams: OpenStreams | None = None,
+    ) -> None:
+        """`open_streams`: those of all listeners."""
+        self._open_streams = open_streams or OpenStreams(config.client_streams_count_max)
+        self._control_memory = api.control_memory
+        self._quotas = api.quotas
+        self._listener = listener
+        self._authorization = CallAuthorization(api.authorizer)
+        handlers = self.handlers = Handlers(api, listener)
+        handlers.produce = ProduceHandler(
+            api.produce,
+            api.authorizer,
+            api.quotas,
+            streams,
+            api.calls,
+            api.produce_memory,
+            api.shares,
+            unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
+            listener=listener,
+        )
+        handlers.fetch = FetchHandler(
+            api.fetch, api.authorizer, api.quotas, streams, api.calls, self._control_memory, listener
+        )
+        handlers.group_sessions = GroupSessionHandler(
+            api.groups, api.authorizer, api.quotas, streams, self._control_memory, listener
+        )
+        has_logins = any(one.has_logins for one in config.serving_listeners if one.name == listener)
+        handlers.logins = LoginHandler(api.logins, streams, listener, has_logins=has_logins)
+        self._forwarding = Forwarding(
+            api.cluster,
+            peers,
+            forwarded_handlers(api, listener),
+            listener=listener,
+            timeout_ms=config.request_timeout_ms,
+        )
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        """The method of a call without steps of its own."""
+        if method not in BUS.methods_by_name:
+            raise AttributeError(method)
+        call = CALLS[method]
+        if call.is_forwarded:
+            return functools.partial(self._here_or_forwarded, method)
+        handle = find_handler(self.handlers, call)
+        if "context" in inspect.signature(handle).parameters:
+            return functools.partial(self._with_context, method, handle)
+        return functools.partial(self.unary, method, handle)
+
+    async def _with_context(
+        self, method: str, handle: Callable[..., Any], request: Any, context: grpc.aio.ServicerContext
+    ) -> Any:
+        return await self.unary(method, functools.partial(handle, context=context), request, context)
+
+    async def _here_or_forwarded(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def handle(readable: Any) -> Any:
+            caller = caller_of(context, self._listener)
+            return await self._forwarding.handle(method, readable, caller)
+
+        return await self.unary(method, handle, request, context)
+
+    async def unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """A client's call of this name. Nothing is done about it while its caller owes something of its quota."""
+        authorized = self._authorized(method, handle, context)
+        if self._quotas.has(REQUEST_RATE):
+            authorized = self._paced(authorized, context)
+        return await self._held(authorized, request, context)
+
+    async def of_broker(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """A call of this name that brokers make; no quota is about them."""
+        return await self._held(self._authorized(method, handle, context), request, context)
+
+    def _authorized(self, method: str, handle: Any, context: grpc.aio.ServicerContext) -> Any:
+        return self._authorization.around(method, handle, functools.partial(caller_of, context, self._listener))
+
+    async def _stream(self, handle: Any, requests: Any, context: grpc.aio.ServicerContext) -> None:
+        async def counted(readable: Any, context: grpc.aio.ServicerContext) -> None:
+            with self._open_streams.one(caller_of(context, self._listener)):
+                await handle(readable, context)
+
+        await guard_stream(counted, requests, context)
+
+    def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def answer(request: Any) -> Any:
+            await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
+            return await handle(request)
+
+        return answer
+
+    async def _take_turn(self, pace: CallerPace, context: grpc.aio.ServicerContext, count: int = 1) -> None:
+        """Raises `OverQuota`. `count`: for how many requests the call counts."""
+        await pace.wait_or_refuse(context.time_remaining())
+        check_login()  # it may have waited for long
+        pace.note_request(count)
+
+    async def _held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """While it waits for its answer, a request counts against its client's share of memory."""
+        with hold_request(self._control_memory, request, context.peer()) as held:
+            return await guard(handle, held, context)
+
+    async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await self._stream(self.handlers.produce.stream, request_iterator, context)
+
+    async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
+        return await guard(functools.partial(self.handlers.produce.once, context=context), request, context)
+
+    async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
+        if getattr(request, "transactional_id", ""):  # its coordinator is asked; a request may be `Unreadable`
+            return await self.unary("InitProducerId", self.handlers.transactions.init, request, context)
+        return await self._here_or_forwarded("InitProducerId", request, context)
+
+    async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await self._stream(self.handlers.fetch.stream, request_iterator, context)
+
+    async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await self._stream(self.handlers.group_sessions.stream, request_iterator, context)
+
+    async def SaslAuthenticate(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await guard_stream(self.handlers.logins.authenticate, request_iterator, context)
+
+    async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
+        caller = functools.partial(caller_of, context, self._listener)
+        maintain = self._authorization.around_answers("MaintainLog", self.handlers.maintenance.maintain, caller)
+
+        async def paced(readable: Any) -> AsyncGenerator[Any, None]:
+            with self._open_streams.one(caller()):
+                await self._begin_maintenance(readable, context)
+                async with contextlib.aclosing(maintain(readable)) as answers:
+                    async for answer in answers:
+                        yield answer
+
+        with hold_request(self._control_memory, request, context.peer()) as held:
+            async for response in guard_answers(paced, held, context):
+                yield response
+
+    async def _begin_maintenance(self, request: pb.MaintainLogRequest, context: grpc.aio.ServicerContext) -> None:
+        """Each of its partitions counts as a request: it has one rewritten."""
+        if self._quotas.has(REQUEST_RATE):
+            pace = CallerPace(self._quotas, caller_of(context, self._listener))
+            await self._take_turn(pace, context, self.handlers.maintenance.count_partitions(request))
+
+
+class ClusterServicer:
+    """Calls between brokers. `is_between_brokers`: of the listener; at others a broker says who it is, and
+    nothing else. Has a method for each call of the service Cluster."""
+
+    def __init__(self, api: BrokerApi, bus: BusServicer, *, is_between_brokers: bool = True) -> None:
+        handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwarded_handlers, api))
+        self.cluster = ClusterHandler(api.cluster, CallAuthorization(api.authorizer), handlers_at)
+        self.transactions = bus.handlers.transactions
+        self._bus = bus
+        self._is_between_brokers = is_between_brokers
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        if method not in CLUSTER.methods_by_name:
+            raise AttributeError(method)
+        if self._is_between_brokers or method == "IdentifyBroker":
+            return functools.partial(self._bus.of_broker, method, find_handler(self, CALLS[method]))
+        return functools.partial(_refuse, method)
+
+
+async def _refuse(method: str, _: Any, context: grpc.aio.ServicerContext) -> NoReturn:
+    message = f"expected {method} at the listener by which brokers reach one another (inter.broker.listener.name)"
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+    raise AssertionError("abort raises")
