@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from bus.authorization.acls import CLUSTER_NAME, AclResourceType
@@ -51,11 +52,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Of one call. `names`: of the resources that the request is about as a whole. `refuse`: its answer if it is
-    refused as a whole; None: `response` with the error, or each item with it where that has none. `told`: how a refusal
-    speaks of a resource of this name, which the request may not know; None: by the name."""
+    """Where the names of one call are. `names`: of the resources that the request is about as a whole; None: in the
+    fields that most requests have for them. `refuse`: its answer if it is refused as a whole; None: `response` with the
+    error, or each item with it where that has none. `told`: how a refusal speaks of a resource of this name, which the
+    request may not know; None: by the name. `response`: the answer's type in the contract."""
 
-    response: type[Message]
+    response: type[Message] = Message
     names: Callable[[Any, Authorizer], Names] | None = None
     items: Items | None = None
     shown: Shown | None = None
@@ -342,18 +344,6 @@ def _itself(name: str) -> Names:
     return ([name],)
 
 
-def _of_cluster(_: Any, __: Authorizer) -> Names:
-    return ([CLUSTER_NAME],)
-
-
-def _of_group(request: Any, _: Authorizer) -> Names:
-    return ([request.group_id],)
-
-
-def _of_transactional_id(request: Any, _: Authorizer) -> Names:
-    return ([request.transactional_id],)
-
-
 def _of_config_resource(resource: pb.ConfigResource) -> Names:
     is_topic = resource.type == pb.RESOURCE_TYPE_TOPIC
     return ([resource.name], []) if is_topic else ([], [CLUSTER_NAME])
@@ -409,20 +399,19 @@ def _refuse_step(request: pb.TransactionStepRequest, refused: Refused) -> Messag
     )
 
 
-_step = Form(pb.TransactionStepResponse, _of_cluster, refuse=_refuse_step)
+_step = Form(refuse=_refuse_step)
 _topic_results = _entry_of_text(pb.TopicResult, "name")
 _committed = Items(
     "partitions", "partitions", _of_topic, _entry(pb.OffsetCommitPartitionResponse, "topic", "partition")
 )
 
-FORMS: Mapping[str, Form] = {
+# Calls not here name what their needs are about in the usual fields, and have a place for an error in the answer.
+_FORMS_OF_THEIR_OWN: Mapping[str, Form] = {
     "InitProducerId": Form(
-        pb.InitProducerIdResponse,
-        _init_producer_names,
+        names=_init_producer_names,
         refuse=lambda _, refused: with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), refused),
     ),
     "ResumeProducer": Form(
-        pb.ResumeProducerResponse,
         items=Items(
             "partitions",
             "partitions",
@@ -437,20 +426,14 @@ FORMS: Mapping[str, Form] = {
             ],
         ),
     ),
-    "FindCoordinator": Form(pb.FindCoordinatorResponse, _coordinator_names),
+    "FindCoordinator": Form(names=_coordinator_names),
     "JoinGroup": Form(
-        pb.JoinGroupResponse,
-        _of_group,
         refuse=lambda asked, refused: with_error(
             pb.JoinGroupResponse(generation=-1, member_id=asked.member_id), refused
         ),
     ),
-    "SyncGroup": Form(pb.SyncGroupResponse, _of_group),
-    "Heartbeat": Form(pb.HeartbeatResponse, _of_group),
-    "LeaveGroup": Form(pb.LeaveGroupResponse, _of_group),
-    "OffsetCommit": Form(pb.OffsetCommitResponse, _of_group, _committed),
+    "OffsetCommit": Form(items=_committed),
     "OffsetFetch": Form(
-        pb.OffsetFetchResponse,
         items=Items(
             "groups",
             "groups",
@@ -459,34 +442,21 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "OffsetDelete": Form(
-        pb.OffsetDeleteResponse,
-        _of_group,
-        Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.OffsetCommitPartitionResponse)),
+        items=Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.OffsetCommitPartitionResponse)),
     ),
-    "ListGroups": Form(pb.ListGroupsResponse, shown=Shown("groups", lambda group: group.group_id)),
+    "ListGroups": Form(shown=Shown("groups", lambda group: group.group_id)),
     "DescribeGroups": Form(
-        pb.DescribeGroupsResponse,
         items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DescribedGroup, "group_id")),
     ),
     "DeleteGroups": Form(
-        pb.DeleteGroupsResponse,
         items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DeletedGroup, "group_id")),
     ),
-    "TxnOffsetCommit": Form(
-        pb.TxnOffsetCommitResponse,
-        lambda request, _: ([request.transactional_id], [request.group_id]),
-        _committed,
-    ),
+    "TxnOffsetCommit": Form(items=_committed),
     "EndTxn": Form(
-        pb.EndTxnResponse,
-        _of_transactional_id,
         refuse=lambda _, refused: with_error(pb.EndTxnResponse(producer_id=-1, producer_epoch=-1), refused),
     ),
-    "ListTransactions": Form(
-        pb.ListTransactionsResponse, shown=Shown("transactions", lambda one: one.transactional_id)
-    ),
+    "ListTransactions": Form(shown=Shown("transactions", lambda one: one.transactional_id)),
     "DescribeTransactions": Form(
-        pb.DescribeTransactionsResponse,
         items=Items(
             "transactional_ids",
             "transactions",
@@ -495,12 +465,9 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "DescribeProducers": Form(
-        pb.DescribeProducersResponse,
         items=Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.PartitionProducers)),
     ),
-    "AbortTransaction": Form(pb.AbortTransactionResponse, _of_cluster),
     "FenceProducers": Form(
-        pb.FenceProducersResponse,
         items=Items(
             "transactional_ids",
             "producers",
@@ -509,7 +476,6 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "ListOffsets": Form(
-        pb.ListOffsetsResponse,
         items=Items(
             "partitions",
             "partitions",
@@ -524,16 +490,10 @@ FORMS: Mapping[str, Form] = {
             ],
         ),
     ),
-    "Metadata": Form(pb.MetadataResponse),
-    "CreateTopics": Form(
-        pb.CreateTopicsResponse, items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))
-    ),
-    "DeleteTopics": Form(pb.DeleteTopicsResponse, items=Items("topics", "topics", _itself, _topic_results)),
-    "CreatePartitions": Form(
-        pb.CreatePartitionsResponse, items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))
-    ),
+    "CreateTopics": Form(items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))),
+    "DeleteTopics": Form(items=Items("topics", "topics", _itself, _topic_results)),
+    "CreatePartitions": Form(items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))),
     "DescribeConfigs": Form(
-        pb.DescribeConfigsResponse,
         items=Items(
             "resources",
             "resources",
@@ -542,7 +502,6 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "AlterConfigs": Form(
-        pb.AlterConfigsResponse,
         items=Items(
             "resources",
             "resources",
@@ -551,7 +510,6 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "DeleteRecords": Form(
-        pb.DeleteRecordsResponse,
         items=Items(
             "partitions",
             "partitions",
@@ -567,22 +525,12 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
     "MaintainLog": Form(
-        pb.MaintainLogResponse,
-        lambda request, _: ([request.topic],),
         refuse=lambda _, refused: with_error(pb.MaintainLogResponse(partition=-1), refused),
     ),
-    "SwapFiles": Form(pb.SwapFilesResponse, lambda request, _: ([request.topic], [request.topic])),
-    "CreateView": Form(pb.CreateViewResponse, _created_view_names, told=_told_of_created_view),
-    "DeleteView": Form(pb.DeleteViewResponse, _deleted_view_names, told=lambda request, _: f"of view {request.name}"),
-    "ListViews": Form(pb.ListViewsResponse, shown=Shown("views", _topic)),
-    "DescribeCluster": Form(pb.DescribeClusterResponse, _of_cluster),
-    "ElectLeaders": Form(pb.ElectLeadersResponse, _of_cluster),
-    "AlterPartitionReassignments": Form(pb.AlterPartitionReassignmentsResponse, _of_cluster),
-    "ListPartitionReassignments": Form(pb.ListPartitionReassignmentsResponse, _of_cluster),
-    "DescribeUserScramCredentials": Form(pb.DescribeUserScramCredentialsResponse, _of_cluster),
+    "CreateView": Form(names=_created_view_names, told=_told_of_created_view),
+    "DeleteView": Form(names=_deleted_view_names, told=lambda request, _: f"of view {request.name}"),
+    "ListViews": Form(shown=Shown("views", _topic)),
     "AlterUserScramCredentials": Form(
-        pb.AlterUserScramCredentialsResponse,
-        _of_cluster,
         refuse=lambda request, refused: pb.AlterUserScramCredentialsResponse(
             users=[
                 with_error(pb.AlteredUser(user=user), refused)
@@ -590,28 +538,12 @@ FORMS: Mapping[str, Form] = {
             ]
         ),
     ),
-    "DescribeClientQuotas": Form(pb.DescribeClientQuotasResponse, _of_cluster),
     "AlterClientQuotas": Form(
-        pb.AlterClientQuotasResponse,
-        _of_cluster,
         refuse=lambda request, refused: pb.AlterClientQuotasResponse(
             entries=[with_error(pb.AlteredQuotas(entity=one.entity), refused) for one in request.entries]
         ),
     ),
-    "DescribeQuotaUsage": Form(pb.DescribeQuotaUsageResponse, _of_cluster),
-    "CreateAcls": Form(pb.CreateAclsResponse, _of_cluster),
-    "DescribeAcls": Form(pb.DescribeAclsResponse, _of_cluster),
-    "DeleteAcls": Form(pb.DeleteAclsResponse, _of_cluster),
-    "UnregisterBroker": Form(pb.UnregisterBrokerResponse, _of_cluster),
-    "UpdateFeatures": Form(pb.UpdateFeaturesResponse, _of_cluster),
-    "IdentifyBroker": Form(pb.IdentifyBrokerResponse, _of_cluster),
-    "RegisterBroker": Form(pb.RegisterBrokerResponse, _of_cluster),
-    "BrokerHeartbeat": Form(pb.BrokerHeartbeatResponse, _of_cluster),
-    "CommittedVersions": Form(pb.CommittedVersionsResponse, _of_cluster),
-    "RaiseLeaderEpoch": Form(pb.RaiseLeaderEpochResponse, _of_cluster),
     "AddPartitionsToTxn": Form(
-        pb.AddPartitionsToTxnResponse,
-        _of_cluster,
         refuse=lambda request, refused: pb.AddPartitionsToTxnResponse(
             transactions=[with_error(pb.TransactionAdded(), refused) for _ in request.transactions]
         ),
@@ -621,7 +553,31 @@ FORMS: Mapping[str, Form] = {
     "DropTransaction": _step,
     "CommitTransaction": _step,
     "ResolveTransaction": _step,
-    "FindNeeded": Form(pb.FindNeededResponse, _of_cluster),
-    "AppendAudit": Form(pb.AppendAuditResponse, _of_cluster),
-    "Envelope": Form(pb.EnvelopeResponse, _of_cluster),
+}
+
+
+_NAME_IN: Mapping[AclResourceType, Callable[[Any], str]] = {
+    AclResourceType.CLUSTER: lambda _: CLUSTER_NAME,
+    AclResourceType.GROUP: lambda request: request.group_id,
+    AclResourceType.TOPIC: _topic,
+    AclResourceType.TRANSACTIONAL_ID: lambda request: request.transactional_id,
+}
+
+
+def _names_in(call: Call) -> Callable[[Any, Authorizer], Names] | None:
+    """The names of the resources that the request is about, in the fields that most requests have for them."""
+    places = [_NAME_IN[need.resource_type] for need in call.needs]
+    return (lambda request, _: tuple([name_in(request)] for name_in in places)) if places else None
+
+
+def _form_of(call: Call, method: MethodDescriptor) -> Form:
+    form = _FORMS_OF_THEIR_OWN.get(call.name, Form())
+    return replace(form, response=method.output_type._concrete_class, names=form.names or _names_in(call))
+
+
+FORMS: Mapping[str, Form] = {
+    method.name: _form_of(CALLS[method.name], method)
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if not CALLS[method.name].is_checked_by_handler
 }
