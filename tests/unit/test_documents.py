@@ -1,15 +1,18 @@
-"""Documents for those who work on the code name files that are there, and docstrings begin as they should."""
+"""Documents name files and headings that are there, long ones have a table of contents, and docstrings begin as they
+should."""
 
 from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CONTENTS = runpy.run_path(str(ROOT / "tools" / "contents.py"))
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
 
 
@@ -17,10 +20,8 @@ PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "do
 def test_every_path_that_a_document_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
     named = set(re.findall(r"`([\w./-]+(?:\.py|\.toml|\.proto|/))`", text))
-    links = {link.split("#")[0] for link in re.findall(r"\]\((?!https?:)([^)#][^)]*)\)", text)}
     missing = [name for name in sorted(named) if not is_there(name)]
     assert not missing, f"{page.name} names what is not there: {missing}"
-    assert not [link for link in sorted(links) if not (page.parent / link).exists()]
 
 
 def is_there(name: str) -> bool:
@@ -29,6 +30,56 @@ def is_there(name: str) -> bool:
         return True
     parts = name.rstrip("/").split("/")
     return any(True for top in ("bus", "tests", "conf") for _ in (ROOT / top).rglob("/".join(parts)))
+
+
+def anchors_of(text: str) -> set[str]:
+    return {anchor for _, _, _, anchor in CONTENTS["headings"](text)}
+
+
+def text_of(path: Path) -> str | None:
+    """The text of a document, nothing of another file, None if there is no such file."""
+    return (path.read_text("utf-8") if path.suffix == ".md" else "") if path.exists() else None
+
+
+def links_without_target(page: Path, text: str) -> list[str]:
+    """Links to a file, or to a heading of one, that is not there."""
+    missing = []
+    prose = re.sub(r"`[^`\n]*`(?!\]\()", "", CONTENTS["without_code"](text))
+    for link in re.findall(r"\]\(((?![a-z]+:)[^)\s]+)\)", prose):
+        name, _, anchor = link.partition("#")
+        target = text_of(page.parent / name) if name else text
+        if target is None or (anchor and anchor not in anchors_of(target)):
+            missing.append(link)
+    return missing
+
+
+@pytest.mark.parametrize("page", CONTENTS["pages"](), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert not links_without_target(page, page.read_text("utf-8"))
+
+
+def test_links_that_lead_nowhere_are_found() -> None:
+    text = "# One `two`, three\n\n## Same\n## Same\n```sh\n# no heading\n[a](#code)\n```\n"
+    text += "[a](#one-two-three) [b](#same-1) [c](#same-2) [d](#no-heading) [e](README.md#two-commands) [f](gone.md)"
+    assert links_without_target(ROOT / "page.md", text) == ["#same-2", "#no-heading", "gone.md"]
+
+
+@pytest.mark.parametrize("page", CONTENTS["pages"](), ids=lambda page: str(page.relative_to(ROOT)))
+def test_long_page_begins_with_its_table_of_contents(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert CONTENTS["with_contents"](text) == text, "python tools/contents.py writes the tables of contents"
+
+
+def test_pages_that_programs_name_are_there_with_their_headings() -> None:
+    """Comments, messages and settings say where a user reads more: `docs/security.md#profiles`."""
+    missing = []
+    for path in (path for top in ("bus", "conf", "jobs", "tools") for path in (ROOT / top).rglob("*.*")):
+        if path.suffix in (".py", ".toml", ".conf", ".proto"):
+            for name, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", path.read_text("utf-8")):
+                page = ROOT / name
+                if not page.exists() or (anchor and anchor not in anchors_of(page.read_text("utf-8"))):
+                    missing.append(f"{path.relative_to(ROOT)}: {name}#{anchor}")
+    assert not missing
 
 
 # A docstring begins with a verb, or with the noun that is its subject: with one of these, who reads it has to find out
