@@ -4,12 +4,16 @@ should."""
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 import runpy
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from bus.errors import ErrorCode
 
 ROOT = Path(__file__).parents[2]
 CONTENTS = runpy.run_path(str(ROOT / "tools" / "contents.py"))
@@ -80,6 +84,24 @@ def test_pages_that_programs_name_are_there_with_their_headings() -> None:
                 if not page.exists() or (anchor and anchor not in anchors_of(page.read_text("utf-8"))):
                     missing.append(f"{path.relative_to(ROOT)}: {name}#{anchor}")
     assert not missing
+
+
+QUOTED = re.compile(r"`([^`]+)`")
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_code() -> None:
+    """`…` stands for what differs from run to run. Names of errors count, and what the system says (ENOSPC)."""
+    texts = [os.strerror(errno.ENOSPC), *ErrorCode.__members__]
+    for path in (ROOT / "bus").rglob("*.py"):
+        if "v1" not in path.parts:
+            nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+            texts += (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    known = "\0".join(texts)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    messages = [message for title in re.findall(r"^### (.*)", page, re.MULTILINE) for message in QUOTED.findall(title)]
+    assert len(messages) > 20
+    pieces = [piece.strip() for message in messages for piece in message.split("…")]
+    assert not [piece for piece in pieces if piece not in known]
 
 
 # A docstring begins with a verb, or with the noun that is its subject: with one of these, who reads it has to find out
