@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import grpc
 import pytest
 
-from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT
+from bus.client.connection.connections import UNKNOWN_CONTRACT
 from bus.errors import BusError, ErrorCode
 from bus.reentry import OwnLock
 

@@ -14,10 +14,9 @@ from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin import offset_targets as targets
 from bus.client.admin.broker_calls import BrokerCalls, CoordinatorCalls
 from bus.client.admin.cluster import ClusterAdmin
-from bus.client.admin.configs import ConfigAdmin
 from bus.client.admin.groups import GroupAdmin
 from bus.client.admin.offset_targets import partitions_to_start, starting_point
-from bus.client.admin.topics import LogAdmin, TopicAdmin, ViewAdmin
+from bus.client.admin.topics import ConfigAdmin, LogAdmin, TopicAdmin, ViewAdmin
 from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
 from bus.client.admin.users import AclAdmin, QuotaAdmin, UserAdmin
 from bus.client.arguments import (

@@ -1,4 +1,4 @@
-"""The administrator's calls about users that log in by a password."""
+"""The administrator's calls about users that log in by a password, about ACLs and about quotas."""
 
 from __future__ import annotations
 
@@ -84,8 +84,6 @@ def encode_upsertion(one: UserScramCredentialUpsertion) -> pb.ScramUpsertion:
     )
 
 
-# The administrator's calls about access control lists.
-
 _FILTERS_MAX = 100  # of one request
 
 
@@ -123,9 +121,6 @@ def _checked(response: Any) -> Any:
     if response.error_code:
         raise error_of(response.error_code, response.error_message)
     return response
-
-
-# The administrator's calls about quotas of users and client ids.
 
 
 class QuotaAdmin:

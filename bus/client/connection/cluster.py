@@ -20,10 +20,11 @@ import grpc
 from bus.addresses import format_address
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.security import security_of
-from bus.client.connection.broker_contracts import UNKNOWN_CONTRACT, BrokerContract, decode_contract, new_question
 from bus.client.connection.broker_watch import BrokerWatch, PatientWait
 from bus.client.connection.connections import (
     SERVICE,
+    UNKNOWN_CONTRACT,
+    BrokerContract,
     Connection,
     Connections,
     Leaving,
@@ -31,7 +32,9 @@ from bus.client.connection.connections import (
     SessionExpired,
     UnusableConnection,
     closed_client,
+    decode_contract,
     is_broker_needed,
+    new_question,
 )
 from bus.client.connection.logins import Headers, Logins
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children

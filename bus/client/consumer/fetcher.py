@@ -1,5 +1,5 @@
 """The consumer's engine: one Fetch stream to each leader, the next request under way before the last answer is used.
-A leader may send it to a replica (read_replica.py), which is asked as a leader is, and left at its first error.
+A leader may send it to a replica (assigned_partition.py), which is asked as a leader is, and left at its first error.
 
 Guards two promises: an answer is used only for the very position that was asked for, so a seek never meets stale
 records; and what is fetched ahead is bounded, for a partition by twice max.partition.fetch.bytes and for a leader by
@@ -22,9 +22,8 @@ from bus.client.connection.fetch_requests import Fetched, FetchedPartition, Fetc
 from bus.client.connection.produce_requests import ThrottleLog
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import FAILURES_UNTOLD, ITEMS_MAX, monotonic_ms
-from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.assigned_partition import AssignedPartition, note_failed, note_named, note_served
 from bus.client.consumer.metrics import ConsumerMetrics
-from bus.client.consumer.read_replica import note_failed, note_named, note_served
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.reentry import OwnCondition, OwnLock, logger_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bus.client.connection.silent_connections import PatientCall, SilentConnections
+from bus.client.connection.broker_watch import PatientCall, SilentConnections
 
 PATIENCE_MS = 15_000
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from bus.client.consumer.read_replica import AT_LEADER, ReadReplica, note_failed, note_named, note_served
+from bus.client.consumer.assigned_partition import AT_LEADER, ReadReplica, note_failed, note_named, note_served
 
 AGE_MS = 300_000
 
