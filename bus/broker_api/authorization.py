@@ -32,7 +32,7 @@ from bus.broker_api.access_log import AccessDecided, AccessLog
 from bus.broker_api.calls import Need
 from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.client_texts import shown
-from bus.cluster_metadata.cluster_draft import ClusterState
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.config.listeners import Listener
 from bus.errors import ErrorCode, Refused
 from bus.runtime.cluster import Cluster

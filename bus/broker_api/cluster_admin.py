@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
-from bus.cluster_metadata.cluster_records import BUS_VERSION, LEVEL_MAX, LEVEL_MIN
-from bus.cluster_metadata.cluster_state import Broker, replica_state
+from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_MAX, LEVEL_MIN, Broker, replica_state
 from bus.errors import ErrorCode, NotController, Refused, StorageFault, first_line, show_names
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.audit_log import AuditLog

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bus.broker_api.requests import InvalidArgument, Items
 from bus.client_texts import shown
-from bus.cluster_metadata.cluster_draft import ClusterState
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand

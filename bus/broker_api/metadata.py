@@ -12,8 +12,7 @@ from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import current_caller
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
-from bus.cluster_metadata.cluster_draft import Topic
-from bus.cluster_metadata.cluster_state import ReplicaState, replica_state
+from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.config.broker import describe_broker_config

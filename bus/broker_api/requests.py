@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bus.cluster_metadata.cluster_draft import ClusterState
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.runtime.loop_shares import LoopShare

@@ -13,11 +13,10 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
-    ClusterRecord,
     LeaderChanged,
     PartitionsAdded,
     ProducerIdsAllocated,
@@ -26,9 +25,12 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    apply,
     decode_record,
     encode_record,
+    replay_cluster,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership, Topic
 from bus.cluster_metadata.configs import (
     AlterOperation,
     ConfigOperation,

@@ -12,27 +12,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.cluster_metadata.broker_leases import is_cut_off
+from bus.cluster_metadata.broker_records import encode_listeners, parse_listeners
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    LEVEL_MAX,
-    LEVEL_MIN,
-    LEVEL_OF_CLUSTERS,
-    LEVEL_OF_LISTENERS,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
-    encode_listeners,
-    parse_listeners,
 )
-from bus.cluster_metadata.cluster_state import Broker, ClusterState
+from bus.cluster_metadata.cluster_state import (
+    BUS_VERSION,
+    LEVEL_MAX,
+    LEVEL_MIN,
+    LEVEL_OF_CLUSTERS,
+    LEVEL_OF_LISTENERS,
+    Broker,
+    ClusterState,
+)
 from bus.cluster_metadata.partition_placement import count_moved, move_leaders, refuse_level
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of, show_names, show_range

@@ -16,20 +16,19 @@ from types import MappingProxyType
 from bus.authorization.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
 from bus.authorization.index import AclIndex
 from bus.client_quotas.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
-from bus.cluster_metadata.cluster_draft import ClusterState, Topic, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    LEVEL_OF_SECURITY,
     AclAdded,
     AclRemoved,
     ClientQuotaChanged,
-    ClusterRecord,
     LeaderChanged,
     TopicConfigChanged,
     TopicDeleted,
     TopicFilesDeleted,
+    apply_all,
     encode_acl,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_OF_SECURITY, ClusterState, Topic
 from bus.cluster_metadata.configs import (
     KEPT_CONFIGS,
     ConfigOperation,

@@ -1,7 +1,7 @@
 """What the metadata log tells of the past: who led what and when, which replicas moved, when brokers registered.
 
-Replays the same records as cluster.py, and keeps where in the log each change is. Guards one promise: nothing is
-guessed. Of what a snapshot has cut off only the outcome is known, so its place in the log and its reason are None. A
+Replays the same records as cluster_records.py, and keeps where in the log each change is. Guards one promise: nothing
+is guessed. Of what a snapshot has cut off only the outcome is known, so its place in the log and its reason are None. A
 reason is what the records around a change show; it is None where they show none. Decides nothing, does no I/O.
 """
 
@@ -12,20 +12,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from bus.client_quotas.quotas import decode_entity
-from bus.cluster_metadata.cluster_draft import ClusterDraft
+from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    LEVEL_OF_CLUSTERS,
-    AclAdded,
-    AclRemoved,
     BrokerFenced,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
-    ClientQuotaChanged,
-    ClusterRecord,
     ControllerElected,
-    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     LeadersChanged,
@@ -33,16 +26,18 @@ from bus.cluster_metadata.cluster_records import (
     ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
-    TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
-    ViewCreated,
-    ViewDeleted,
     decode_record,
-    parse_acl,
-    parse_replicas,
 )
-from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, ElectedController, Leadership
+from bus.cluster_metadata.cluster_state import (
+    EMPTY_CLUSTER,
+    LEVEL_OF_CLUSTERS,
+    ClusterState,
+    ElectedController,
+    Leadership,
+)
+from bus.cluster_metadata.topic_records import parse_replicas
 from bus.model import CLUSTER_METADATA_TOPIC
 
 
@@ -179,7 +174,7 @@ class _Reading:
         leading = [term for terms in self._leading.values() for term in terms]
         controller = [] if self._controller is None else [self._controller.term]
         terms = sorted([*self._ended, *leading, *controller], key=_begin_of)
-        known = {broker_id: self._brokers[broker_id] for broker_id in self._draft.brokers}
+        known = {broker_id: self._brokers[broker_id] for broker_id in self._draft.brokers.now}
         return ClusterHistory(tuple(terms), tuple(self._reassignments), known, self._draft.finish())
 
     def take(self, place: LogPlace, controller_epoch: int, record: ClusterRecord) -> None:
@@ -244,7 +239,7 @@ class _Reading:
             terms[number] = before.followed_by(led.leader_id, led.leader_epoch, begin, reason)
 
     def _find_reason(self, before: Term, leader_id: int, place: LogPlace) -> ElectionReason | None:
-        former = self._draft.brokers.get(before.leader_id)
+        former = self._draft.brokers.now.get(before.leader_id)
         if leader_id == before.leader_id:
             return ElectionReason.EPOCH_RAISED
         if former is not None and former.is_fenced:
@@ -291,7 +286,7 @@ class _Reading:
             self._brokers[broker_id] = BrokerHistory(place, place)
 
     def _note_fenced(self, broker_id: int, place: LogPlace, *, is_fenced: bool) -> None:
-        broker = self._draft.brokers.get(broker_id)
+        broker = self._draft.brokers.now.get(broker_id)
         if broker is not None and broker.is_fenced != is_fenced:
             self._brokers[broker_id] = replace(self._brokers[broker_id], is_fenced_since=place)
         now = self._controller
@@ -304,7 +299,7 @@ class _Reading:
         if before is not None:
             self._ended.append(before.term.ended(place))
             former_id = before.term.leader_id
-            former = self._draft.brokers.get(former_id)
+            former = self._draft.brokers.now.get(former_id)
             if former_id == broker_id:
                 reason = ElectionReason.RESTARTED if before.incarnation != incarnation else None
             elif former is not None and former.is_fenced:
@@ -316,7 +311,7 @@ class _Reading:
     def _compare(self, place: LogPlace, controller_epoch: int) -> None:
         """With the state that a snapshot at `place` has: what was known before goes on as far as it is the same."""
         leading: dict[str, list[Term]] = {}
-        for topic in self._draft.topics.values():
+        for topic in self._draft.topics.now.values():
             led = enumerate(self._draft.leaders(topic.name))
             known = self._leading.get(topic.name, [])
             now = [Term(topic.name, topic.topic_id, number, *_led(one), None, None) for number, one in led]
@@ -345,10 +340,10 @@ class _Reading:
 
     def _compare_brokers(self) -> None:
         known, self._brokers = self._brokers, {}
-        for broker_id, broker in self._draft.brokers.items():
+        for broker_id, broker in self._draft.brokers.now.items():
             is_same = self._lives.get(broker_id) == broker.life
             self._brokers[broker_id] = known[broker_id] if is_same else BrokerHistory(None, None)
-        self._lives = {broker_id: broker.life for broker_id, broker in self._draft.brokers.items()}
+        self._lives = {broker_id: broker.life for broker_id, broker in self._draft.brokers.now.items()}
 
 
 def _new_terms(topic: str, topic_id: str, numbers: Iterable[int], led: Leadership, place: LogPlace) -> Iterator[Term]:
@@ -375,56 +370,3 @@ def _is_same(before: Term, now: Term) -> bool:
 
 def _begin_of(term: Term) -> int:
     return -1 if term.begin is None else term.begin.offset
-
-
-# What a record of the cluster metadata means for the broker's log: a line for people, or nothing.
-#
-# Guards one promise: each change that a client asks for by name (topics, partitions, configs, views, quotas, ACLs) has
-# one line, and so has each change of the controller, of the brokers that may lead and of the level. What a broker does
-# by itself with every batch or producer has none.
-
-
-def describe_change(record: ClusterRecord) -> str | None:
-    """None: nothing that a person would look for."""
-    match record:
-        case TopicCreated(topic, topic_id, partitions):
-            return f"topic {topic} was created: {_counted(partitions, 'partition')}, id {topic_id}"
-        case PartitionsAdded(topic, _, partitions):
-            return f"topic {topic} has {_counted(partitions, 'partition')} now"
-        case TopicConfigChanged(topic, _, name, None):
-            return f"topic {topic}: {name} has its default again"
-        case TopicConfigChanged(topic, _, name, value):
-            return f"topic {topic}: {name}={value}"
-        case TopicDeleted(topic, topic_id):
-            return f"topic {topic} was deleted, id {topic_id}"
-        case ViewCreated(view_name, topic):
-            return f"view {view_name} of topic {topic} was created"
-        case ViewDeleted(view_name):
-            return f"view {view_name} was deleted"
-        case ClientQuotaChanged(entity, quotas):
-            return f"quotas of {_shown(entity)}: {'none any more' if quotas is None else quotas}"
-        case AclAdded(acl):
-            return f"ACL was added: {parse_acl(acl)}"
-        case AclRemoved(acl):
-            return f"ACL was removed: {parse_acl(acl)}"
-        case BrokerFenced(broker_id, broker_epoch):
-            return f"broker {broker_id} is fenced, at broker epoch {broker_epoch}"
-        case BrokerUnfenced(broker_id, broker_epoch):
-            return f"broker {broker_id} is unfenced, at broker epoch {broker_epoch}"
-        case ControllerElected(broker_id):
-            return f"broker {broker_id} is the controller"
-        case FeatureLevel(feature, level):
-            return f"{feature} is {level}"
-        case _:
-            return None
-
-
-def _shown(entity: str) -> str:
-    try:
-        return str(decode_entity(entity))
-    except ValueError:
-        return entity
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,20 +1,24 @@
-"""The records of `__cluster_metadata`, and their form as rows of that log.
+"""All records of `__cluster_metadata`: their form as rows, their replay, and the snapshot with which the log begins.
 
-Guards one promise: what was written is what is read back, `decode_record(encode_record(r)) == r`, for ever; so a type's
-name and the meaning of its fields never change, and a new fact gets a new type. A row is one struct for all types: the
-field `type` names the record and what it lacks is null. Rows come from disk, so decoding checks and never asserts.
+Records of topics, brokers and producers are in modules of their own, those of views, quotas, ACLs, the level and
+snapshots here. Guards three promises. What was written is what is read back, `decode_record(encode_record(r)) == r`,
+for ever; so a type's name and the meaning of its fields never change, and a new fact gets a new type. A row is one
+struct for all types: the field `type` names the record and what it lacks is null. Rows come from disk, so decoding
+checks and never asserts. `apply_all` is the only way in which a `ClusterState` changes, live and while loading. And
+`replay(snapshot_of(state)) == state`: a snapshot is ordinary records between `SnapshotBegan` and `SnapshotEnded`,
+written as one commit, and a replay of it needs no record before it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, get_args
+from typing import Any, ClassVar
 
-from bus.addresses import bare_host, format_address
 from bus.authorization.acls import (
     AclBinding,
     AclOperation,
@@ -23,146 +27,73 @@ from bus.authorization.acls import (
     PatternType,
     check_acl,
 )
-from bus.model import ListenerAddress
+from bus.client_quotas.quotas import decode_entity, decode_quotas, encode_entity, encode_quotas
+from bus.cluster_metadata.broker_records import (
+    BrokerFenced,
+    BrokerListeners,
+    BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    ControllerElected,
+    snapshot_brokers,
+)
+from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord, Mending
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_MAX, LEVEL_OF_SECURITY, ClusterState
+from bus.cluster_metadata.producer_records import (
+    ProducerExpired,
+    ProducerIdsAllocated,
+    ProducerIdsRetired,
+    ProducerNamed,
+    ProducerUsed,
+    snapshot_producers,
+)
+from bus.cluster_metadata.topic_records import (
+    LeaderChanged,
+    LeaderEpochsRaised,
+    LeadersChanged,
+    PartitionsAdded,
+    ReplicasAssigned,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicFilesDeleted,
+    snapshot_topics,
+)
+from bus.errors import show_range
+from bus.json_views import JsonView
+
+# A smaller log is read in no time.
+_SNAPSHOT_RECORDS_MIN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRegistered:
-    """A broker serves at this address, its first or another one."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerUnregistered:
-    """The broker is gone and leads nothing any more."""
-
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
-    topic: str
-    topic_id: str
-    partitions: int  # 0 .. partitions - 1, each led by `leader_id` at epoch 0
-    leader_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsAdded:
-    topic: str
-    topic_id: str
-    partitions: int  # the new total
-    leader_id: int  # of the new ones
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
-    topic: str
-    topic_id: str
-    partition: int
-    leader_id: int  # may be the same broker, after its restart
-    leader_epoch: int  # > every earlier one of the partition
-
-
-@dataclass(frozen=True, slots=True)
-class LeadersChanged:
-    """`LeaderChanged` for neighbours: `partitions` of them, from `partition` on."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    partitions: int
-    leader_id: int
-    leader_epoch: int  # > every earlier one of each of them
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderEpochsRaised:
-    """The broker leads on whatever it leads, each partition at an epoch that is higher by one: it was restarted."""
-
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfigChanged:
-    topic: str
-    topic_id: str
-    name: str
-    value: str | None  # None: the override is gone, the default holds
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
-    """The topic is gone for users; its files may still be there."""
-
-    topic: str
-    topic_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFilesDeleted:
-    topic_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdsAllocated:
-    """The broker may give the producer ids below `next_producer_id` that no block before had (KIP-730)."""
-
-    broker_id: int
-    next_producer_id: int  # > every earlier one: the next block begins here
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerNamed:
-    """The producer of this name has this identity from now on, and every lower epoch of it is fenced."""
-
-    producer_name: str
-    producer_id: int  # the same for ever
-    producer_epoch: int  # > every earlier one of the name
-    last_producer_epoch: int  # of the caller that asked for a higher one; -1 if a new instance came (KIP-360)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerUsed:
-    """The producer of this name was seen at this time; to be known a while later, not to the second."""
-
-    producer_name: str
-    used_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerExpired:
-    """The name is forgotten; its id has no owner any more, and may not write."""
-
-    producer_name: str
-    producer_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdsRetired:
-    """Ids from `producer_id` on and below `next_producer_id` have no owner any more, and may not write."""
-
-    producer_id: int
-    next_producer_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotBegan:
+class SnapshotBegan(ClusterRecord):
     """What came before counts no more: the records that follow, so many, say all that was known by then."""
 
     record_count: int
 
+    def apply(self, draft: ClusterDraft) -> None:
+        draft.begin(EMPTY_CLUSTER)
+        draft.snapshot_left = self.record_count + 1  # with this one
+
 
 @dataclass(frozen=True, slots=True)
-class SnapshotEnded:
+class SnapshotEnded(ClusterRecord):
     record_count: int
 
+    def apply(self, draft: ClusterDraft) -> None:
+        left = draft.snapshot_left
+        assert not left, f"expected a snapshot of {left} more records, found its end"
+        draft.snapshot_left = None
+
+    def mend(self, mending: Mending) -> str:
+        mending.draft.snapshot_left = None
+        return "the snapshot is taken as it is"
+
 
 @dataclass(frozen=True, slots=True)
-class ViewCreated:
+class ViewCreated(ClusterRecord):
     """The topic's values can be read as typed columns under this name; a view of the name before is replaced."""
 
     view_name: str  # names that differ in case only are one
@@ -170,158 +101,143 @@ class ViewCreated:
     view_schema: str  # DDL
     view_columns: str  # of the records, beside those of the schema; with commas between them
 
+    def apply(self, draft: ClusterDraft) -> None:
+        columns = tuple(self.view_columns.split(",")) if self.view_columns else ()
+        draft.views.put(self.view_name.casefold(), JsonView(self.view_name, self.topic, self.view_schema, columns))
+
+    def describe(self) -> str | None:
+        return f"view {self.view_name} of topic {self.topic} was created"
+
 
 @dataclass(frozen=True, slots=True)
-class ViewDeleted:
+class ViewDeleted(ClusterRecord):
     view_name: str
 
+    def apply(self, draft: ClusterDraft) -> None:
+        name = self.view_name
+        assert name.casefold() in draft.views.now, f"expected a view {name}, found none"
+        draft.views.remove(name.casefold())
 
-@dataclass(frozen=True, slots=True)
-class BrokerStarted:
-    """One life of a broker is registered, fenced at first. The record again, with the same incarnation and the same
-    broker epoch, changes what it says of the broker and leaves it fenced or unfenced as it is."""
-
-    broker_id: int
-    host: str
-    port: int
-    rack: str | None
-    incarnation: str
-    broker_epoch: int  # > every earlier one of the cluster
-    level_min: int  # the levels of bus.version that the broker can work at
-    level_max: int
+    def describe(self) -> str | None:
+        return f"view {self.view_name} was deleted"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerListeners:
-    """Clients reach that life of the broker by these listeners, not by the address in `BrokerStarted`, which other
-    brokers use. A later `BrokerStarted` without this record behind it says that there is the listener PLAINTEXT only.
-
-    `listeners`: `NAME:PROTOCOL://host:port` with commas between them.
-    """
-
-    broker_id: int
-    broker_epoch: int
-    listeners: str
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerFenced:
-    """The broker is gone or silent. It stays registered, and is chosen as leader only if no broker is unfenced."""
-
-    broker_id: int
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerUnfenced:
-    broker_id: int
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerElected:
-    """This life of the broker changes the metadata from here on. The broker may register only behind this record."""
-
-    broker_id: int
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicasAssigned:
-    """The brokers that are to follow `partitions` partitions from `partition` on; leaders stay as they are.
-
-    `replicas`: for each partition the broker ids with commas between them, the preferred leader first; semicolons
-    between the partitions. One list: each partition has it.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    partitions: int
-    replicas: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClientQuotaChanged:
+class ClientQuotaChanged(ClusterRecord):
     """The quotas of an entity are these from here on, and no others (`encode_entity`, `encode_quotas`)."""
 
+    since_level: ClassVar[int] = LEVEL_OF_SECURITY
     entity: str
     quotas: str | None  # None: it has none any more
 
+    def apply(self, draft: ClusterDraft) -> None:
+        try:
+            entity = decode_entity(self.entity)
+            quotas = None if self.quotas is None else decode_quotas(self.quotas)
+        except ValueError as error:
+            raise AssertionError(f"quotas of {self.entity}: {error}") from None
+        if quotas is not None:
+            draft.quotas.put(entity, quotas)
+        else:
+            assert entity in draft.quotas.now, f"expected quotas of {entity}, found none"
+            draft.quotas.remove(entity)
+
+    def describe(self) -> str | None:
+        try:
+            entity = str(decode_entity(self.entity))
+        except ValueError:
+            entity = self.entity
+        return f"quotas of {entity}: {'none any more' if self.quotas is None else self.quotas}"
+
 
 @dataclass(frozen=True, slots=True)
-class AclAdded:
+class AclAdded(ClusterRecord):
     """The access control list of the cluster has this binding from here on; it had not before."""
 
+    since_level: ClassVar[int] = LEVEL_OF_SECURITY
     acl: str  # `encode_acl`
 
+    def apply(self, draft: ClusterDraft) -> None:
+        draft.acls.add(_applicable_acl(self.acl))
+
+    def describe(self) -> str | None:
+        return f"ACL was added: {parse_acl(self.acl)}"
+
 
 @dataclass(frozen=True, slots=True)
-class AclRemoved:
+class AclRemoved(ClusterRecord):
     """It has this binding no more."""
 
+    since_level: ClassVar[int] = LEVEL_OF_SECURITY
     acl: str  # as it was added
+
+    def apply(self, draft: ClusterDraft) -> None:
+        draft.acls.remove(_applicable_acl(self.acl))
+
+    def describe(self) -> str | None:
+        return f"ACL was removed: {parse_acl(self.acl)}"
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureLevel:
+class FeatureLevel(ClusterRecord):
     """The cluster works at this level of the feature from here on."""
 
     feature: str  # BUS_VERSION
     level: int  # > every earlier one
 
+    def apply(self, draft: ClusterDraft) -> None:
+        feature, level = self.feature, self.level
+        assert feature == BUS_VERSION, f"expected the feature {BUS_VERSION}, found {feature!r}"
+        assert draft.level < level <= LEVEL_MAX, (
+            f"expected a level of {feature} {show_range(draft.level + 1, LEVEL_MAX)}, found {level}: "
+            "written by a newer version?"
+        )
+        draft.level = level
 
-BUS_VERSION = "bus.version"
-# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but
-# BrokerListeners and those of level 3.
-LEVEL_MIN, LEVEL_MAX = 0, 5
-LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
-LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
-LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
-LEVEL_OF_ONE_PHASE = 4  # from which on a version alone may decide a transaction; the records are those of 3
-LEVEL_OF_RISING_NUMBERS = 5  # from which on a transactional id begins at its producer id; the records are those of 3
-LEVEL_OF_LEASES = 5  # from which on every broker has a lease in a file of its own; the records are those of 3
-# Of each type that the log may not have from the beginning: the level from which on it may.
-_LEVELS: Mapping[type[Any], int] = {
-    **dict.fromkeys((BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected), LEVEL_OF_CLUSTERS),
-    ReplicasAssigned: LEVEL_OF_CLUSTERS,
-    BrokerListeners: LEVEL_OF_LISTENERS,
-    **dict.fromkeys((ClientQuotaChanged, AclAdded, AclRemoved), LEVEL_OF_SECURITY),
-}
+    def describe(self) -> str | None:
+        return f"{self.feature} is {self.level}"
 
-ClusterRecord = (
-    BrokerRegistered
-    | BrokerUnregistered
-    | TopicCreated
-    | PartitionsAdded
-    | LeaderChanged
-    | LeadersChanged
-    | LeaderEpochsRaised
-    | TopicConfigChanged
-    | TopicDeleted
-    | TopicFilesDeleted
-    | ProducerIdsAllocated
-    | ProducerNamed
-    | ProducerUsed
-    | ProducerExpired
-    | ProducerIdsRetired
-    | SnapshotBegan
-    | SnapshotEnded
-    | ViewCreated
-    | ViewDeleted
-    | BrokerStarted
-    | BrokerListeners
-    | BrokerFenced
-    | BrokerUnfenced
-    | ControllerElected
-    | ReplicasAssigned
-    | ClientQuotaChanged
-    | AclAdded
-    | AclRemoved
-    | FeatureLevel
+
+def _applicable_acl(text: str) -> AclBinding:
+    try:
+        return parse_acl(text)
+    except ValueError as error:
+        raise AssertionError(str(error)) from None
+
+
+# In this order an error names the types that this version knows.
+RECORD_TYPES: Sequence[type[ClusterRecord]] = (
+    BrokerRegistered,
+    BrokerUnregistered,
+    TopicCreated,
+    PartitionsAdded,
+    LeaderChanged,
+    LeadersChanged,
+    LeaderEpochsRaised,
+    TopicConfigChanged,
+    TopicDeleted,
+    TopicFilesDeleted,
+    ProducerIdsAllocated,
+    ProducerNamed,
+    ProducerUsed,
+    ProducerExpired,
+    ProducerIdsRetired,
+    SnapshotBegan,
+    SnapshotEnded,
+    ViewCreated,
+    ViewDeleted,
+    BrokerStarted,
+    BrokerListeners,
+    BrokerFenced,
+    BrokerUnfenced,
+    ControllerElected,
+    ReplicasAssigned,
+    ClientQuotaChanged,
+    AclAdded,
+    AclRemoved,
+    FeatureLevel,
 )
-
-_TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in get_args(ClusterRecord)}
+_TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in RECORD_TYPES}
 # Fields whose column has another name than they have; every other field is the column of its name.
 _COLUMNS = {
     "leader_id": "broker_id",
@@ -335,7 +251,6 @@ _COLUMNS = {
 _NULLABLE = {"config_value", "rack"}
 _WITH_VALUE = (BrokerListeners, AclAdded, AclRemoved)  # whose config_value is not null
 _ACL_FIELDS = tuple(field.name for field in fields(AclBinding))
-_LISTENER = re.compile(r"([A-Z0-9_.-]+):([A-Z_]+)://([^,\s]+):([0-9]{1,5})", re.ASCII)
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
     **dict.fromkeys(("partition", "partitions", "broker_id", "leader_epoch", "port"), (0, 2**31 - 1)),
@@ -351,11 +266,6 @@ _FIELDS: Mapping[str, Sequence[tuple[str, str]]] = {
     name: tuple((field.name, _COLUMNS.get(field.name, field.name)) for field in fields(record_type))
     for name, record_type in _TYPES.items()
 }
-
-
-def level_of(record: ClusterRecord) -> int:
-    """Of BUS_VERSION, from which on the log may have the record."""
-    return _LEVELS.get(type(record), 0)
 
 
 def encode_record(record: ClusterRecord) -> dict[str, Any]:
@@ -375,37 +285,6 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
         raise ValueError(f"{type_name}: expected a string in the field config_value, found None")
     record: ClusterRecord = record_type(*[_column(row, column) for _, column in _FIELDS[record_type.__name__]])
     return record
-
-
-def assign_replicas(topic: str, topic_id: str, partition: int, lists: Sequence[Sequence[int]]) -> ReplicasAssigned:
-    """One list of broker ids for each partition from `partition` on."""
-    different = lists[:1] if len(set(map(tuple, lists))) == 1 else lists
-    text = ";".join(",".join(map(str, replicas)) for replicas in different)
-    return ReplicasAssigned(topic, topic_id, partition, len(lists), text)
-
-
-def parse_replicas(text: str) -> list[tuple[int, ...]]:
-    """Raises `ValueError` for anything but lists of numbers."""
-    lists = []
-    for part in text.split(";"):
-        numbers = part.split(",")
-        if not all(number.isascii() and number.isdecimal() for number in numbers):
-            raise ValueError(f"expected broker ids with commas between them, found {part!r}")
-        lists.append(tuple(map(int, numbers)))
-    return lists
-
-
-def encode_listeners(listeners: Iterable[ListenerAddress]) -> str:
-    return ",".join(f"{one.name}:{one.protocol}://{format_address(one.host, one.port)}" for one in listeners)
-
-
-def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
-    """Raises `ValueError` for anything but at least one listener, each name once."""
-    parts = [_LISTENER.fullmatch(part) for part in text.split(",")]
-    found = [ListenerAddress(part[1], part[2], bare_host(part[3]), int(part[4])) for part in parts if part is not None]
-    if len(found) < len(parts) or len({one.name for one in found}) < len(parts):
-        raise ValueError(f"expected NAME:PROTOCOL://host:port with commas between them, each name once, found {text!r}")
-    return tuple(found)
 
 
 def encode_acl(acl: AclBinding) -> str:
@@ -456,3 +335,78 @@ def _column(row: Mapping[str, Any], column: str) -> Any:
     if not is_right:
         raise ValueError(f"{row['type']}: expected {expected} in the field {column}, found {value!r}")
     return value
+
+
+def replay_cluster(
+    rows: Iterable[Mapping[str, Any]], *, first_offset: int = 0, state: ClusterState = EMPTY_CLUSTER
+) -> ClusterState:
+    """The state after the rows of the metadata log, in offset order from `first_offset` on; `state` is that before
+    them.
+
+    Raises `ValueError` that names the offset for a row that cannot be read or that contradicts those before it.
+    """
+    draft = ClusterDraft(state)
+    for offset, row in enumerate(rows, first_offset):
+        try:
+            draft.apply(decode_record(row))
+        except (ValueError, AssertionError) as error:
+            raise ValueError(f"record at offset {offset} of the cluster metadata: {error}") from error
+    try:
+        return draft.finish()
+    except AssertionError as error:
+        raise ValueError(f"the cluster metadata: {error}") from error
+
+
+def apply(state: ClusterState, record: ClusterRecord) -> ClusterState:
+    return apply_all(state, (record,))
+
+
+def apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
+    """The state after all of `records`; each map of the state that they change is copied once."""
+    draft = ClusterDraft(state)
+    for record in records:
+        draft.apply(record)
+    return draft.finish()
+
+
+def is_snapshot_due(log_records: int, state: ClusterState) -> bool:
+    """`log_records` is how many the log has, with the snapshot that it begins with."""
+    if log_records <= max(_SNAPSHOT_RECORDS_MIN, 3 * _size_without_leaders(state)):
+        return False
+    # Partitions of a topic that are led alike have one object.
+    changes = sum(sum(map(operator.is_not, topic.partitions, topic.partitions[1:])) for topic in state.topics.values())
+    return log_records > 3 * (_size_without_leaders(state) + 2 * changes)
+
+
+def _size_without_leaders(state: ClusterState) -> int:
+    """About as many records as the snapshot has if the partitions of each topic are led alike."""
+    topics = sum(2 + len(topic.configs) + bool(topic.assignments) for topic in state.topics.values())
+    producers = 2 * len(state.producers.by_name) + len(state.producers.retired.ranges)
+    return (
+        topics
+        + producers
+        + len(state.views)
+        + len(state.quotas)
+        + len(state.acls)
+        + 2 * len(state.brokers)
+        + 2 * len(state.deleted_topics)
+    )
+
+
+def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
+    """In an order in which each record can be applied to those before it."""
+    records: list[ClusterRecord] = [FeatureLevel(BUS_VERSION, state.level)] if state.level else []
+    records += itertools.chain(
+        snapshot_brokers(state), snapshot_topics(state), snapshot_producers(state), _snapshot_settings(state)
+    )
+    return [SnapshotBegan(len(records)), *records, SnapshotEnded(len(records))]
+
+
+def _snapshot_settings(state: ClusterState) -> Iterator[ClusterRecord]:
+    """Views, quotas, and ACLs in the order in which they were added: the first of several that allow is reported."""
+    for view in state.views.values():
+        yield ViewCreated(view.name, view.topic, view.schema, ",".join(view.columns))
+    for entity, quotas in state.quotas.items():
+        yield ClientQuotaChanged(encode_entity(entity), encode_quotas(quotas))
+    for acl in state.acls:
+        yield AclAdded(encode_acl(acl))

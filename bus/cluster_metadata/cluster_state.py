@@ -1,6 +1,6 @@
 """What the cluster knows of itself, as values: topics, partitions and leaders, configs, brokers, producers, views.
 
-Immutable, so a reader may keep one as long as it likes. How a state comes about is cluster.py's.
+Immutable, so a reader may keep one as long as it likes. A state comes about by records (cluster_records.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ from bus.client_quotas.quotas import QuotaEntity, Quotas
 from bus.cluster_metadata.producer_ids import ProducerIds
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
+
+BUS_VERSION = "bus.version"
+# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but
+# BrokerListeners and those of level 3.
+LEVEL_MIN, LEVEL_MAX = 0, 5
+LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
+LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
+LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
+LEVEL_OF_ONE_PHASE = 4  # from which on a version alone may decide a transaction; the records are those of 3
+LEVEL_OF_RISING_NUMBERS = 5  # from which on a transactional id begins at its producer id; the records are those of 3
+LEVEL_OF_LEASES = 5  # from which on every broker has a lease in a file of its own; the records are those of 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,10 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    LEVEL_OF_CLUSTERS,
-    ClusterRecord,
-    LeaderChanged,
-    LeadersChanged,
-    PartitionsAdded,
-    TopicCreated,
-    assign_replicas,
-)
-from bus.cluster_metadata.cluster_state import ClusterState, Leadership, Topic
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import LeaderChanged, LeadersChanged, PartitionsAdded, TopicCreated
+from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_OF_CLUSTERS, ClusterState, Leadership, Topic
+from bus.cluster_metadata.topic_records import assign_replicas
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import Step, TopicPartition
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord, ProducerExpired, ProducerIdsAllocated, ProducerNamed
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import ProducerExpired, ProducerIdsAllocated, ProducerNamed
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.producer_ids import (
     NO_PRODUCER_EPOCH,
     PRODUCER_EPOCH_MAX,

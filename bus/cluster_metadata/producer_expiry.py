@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord, ProducerExpired, ProducerUsed
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import ProducerExpired, ProducerUsed
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.producer_ids import NamedProducer
 from bus.model import Step
 

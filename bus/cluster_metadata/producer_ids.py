@@ -13,13 +13,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bus.cluster_metadata.cluster_records import (
-    ProducerExpired,
-    ProducerIdsAllocated,
-    ProducerIdsRetired,
-    ProducerNamed,
-    ProducerUsed,
-)
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
 from bus.persistent_map import PersistentMap
@@ -28,7 +21,6 @@ PRODUCER_ID_BLOCK_SIZE = 1_000
 PRODUCER_EPOCH_MAX = 2**15 - 1
 NO_PRODUCER_EPOCH = -1
 PRODUCER_NAME_LENGTH_MAX = 249
-ProducerRecord = ProducerIdsAllocated | ProducerNamed | ProducerUsed | ProducerExpired | ProducerIdsRetired
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -82,7 +74,7 @@ class ProducerIds:
 
 
 class ProducerIdsDraft:
-    """Producer ids while records are applied to them: `apply` any number of times, then `finish`."""
+    """Producer ids while records are applied to them: changes any number of times, then `finish`."""
 
     def __init__(self, before: ProducerIds) -> None:
         self._before = before
@@ -102,39 +94,32 @@ class ProducerIdsDraft:
     def next_producer_id(self) -> int:
         return self._next_producer_id
 
-    def apply(self, record: ProducerRecord) -> None:
-        """The only way in which ids and names change, live and while loading."""
-        match record:
-            case ProducerIdsAllocated(_, next_producer_id):
-                before = self._next_producer_id
-                assert next_producer_id > before, f"next producer id went from {before} to {next_producer_id}"
-                self._next_producer_id = next_producer_id
-            case ProducerNamed(name, producer_id, epoch, last_epoch):
-                self._check_named(record)
-                known = self.find(name)
-                used_ms = None if known is None else known.used_ms
-                self._put(NamedProducer(name, producer_id, epoch, last_epoch, used_ms))
-            case ProducerUsed(name, used_ms):
-                known = self.find(name)
-                assert known is not None, f"expected a producer {name}, found none"
-                self._put(replace(known, used_ms=used_ms))
-            case ProducerExpired(name, producer_id):
-                known = self.find(name)
-                assert known is not None, f"expected a producer {name}, found none"
-                assert known.producer_id == producer_id, (
-                    f"expected producer id {known.producer_id} of {name}, found {producer_id}"
-                )
-                self._by_name[name] = self._by_id[producer_id] = None
-                self._retired.append((producer_id, producer_id + 1))
-                self._retired_ids.add(producer_id)
-            case ProducerIdsRetired(producer_id, next_producer_id):
-                assert producer_id < next_producer_id <= self._next_producer_id, (
-                    f"expected producer ids below {self._next_producer_id}, "
-                    f"found {producer_id} to {next_producer_id - 1}"
-                )
-                self._retired.append((producer_id, next_producer_id))
-            case _:
-                raise AssertionError(f"expected a record of producers, found {record!r}")
+    def allocate(self, next_producer_id: int) -> None:
+        before = self._next_producer_id
+        assert next_producer_id > before, f"next producer id went from {before} to {next_producer_id}"
+        self._next_producer_id = next_producer_id
+
+    def give(self, named: NamedProducer) -> None:
+        self._check_named(named)
+        self._put(named)
+
+    def use(self, name: str, used_ms: int) -> None:
+        self._put(replace(self._known(name), used_ms=used_ms))
+
+    def expire(self, name: str, producer_id: int) -> None:
+        known = self._known(name)
+        assert known.producer_id == producer_id, (
+            f"expected producer id {known.producer_id} of {name}, found {producer_id}"
+        )
+        self._by_name[name] = self._by_id[producer_id] = None
+        self._retired.append((producer_id, producer_id + 1))
+        self._retired_ids.add(producer_id)
+
+    def retire(self, first: int, next_producer_id: int) -> None:
+        assert first < next_producer_id <= self._next_producer_id, (
+            f"expected producer ids below {self._next_producer_id}, found {first} to {next_producer_id - 1}"
+        )
+        self._retired.append((first, next_producer_id))
 
     def finish(self) -> ProducerIds:
         before = self._before
@@ -145,11 +130,16 @@ class ProducerIdsDraft:
             before.retired.with_ranges(self._retired) if self._retired else before.retired,
         )
 
+    def _known(self, name: str) -> NamedProducer:
+        known = self.find(name)
+        assert known is not None, f"expected a producer {name}, found none"
+        return known
+
     def _put(self, named: NamedProducer) -> None:
         self._by_name[named.name] = self._by_id[named.producer_id] = named
 
-    def _check_named(self, record: ProducerNamed) -> None:
-        name, producer_id, epoch = record.producer_name, record.producer_id, record.producer_epoch
+    def _check_named(self, named: NamedProducer) -> None:
+        name, producer_id, epoch = named.name, named.producer_id, named.producer_epoch
         assert producer_id < self._next_producer_id, (
             f"expected a producer id below {self._next_producer_id} for {name}, found {producer_id}"
         )
@@ -163,8 +153,8 @@ class ProducerIdsDraft:
                 f"producer id of {name} went from {before.producer_id} to {producer_id}"
             )
             assert epoch > before.producer_epoch, f"epoch of {name} went from {before.producer_epoch} to {epoch}"
-        assert record.last_producer_epoch < epoch, (
-            f"expected a last epoch of {name} below {epoch}, found {record.last_producer_epoch}"
+        assert named.last_producer_epoch < epoch, (
+            f"expected a last epoch of {name} below {epoch}, found {named.last_producer_epoch}"
         )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord, ViewCreated, ViewDeleted
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import ViewCreated, ViewDeleted
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import check_not_internal
 from bus.errors import ErrorCode, Refused
 from bus.json_views import JsonView, SchemaError, check_view

@@ -18,8 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_history import ClusterHistory, LoggedRow, LogPlace, read_history
+from bus.cluster_metadata.cluster_records import replay_cluster
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import LogState

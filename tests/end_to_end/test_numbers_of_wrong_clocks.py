@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.cli.main import cli
-from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from bus.config.broker import BrokerConfig
 from bus.storage_delta.log.listing import partition_folder
 from bus.system_clock import SystemClock

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.cli.main import cli
-from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from tests.support.chaos_programs import Program, told_if_it_fails
 from tests.support.chaotic_cluster import BROKERS, ChaoticCluster
 from tests.support.earlier_version import LEVEL, unpack_version

@@ -19,7 +19,8 @@ from bus.broker_api import calls
 from bus.broker_api.requests import ANONYMOUS
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
-from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_records import replay_cluster
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault

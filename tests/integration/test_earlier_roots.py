@@ -12,8 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 import bus.sql
-from bus.cluster_metadata.cluster_draft import replay_cluster
-from bus.cluster_metadata.cluster_records import ProducerIdsAllocated, encode_record
+from bus.cluster_metadata.cluster_records import ProducerIdsAllocated, encode_record, replay_cluster
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed

@@ -9,12 +9,8 @@ from pathlib import Path
 
 from bus import Admin, NewTopic
 from bus.broker import Broker
-from bus.cluster_metadata.cluster_records import (
-    BrokerFenced,
-    ClusterRecord,
-    ControllerElected,
-    decode_record,
-)
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import BrokerFenced, ControllerElected, decode_record
 from bus.config.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_process import free_port

@@ -14,8 +14,7 @@ from deltalake import DeltaTable
 
 import bus.sql
 from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
-from bus.cluster_metadata.cluster_draft import replay_cluster
-from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
+from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record, replay_cluster
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
@@ -75,7 +74,7 @@ class UnsyncedFileSystem(FileSystem):
 def test_lives_that_end_at_once_leave_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives that are shorter than the ticker's first delay, of a bus for which few is fewer than of the real one."""
     for limit in (
-        "bus.cluster_metadata.cluster_snapshot._RECORDS_MIN",
+        "bus.cluster_metadata.cluster_records._SNAPSHOT_RECORDS_MIN",
         "bus.partition_log.rolling.RUN_FILES_MAX",
         "bus.runtime.metadata.metadata_maintenance._ROLLED_FILES",
         "bus.runtime.partitions.partition_settings.INTERNAL_VERSION_COUNT_MAX",
@@ -147,7 +146,7 @@ def test_log_of_many_changes_stays_as_small_as_what_it_says(tmp_path: Path) -> N
 
 
 def test_earlier_root_has_a_snapshot_after_its_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.cluster_metadata.cluster_snapshot._RECORDS_MIN", 5)
+    monkeypatch.setattr("bus.cluster_metadata.cluster_records._SNAPSHOT_RECORDS_MIN", 5)
     root = Path(shutil.copytree(BEFORE_PRODUCER_IDS, tmp_path / "root"))
     store = LocalStore(str(root))
 

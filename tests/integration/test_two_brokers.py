@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
 from bus.cluster_metadata.cluster_decisions import CreateTopic
-from bus.cluster_metadata.cluster_draft import Leadership, replay_cluster
-from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
+from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record, replay_cluster
+from bus.cluster_metadata.cluster_state import Leadership
 from bus.errors import NotController
 from bus.model import TopicPartition
 from bus.storage_delta.root import open_storage, open_storage_on

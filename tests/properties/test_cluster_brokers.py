@@ -35,19 +35,21 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_history import LoggedRow, LogPlace, Term, read_history
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     ReplicasAssigned,
+    apply_all,
     encode_record,
+    replay_cluster,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused

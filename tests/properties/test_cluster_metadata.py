@@ -27,14 +27,13 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -52,10 +51,14 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    apply,
+    apply_all,
     decode_record,
     encode_record,
+    replay_cluster,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation, check_not_internal, check_topic_name
 from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bus.broker_api.groups import commit_of, with_topic_id
 from bus.broker_api.requests import Caller
 from bus.client.connection.group_requests import decode_assignment, decode_subscription
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
-from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, apply
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupRules, GroupState

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    ClusterRecord,
     LeaderChanged,
     LeaderEpochsRaised,
     PartitionsAdded,
@@ -18,8 +17,9 @@ from bus.cluster_metadata.cluster_records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    apply,
 )
-from bus.cluster_metadata.cluster_state import HostingPlan, Lead, plan_hosting
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, HostingPlan, Lead, plan_hosting
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
 from tests.support.host_bench import BROKERS, NO_TOPICS, HostBench, run_host

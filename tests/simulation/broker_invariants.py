@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from bus.cluster_metadata.cluster_draft import ClusterState
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
 from bus.storage_delta.verify.replay import replay_table

@@ -29,7 +29,7 @@ from unittest import mock
 
 from bus import reentry
 from bus.broker import BrokerCore
-from bus.cluster_metadata import cluster_snapshot
+from bus.cluster_metadata import cluster_records
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.cluster_metadata.partition_placement import find_imbalance
 from bus.config.broker import BrokerConfig
@@ -63,7 +63,7 @@ _BRIEF_MAX = 300
 # No run is long enough for what a broker does every few hundred commits.
 _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (checkpoints, "_COMMITS_BETWEEN_MIN", 5),
-    (cluster_snapshot, "_RECORDS_MIN", 12),
+    (cluster_records, "_SNAPSHOT_RECORDS_MIN", 12),
     (metadata_maintenance, "_ROLLED_FILES", 5),
     (metadata_maintenance, "_RETRY_RECORDS", 5),
     (compaction, "FILES_MIN", 4),

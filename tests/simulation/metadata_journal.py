@@ -15,8 +15,9 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
-from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import apply_all, decode_record
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.model import CLUSTER_METADATA_TOPIC
 
 if TYPE_CHECKING:

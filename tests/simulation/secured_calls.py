@@ -21,7 +21,7 @@ from bus.authorization.acls import AclBinding, AclBindingFilter, AclOperation, A
 from bus.client.admin.users import encode_upsertion
 from bus.client.connection.cluster import TopicInfo
 from bus.client.values import ScramCredentialInfo, UserScramCredentialUpsertion
-from bus.cluster_metadata.cluster_draft import ClusterState
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.acl_messages import encode_acl, encode_acl_filter
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -20,9 +20,8 @@ from bus.cluster_metadata import broker_decisions, cluster_draft, partition_plac
 from bus.cluster_metadata.broker_decisions import BrokerSessions
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.cluster_draft import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
-from bus.cluster_metadata.cluster_state import Lead
+from bus.cluster_metadata.cluster_state import ClusterState, Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
 from bus.consumer_groups.records import OffsetCommitted

@@ -11,13 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bus.cluster_metadata.cluster_records import (
-    BrokerRegistered,
-    ClusterRecord,
-    TopicCreated,
-    ViewCreated,
-    encode_record,
-)
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, ViewCreated, encode_record
 from bus.json_views import check_view
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, delta_type, log_schema
 

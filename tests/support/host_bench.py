@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import BrokerRegistered, apply_all
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController
 from bus.model import TopicPartition

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from bus.cluster_metadata.cluster_draft import ClusterState, Topic
+from bus.cluster_metadata.cluster_state import ClusterState, Topic
 from bus.errors import ErrorCode, NotController, Refused
 from bus.machine import AnswerT, CommandT, NoticeT, RecordT, StateT
 from bus.model import BrokerEndpoint, TopicPartition

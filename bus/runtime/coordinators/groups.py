@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bus.cluster_metadata.cluster_draft import ClusterState, Topic
+from bus.cluster_metadata.cluster_state import ClusterState, Topic
 from bus.config.broker import BrokerConfig
 from bus.consumer_groups.bounds import (
     GroupBounds,

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
+from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, ClusterState
 from bus.consumer_groups import requests as group_requests
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition

@@ -16,8 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE, LEVEL_OF_RISING_NUMBERS
+from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, LEVEL_OF_RISING_NUMBERS, ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition

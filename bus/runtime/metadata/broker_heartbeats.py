@@ -28,9 +28,8 @@ from bus.cluster_metadata.broker_decisions import (
 )
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord
-from bus.cluster_metadata.cluster_state import Broker
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, count_of

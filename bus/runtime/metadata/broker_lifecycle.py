@@ -24,9 +24,9 @@ from bus.cluster_metadata.broker_decisions import (
     decide_upgrade_features,
 )
 from bus.cluster_metadata.broker_leases import election_rank, is_left_by_majority, may_replace
-from bus.cluster_metadata.cluster_draft import ClusterState, apply_all
-from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterRecord
-from bus.cluster_metadata.cluster_state import ElectedController
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import apply_all
+from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterState, ElectedController
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, Step

@@ -40,8 +40,8 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import collision_key, find_contradiction, resolve_topic_config
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view

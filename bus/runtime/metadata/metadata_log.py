@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
-from bus.cluster_metadata.cluster_history import describe_change
-from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, encode_record
-from bus.cluster_metadata.cluster_state import ElectedController
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import apply_all, decode_record, encode_record, replay_cluster
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, ElectedController
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, Step
 from bus.partition_log.rolling import MaintenanceRules
@@ -437,7 +436,7 @@ class MetadataLog:
 
 def _log_changes(records: Sequence[ClusterRecord]) -> None:
     """One change may be of thousands of topics: the first ones are named."""
-    lines = [line for record in records if (line := describe_change(record)) is not None]
+    lines = [line for record in records if (line := record.describe()) is not None]
     for line in lines[:_LOGGED_CHANGES_MAX]:
         _log.info("%s", line)
     if len(lines) > _LOGGED_CHANGES_MAX:

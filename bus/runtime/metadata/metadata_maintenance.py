@@ -2,7 +2,7 @@
 
 Theory of operation. Rolling, checkpoints and the deletion of old versions are those of every partition
 (partition_maintenance.py); the metadata log commits them between two changes. A snapshot is one append of the
-whole state (cluster_metadata/cluster_snapshot.py); when it is there, the log starts with it, and files and versions
+whole state (cluster_metadata/cluster_records.py); when it is there, the log starts with it, and files and versions
 before it go. A crash between the two leaves a snapshot that is not used. Guards one promise: a snapshot is written only
 if it replays to what memory has.
 """
@@ -17,9 +17,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
-from bus.cluster_metadata.cluster_records import encode_record
-from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.cluster_metadata.cluster_records import encode_record, is_snapshot_due, replay_cluster, snapshot_of
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.rolling import MaintenanceRules

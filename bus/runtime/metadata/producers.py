@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import NamedTuple
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.producer_decisions import (
     InitProducer,
     check_init_producer,

@@ -15,8 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, Topic
-from bus.cluster_metadata.cluster_state import Lead, plan_hosting
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Lead, Leadership, Topic, plan_hosting
 from bus.cluster_metadata.configs import resolve_topic_config
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault, show_range, show_way_out

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState
-from bus.cluster_metadata.cluster_state import plan_following
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, plan_following
 from bus.errors import Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import LogState, PartitionTable, Storage

@@ -14,8 +14,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER
-from bus.cluster_metadata.cluster_state import ClusterState
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import Clock

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.followed_tables import (

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow.compute as pc
 
-from bus.cluster_metadata.cluster_draft import Topic
+from bus.cluster_metadata.cluster_state import Topic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_mending import Contradiction, FoundTable, Mended, find_topics, mend_cluster
-from bus.cluster_metadata.cluster_records import encode_record
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_records import encode_record, replay_cluster, snapshot_of
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed

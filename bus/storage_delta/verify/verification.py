@@ -17,8 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.cluster_metadata.cluster_draft import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_mending import FoundTable, Mended, find_topics, mend_cluster
+from bus.cluster_metadata.cluster_records import replay_cluster
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import StorageDamaged, count_of, first_line
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.inspection import UnreadableFile, open_data_file

@@ -23,7 +23,7 @@ from bus import Admin, Consumer, NewTopic, Producer
 from bus.cli.cluster_processes import LocalCluster
 from bus.cli.failures import Failure
 from bus.cli.main import cli
-from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_process import free_port

@@ -17,7 +17,7 @@ import bus.aio
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.cluster_metadata.cluster_records import encode_listeners, parse_listeners
+from bus.cluster_metadata.broker_records import encode_listeners, parse_listeners
 from bus.config.broker import BrokerConfig
 from bus.model import ListenerAddress
 from tests.support.broker_thread import running_broker

@@ -22,8 +22,9 @@ from bus.aio import Consumer as AsyncConsumer
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.client.connection.cluster import Cluster
-from bus.cluster_metadata.cluster_draft import Leadership
-from bus.cluster_metadata.cluster_records import ClusterRecord, LeaderChanged
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import LeaderChanged
+from bus.cluster_metadata.cluster_state import Leadership
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
-from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_MIN
+from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_MIN
 from bus.grpc_api.contract import CONTRACT_DIGEST, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint

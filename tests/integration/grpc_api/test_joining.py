@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bus.broker import Broker
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.cluster_metadata.cluster_records import LEVEL_MAX
+from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
 from bus.grpc_api.server.server import SERVICE_NAME, BusServer

@@ -16,8 +16,8 @@ from bus.cluster_metadata.cluster_records import (
     FeatureLevel,
     LeaderChanged,
     ReplicasAssigned,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.tables.topics import TopicTables
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 

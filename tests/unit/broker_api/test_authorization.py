@@ -17,7 +17,7 @@ from bus.authorization.index import AclIndex, AclIndexDraft
 from bus.broker_api.authorization import Access, Authorizer, warnings_of_access
 from bus.broker_api.calls import CREATE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from bus.broker_api.requests import Caller
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares

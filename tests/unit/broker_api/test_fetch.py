@@ -11,14 +11,14 @@ import pytest
 from bus.broker_api import fetch as fetching
 from bus.broker_api.fetch import FetchApi, FetchedPartition, FetchRequest
 from bus.broker_api.requests import RequestMemory
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
     BrokerRegistered,
     FeatureLevel,
     ReplicasAssigned,
     TopicCreated,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition

@@ -10,8 +10,8 @@ import pytest
 
 from bus.broker_api.groups import GroupApi, GroupMember, PartitionOffset
 from bus.broker_api.requests import InvalidArgument
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply
-from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, apply
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused

@@ -12,8 +12,7 @@ import pytest
 from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, ProduceRequest
 from bus.broker_api.producers import ClaimedStamp
 from bus.broker_api.requests import Caller, RequestMemory, TakesLong
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER
-from bus.cluster_metadata.cluster_state import Leadership, Topic
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL

@@ -15,16 +15,18 @@ from bus.authorization.acls import (
 )
 from bus.authorization.index import index_of
 from bus.cluster_metadata.cluster_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import (
-    LEVEL_OF_SECURITY,
     AclAdded,
     AclRemoved,
     FeatureLevel,
+    apply_all,
     encode_acl,
     encode_record,
+    is_snapshot_due,
+    replay_cluster,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, LEVEL_OF_SECURITY, ClusterState
 from bus.errors import ErrorCode, Refused
 from tests.support.acls import allow, prefixed
 

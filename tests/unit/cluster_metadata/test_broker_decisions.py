@@ -28,16 +28,14 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_alter_topic_configs,
     decide_create_topic,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    LEVEL_MAX,
     BrokerFenced,
     BrokerListeners,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -46,8 +44,10 @@ from bus.cluster_metadata.cluster_records import (
     ReplicasAssigned,
     TopicConfigChanged,
     TopicCreated,
+    apply_all,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, LEVEL_MAX, ClusterState, Leadership
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused

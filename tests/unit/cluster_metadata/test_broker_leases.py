@@ -15,14 +15,15 @@ from bus.cluster_metadata.broker_leases import (
     is_left_by_majority,
     may_replace,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
     ControllerElected,
     FeatureLevel,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 
 SESSION_MS = 2_000
 

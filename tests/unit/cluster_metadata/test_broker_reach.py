@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
-from bus.cluster_metadata.cluster_records import BrokerFenced, BrokerStarted, BrokerUnfenced, FeatureLevel
+from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerStarted,
+    BrokerUnfenced,
+    FeatureLevel,
+    apply,
+    apply_all,
+)
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 
 SESSION_MS = 2_000
 FENCED_BY_MS = SESSION_MS * 3 // 2 + 200  # the pause between two questions, and the session that begins with one

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bus.cluster_metadata.broker_decisions import BrokerSessions
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
     FeatureLevel,
+    apply,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 

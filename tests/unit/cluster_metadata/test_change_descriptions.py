@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster_history import describe_change
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
     AclRemoved,
     BrokerFenced,
     BrokerUnfenced,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderEpochsRaised,
@@ -52,4 +51,4 @@ ACL = (
     ],
 )
 def test_what_a_person_would_look_for_has_a_line(record: ClusterRecord, line: str | None) -> None:
-    assert describe_change(record) == line
+    assert record.describe() == line

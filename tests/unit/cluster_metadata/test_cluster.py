@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
     AclRemoved,
@@ -15,7 +15,6 @@ from bus.cluster_metadata.cluster_records import (
     BrokerUnfenced,
     BrokerUnregistered,
     ClientQuotaChanged,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -25,9 +24,11 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    apply,
     encode_record,
+    replay_cluster,
 )
-from bus.cluster_metadata.cluster_state import Broker, ElectedController
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, Broker, ClusterState, ElectedController, Leadership, Topic
 from bus.model import BrokerEndpoint, TopicPartition
 
 

@@ -25,11 +25,10 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerStarted,
-    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     PartitionsAdded,
@@ -37,7 +36,9 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    apply,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.configs import (
     AlterOperation,
     ConfigOperation,

@@ -26,7 +26,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_raise_leader_epoch,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_history import (
     ClusterHistory,
     LoggedRow,
@@ -39,13 +39,14 @@ from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerStarted,
     BrokerUnregistered,
-    ClusterRecord,
     LeaderChanged,
     LeaderEpochsRaised,
     TopicCreated,
+    apply_all,
     encode_record,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.errors import Refused
 from bus.model import BrokerEndpoint, Step, TopicPartition

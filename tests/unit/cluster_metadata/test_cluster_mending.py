@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_mending import FoundTopic, Mended, mend_cluster
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
@@ -19,7 +19,6 @@ from bus.cluster_metadata.cluster_records import (
     BrokerUnfenced,
     BrokerUnregistered,
     ClientQuotaChanged,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -38,9 +37,12 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    apply_all,
     encode_record,
+    replay_cluster,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, check_producer
 from bus.errors import Refused
 from bus.model import ProducerStamp

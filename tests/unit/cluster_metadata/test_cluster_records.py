@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
+    RECORD_TYPES,
     AclAdded,
     AclRemoved,
     BrokerFenced,
@@ -20,7 +21,6 @@ from bus.cluster_metadata.cluster_records import (
     BrokerUnfenced,
     BrokerUnregistered,
     ClientQuotaChanged,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -41,13 +41,12 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
-    assign_replicas,
     decode_record,
     encode_acl,
     encode_record,
     parse_acl,
-    parse_replicas,
 )
+from bus.cluster_metadata.topic_records import assign_replicas, parse_replicas
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 
 ACL = (
@@ -213,7 +212,7 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
 
 
 def test_every_record_type_has_its_row_here() -> None:
-    assert {type(record) for record, _ in ROWS} == set(typing.get_args(ClusterRecord))
+    assert {type(record) for record, _ in ROWS} == set(RECORD_TYPES)
 
 
 def test_replicas_are_one_list_for_all_partitions_or_one_for_each() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     BrokerUnregistered,
-    ClusterRecord,
     ControllerElected,
     FeatureLevel,
     LeaderChanged,
@@ -25,9 +24,14 @@ from bus.cluster_metadata.cluster_records import (
     SnapshotEnded,
     TopicCreated,
     TopicDeleted,
+    apply,
+    apply_all,
     encode_record,
+    is_snapshot_due,
+    replay_cluster,
+    snapshot_of,
 )
-from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership
 from bus.model import BrokerEndpoint
 
 BROKERS = (BrokerRegistered(0, "a", 1), BrokerRegistered(1, "b", 2))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
     BrokerRegistered,
-    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
@@ -19,8 +17,19 @@ from bus.cluster_metadata.cluster_records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    apply,
+    apply_all,
 )
-from bus.cluster_metadata.cluster_state import FollowingPlan, HostingPlan, Lead, plan_following, plan_hosting
+from bus.cluster_metadata.cluster_state import (
+    BUS_VERSION,
+    EMPTY_CLUSTER,
+    ClusterState,
+    FollowingPlan,
+    HostingPlan,
+    Lead,
+    plan_following,
+    plan_hosting,
+)
 from bus.model import TopicPartition
 
 

@@ -19,13 +19,12 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
 )
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
-    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     LeadersChanged,
@@ -33,7 +32,9 @@ from bus.cluster_metadata.cluster_records import (
     ReplicasAssigned,
     TopicConfigChanged,
     TopicCreated,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions, find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused

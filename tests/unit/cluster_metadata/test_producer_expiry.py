@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    ClusterRecord,
     ProducerExpired,
     ProducerIdsAllocated,
     ProducerNamed,
     ProducerUsed,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers
 from bus.cluster_metadata.producer_ids import RetiredIds
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
-    ClusterRecord,
     ProducerIdsAllocated,
     ProducerNamed,
+    apply,
+    apply_all,
     encode_record,
+    replay_cluster,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.producer_decisions import (
     IdentityStep,
     InitProducer,

@@ -4,9 +4,16 @@ import pytest
 
 from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, AlterQuotas, QuotaEntity
 from bus.cluster_metadata.cluster_decisions import decide_alter_quotas
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
-from bus.cluster_metadata.cluster_records import BrokerRegistered, ClientQuotaChanged, FeatureLevel, encode_record
-from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.cluster_records import (
+    BrokerRegistered,
+    ClientQuotaChanged,
+    FeatureLevel,
+    apply_all,
+    encode_record,
+    replay_cluster,
+    snapshot_of,
+)
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
 
 PAIR = QuotaEntity("alice", DEFAULT)

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState
-from bus.cluster_metadata.cluster_state import Broker, choose_read_replica, find_nearby_brokers
+from bus.cluster_metadata.cluster_state import (
+    EMPTY_CLUSTER,
+    Broker,
+    ClusterState,
+    choose_read_replica,
+    find_nearby_brokers,
+)
 from bus.model import BrokerEndpoint
 
 

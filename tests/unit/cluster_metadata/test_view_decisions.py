@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
-    ClusterRecord,
     TopicCreated,
     TopicDeleted,
     ViewCreated,
     ViewDeleted,
+    apply,
     encode_record,
+    replay_cluster,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.view_decisions import VIEWS_MAX, CreateView, ViewStep, decide_create_view, decide_delete_view
 from bus.errors import ErrorCode, Refused
 from bus.json_views import JsonView

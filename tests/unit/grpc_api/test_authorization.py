@@ -19,7 +19,7 @@ from bus.authorization.index import index_of
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import Caller
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode
 from bus.grpc_api.server.authorization import FORMS, CallAuthorization
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION

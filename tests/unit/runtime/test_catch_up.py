@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated
+from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated, apply_all
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
 from tests.support.virtual_time import run_virtually

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
-from bus.cluster_metadata.cluster_state import Broker, ClusterState, Leadership, Topic
+from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, Broker, ClusterState, Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.coordinators.transaction_driver import TransactionDriver

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster_records import LEVEL_OF_ONE_PHASE
-from bus.cluster_metadata.cluster_state import ClusterState
+from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint

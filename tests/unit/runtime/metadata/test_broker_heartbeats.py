@@ -11,19 +11,20 @@ import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.broker_leases import WriteSession
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
-    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     ProducerIdsAllocated,
     ProducerNamed,
     ReplicasAssigned,
     TopicCreated,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint

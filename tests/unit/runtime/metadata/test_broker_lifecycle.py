@@ -11,14 +11,8 @@ import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.broker_leases import Lease
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    LEVEL_MAX,
-    BrokerStarted,
-    ControllerElected,
-    FeatureLevel,
-)
+from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected, FeatureLevel, apply_all
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_MAX
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered
+from bus.cluster_metadata.cluster_records import BrokerRegistered, apply_all
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.errors import ErrorCode, StorageFault
 from bus.runtime.metadata.metadata_log import PROOF_MS, LeadershipProof, MetadataLog, Moment
 from bus.runtime.tasks import TaskScope

@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import ClusterState
-from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord, encode_record
+from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController, StorageFault
 from bus.model import Step

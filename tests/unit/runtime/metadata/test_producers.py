@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered, ProducerIdsAllocated, ProducerNamed
+from bus.cluster_metadata.cluster_records import BrokerRegistered, ProducerIdsAllocated, ProducerNamed, apply_all
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp

@@ -10,14 +10,8 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.broker_leases import WriteSession
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    LEVEL_OF_CLUSTERS,
-    BrokerStarted,
-    BrokerUnfenced,
-    FeatureLevel,
-)
+from bus.cluster_metadata.cluster_records import BrokerStarted, BrokerUnfenced, FeatureLevel, apply_all
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_OF_CLUSTERS
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
     BrokerFenced,
     FeatureLevel,
     LeaderChanged,
     ReplicasAssigned,
     TopicCreated,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable

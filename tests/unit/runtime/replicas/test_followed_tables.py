@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
-    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     LeadersChanged,
@@ -16,6 +15,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION
 from bus.errors import StorageFault
 from bus.grpc_api.server.conversions import topics_of
 from bus.grpc_api.server.request_limits import control_reader

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
     BrokerFenced,
     BrokerStarted,
     BrokerUnfenced,
-    ClusterRecord,
     FeatureLevel,
     ReplicasAssigned,
     TopicCreated,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.replicas.followed_tables import CommittedVersion, CommittedVersions, FollowerReport

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated
+from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated, apply_all
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.grpc_api.server.conversions import encode_lagging
 from bus.grpc_api.server.request_limits import control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -6,15 +6,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bus.cluster_metadata.cluster_draft import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
-    BUS_VERSION,
     BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
-    ClusterRecord,
     FeatureLevel,
+    apply_all,
 )
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.followed_tables import CommittedVersion, VersionsAnswer, VersionsRequest
