@@ -9,10 +9,11 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
+from grpc.aio import ServicerContext
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.caller_pace import CallerPace
@@ -47,6 +48,9 @@ from bus.model import PLAINTEXT
 
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
+
+
+_Handle = Callable[..., Awaitable[Any]]  # of a request, and its `context`
 
 
 class Handlers:
@@ -85,6 +89,17 @@ def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
     """The handler that the row of the call names. Raises `AttributeError` if there is none."""
     found: Callable[..., Any] = operator.attrgetter(call.handler)(handlers)
     return found
+
+
+def _with_context(handle: Callable[..., Any]) -> _Handle:
+    """Few handlers want to know of the call itself."""
+    if "context" in inspect.signature(handle).parameters:
+        return handle
+
+    async def answer(request: Any, context: ServicerContext) -> Any:
+        return await handle(request)
+
+    return answer
 
 
 class BusServicer:
@@ -132,69 +147,74 @@ class BusServicer:
             listener=listener,
             timeout_ms=config.request_timeout_ms,
         )
+        init = CALLS["InitProducerId"]
+        self._init_producer = self._after(_STEPS, init, self._forwarding_of(init))
+        self._init_in_transactions = self._after(_STEPS, init, _with_context(handlers.transactions.init))
 
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, method: str) -> _Handle:
         """The method of a call without steps of its own."""
         if method not in BUS.methods_by_name:
             raise AttributeError(method)
         call = CALLS[method]
-        if call.is_forwarded:
-            return functools.partial(self._here_or_forwarded, method)
-        handle = find_handler(self.handlers, call)
-        if "context" in inspect.signature(handle).parameters:
-            return functools.partial(self._with_context, method, handle)
-        return functools.partial(self.unary, method, handle)
+        handle = self._forwarding_of(call) if call.is_forwarded else _with_context(find_handler(self.handlers, call))
+        return self._after(_STEPS, call, handle)
 
-    async def _with_context(
-        self, method: str, handle: Callable[..., Any], request: Any, context: grpc.aio.ServicerContext
-    ) -> Any:
-        return await self.unary(method, functools.partial(handle, context=context), request, context)
+    def of_broker(self, call: Call, handle: Handle) -> _Handle:
+        """The method of a call that brokers make; no quota is about them."""
+        return self._after([step for step in _STEPS if step is not BusServicer._pace], call, _with_context(handle))
 
-    async def _here_or_forwarded(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        async def handle(readable: Any) -> Any:
-            caller = caller_of(context, self._listener)
-            return await self._forwarding.handle(method, readable, caller)
+    def _after(self, steps: Sequence[_Step], call: Call, handle: _Handle) -> _Handle:
+        for step in reversed(steps):
+            handle = step(self, call, handle)
+        return handle
 
-        return await self.unary(method, handle, request, context)
-
-    async def unary(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        """A client's call of this name. Nothing is done about it while its caller owes something of its quota."""
-        authorized = self._authorized(method, handle, context)
-        if self._quotas.has(REQUEST_RATE):
-            authorized = self._paced(authorized, context)
-        return await self._held(authorized, request, context)
-
-    async def of_broker(self, method: str, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        """A call of this name that brokers make; no quota is about them."""
-        return await self._held(self._authorized(method, handle, context), request, context)
-
-    def _authorized(self, method: str, handle: Any, context: grpc.aio.ServicerContext) -> Any:
-        return self._authorization.around(method, handle, functools.partial(caller_of, context, self._listener))
-
-    async def _stream(self, handle: Any, requests: Any, context: grpc.aio.ServicerContext) -> None:
-        async def counted(readable: Any, context: grpc.aio.ServicerContext) -> None:
-            with self._open_streams.one(caller_of(context, self._listener)):
-                await handle(readable, context)
-
-        await guard_stream(counted, requests, context)
-
-    def _paced(self, handle: Any, context: grpc.aio.ServicerContext) -> Any:
-        async def answer(request: Any) -> Any:
-            await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
-            return await handle(request)
+    def _hold_memory(self, _: Call, handle: _Handle) -> _Handle:
+        async def answer(request: Any, context: ServicerContext) -> Any:
+            with hold_request(self._control_memory, request, context.peer()) as held:
+                return await handle(held, context)
 
         return answer
 
-    async def _take_turn(self, pace: CallerPace, context: grpc.aio.ServicerContext, count: int = 1) -> None:
+    def _guard(self, _: Call, handle: _Handle) -> _Handle:
+        async def answer(request: Any, context: ServicerContext) -> Any:
+            return await guard(functools.partial(handle, context=context), request, context)
+
+        return answer
+
+    def _pace(self, _: Call, handle: _Handle) -> _Handle:
+        async def answer(request: Any, context: ServicerContext) -> Any:
+            if self._quotas.has(REQUEST_RATE):
+                await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
+            return await handle(request, context)
+
+        return answer
+
+    def _authorize(self, call: Call, handle: _Handle) -> _Handle:
+        async def answer(request: Any, context: ServicerContext) -> Any:
+            caller = functools.partial(caller_of, context, self._listener)
+            allowed = self._authorization.around(call.name, functools.partial(handle, context=context), caller)
+            return await allowed(request)
+
+        return answer
+
+    def _forwarding_of(self, call: Call) -> _Handle:
+        async def answer(request: Any, context: ServicerContext) -> Any:
+            return await self._forwarding.handle(call.name, request, caller_of(context, self._listener))
+
+        return answer
+
+    async def _take_turn(self, pace: CallerPace, context: ServicerContext, count: int = 1) -> None:
         """Raises `OverQuota`. `count`: for how many requests the call counts."""
         await pace.wait_or_refuse(context.time_remaining())
         check_login()  # it may have waited for long
         pace.note_request(count)
 
-    async def _held(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        """While it waits for its answer, a request counts against its client's share of memory."""
-        with hold_request(self._control_memory, request, context.peer()) as held:
-            return await guard(handle, held, context)
+    async def _stream(self, handle: Any, requests: Any, context: ServicerContext) -> None:
+        async def counted(readable: Any, context: ServicerContext) -> None:
+            with self._open_streams.one(caller_of(context, self._listener)):
+                await handle(readable, context)
+
+        await guard_stream(counted, requests, context)
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await self._stream(self.handlers.produce.stream, request_iterator, context)
@@ -204,8 +224,8 @@ class BusServicer:
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
         if getattr(request, "transactional_id", ""):  # its coordinator is asked; a request may be `Unreadable`
-            return await self.unary("InitProducerId", self.handlers.transactions.init, request, context)
-        return await self._here_or_forwarded("InitProducerId", request, context)
+            return await self._init_in_transactions(request, context)
+        return await self._init_producer(request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await self._stream(self.handlers.fetch.stream, request_iterator, context)
@@ -231,11 +251,26 @@ class BusServicer:
             async for response in guard_answers(paced, held, context):
                 yield response
 
-    async def _begin_maintenance(self, request: pb.MaintainLogRequest, context: grpc.aio.ServicerContext) -> None:
+    async def _begin_maintenance(self, request: pb.MaintainLogRequest, context: ServicerContext) -> None:
         """Each of its partitions counts as a request: it has one rewritten."""
         if self._quotas.has(REQUEST_RATE):
             pace = CallerPace(self._quotas, caller_of(context, self._listener))
             await self._take_turn(pace, context, self.handlers.maintenance.count_partitions(request))
+
+
+# The steps before the handler of a call with one request and one answer, in their order. Before them the door finds out
+# who calls, so that no byte of a stranger's request takes memory; reads the request; and counts the call, so that a
+# broker that stops waits for it. The audit stands between the door and here: it has a row, too, of a change whose
+# caller goes away in any of these steps.
+_Step = Callable[[BusServicer, Call, _Handle], _Handle]
+_STEPS: Sequence[_Step] = (
+    BusServicer._hold_memory,  # each step behind it may wait, with the request in memory
+    BusServicer._guard,  # from here on the log has the request's id, and every error becomes a status
+    BusServicer._pace,  # before anything is done or looked up: a caller that owes something of its quota costs nothing
+    BusServicer._authorize,  # behind the wait: the ACLs of this moment decide
+    # The last step is the handler of the row. Where only the controller can do it, that is `Forwarding`: this broker
+    # has checked its caller, and the controller checks it again, by its name in the envelope.
+)
 
 
 class ClusterServicer:
@@ -253,11 +288,11 @@ class ClusterServicer:
         if method not in CLUSTER.methods_by_name:
             raise AttributeError(method)
         if self._is_between_brokers or method == "IdentifyBroker":
-            return functools.partial(self._bus.of_broker, method, find_handler(self, CALLS[method]))
+            return self._bus.of_broker(CALLS[method], find_handler(self, CALLS[method]))
         return functools.partial(_refuse, method)
 
 
-async def _refuse(method: str, _: Any, context: grpc.aio.ServicerContext) -> NoReturn:
+async def _refuse(method: str, _: Any, context: ServicerContext) -> NoReturn:
     message = f"expected {method} at the listener by which brokers reach one another (inter.broker.listener.name)"
     await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
     raise AssertionError("abort raises")
