@@ -92,7 +92,7 @@ class Call:
     view_needs: tuple[Need, ...] = ()
     creation_needs: tuple[Need, ...] = ()
     is_checked_by_handler: bool = False  # a stream checks each of its requests; or everybody may make the call
-    is_forwarded: bool = False  # only the controller can do it, so any broker sends it there
+    is_forwarded: bool = False  # what only the controller can do of it, any broker sends there
     is_reading: bool = False  # it changes nothing that a restarted broker would have to find again
     audited: Audited | None = None  # None: it changes nothing for good, or only records and offsets
     items_max: int = ITEMS_MAX  # fewer where each item is a decision about the cluster, or has a long answer
