@@ -31,7 +31,7 @@ from bus.cli.acl_export import (
     posix_script,
 )
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, confirm, listing_format_option, open_admin, yes_option
+from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, write_listing
 from bus.cli.posix_check import check_files, find_open_topic
 
@@ -148,14 +148,12 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
     if not wanted:
         raise click.UsageError("expected --allow-principal or --deny-principal, found neither")
     with open_admin(address) as admin:
-        for of_resource in _by_resource(wanted):
-            echo(f"Adding ACLs for resource `{show_resource(of_resource[0])}`:")
-            _write_entries(of_resource)
         admin.create_acls(wanted)
+        _write_by_resource("Adding", wanted)  # kafka-acls says so before it knows
         for of_resource in _by_resource(wanted):
             first = of_resource[0]
             match = PatternMatch(first.pattern_type.value)
-            _write_current(admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match)))
+            _write_by_resource("Current", admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match)))
         topic = find_open_topic(admin.describe_cluster().root_url)
     if topic is not None:
         echo(
@@ -193,11 +191,11 @@ def remove(resource_pattern_type: str, is_sure: bool, address: str, **options: A
         if not found:
             echo("no ACL is like that", err=True)
             return
-        for of_resource in _by_resource(found):
-            echo(f"Removing ACLs for resource `{show_resource(of_resource[0])}`:")
-            _write_entries(of_resource)
+        if is_asked(is_sure=is_sure):
+            _write_by_resource("Found", found, is_for_question=True)
         confirm("Are you sure you want to remove these ACLs?", is_sure=is_sure, otherwise="no ACL was removed")
-        admin.delete_acls(filters)
+        removed = dict.fromkeys(acl for acls in admin.delete_acls(filters).values() for acl in acls)
+        _write_by_resource("Removing", removed)
 
 
 @acls.command(
@@ -226,7 +224,7 @@ def list_acls(
                 wanted = replace(wanted, resource_type=resource[0], resource_name=resource[1], pattern_type=match)
             found.update(dict.fromkeys(admin.describe_acls(wanted)))
     if form is None:
-        _write_current(found)
+        _write_by_resource("Current", found)
     else:
         write_listing(_COLUMNS, list(map(_row, found)), form)
 
@@ -447,19 +445,16 @@ def _by_resource(acls: Iterable[AclBinding]) -> list[list[AclBinding]]:
     return list(found.values())
 
 
-def _write_current(acls: Iterable[AclBinding]) -> None:
+def _write_by_resource(what: str, acls: Iterable[AclBinding], *, is_for_question: bool = False) -> None:
     for of_resource in _by_resource(acls):
-        echo(f"Current ACLs for resource `{show_resource(of_resource[0])}`:")
-        _write_entries(of_resource)
-
-
-def _write_entries(acls: Iterable[AclBinding]) -> None:
-    for acl in acls:
-        echo(
-            f"\t(principal={acl.principal}, host={acl.host}, operation={acl.operation.name}, "
-            f"permissionType={acl.permission.name})"
-        )
-    echo()
+        echo(f"{what} ACLs for resource `{show_resource(of_resource[0])}`:", err=is_for_question)
+        for acl in of_resource:
+            echo(
+                f"\t(principal={acl.principal}, host={acl.host}, operation={acl.operation.name}, "
+                f"permissionType={acl.permission.name})",
+                err=is_for_question,
+            )
+        echo(err=is_for_question)
 
 
 def _row(acl: AclBinding) -> tuple[str, ...]:

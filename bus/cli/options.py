@@ -209,9 +209,14 @@ def yes_option(*also: str) -> _Decorator[Any]:
     return click.option("--yes", "-y", *also, "is_sure", is_flag=True, help="Do not ask.")
 
 
+def is_asked(*, is_sure: bool) -> bool:
+    """Whether `confirm` asks."""
+    return not is_sure and sys.stdin.isatty()
+
+
 def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
     """Ask on a terminal; a program that runs the command is not asked. Raises `Failure` with `otherwise` for a no."""
-    if not is_sure and sys.stdin.isatty() and not click.confirm(text_for(sys.stderr, question), err=True):
+    if is_asked(is_sure=is_sure) and not click.confirm(text_for(sys.stderr, question), err=True):
         raise Failure(otherwise)
 
 

@@ -235,6 +235,17 @@ def test_acls_are_added_listed_checked_and_removed_by_kafkas_options_and_texts(b
     assert bus.done("acls", "list", *matching) == ""
 
 
+def test_refused_change_of_acls_prints_no_acl_as_changed(bus: Bus) -> None:
+    rule = ("--allow-principal", "User:bob", "--operation", "Read", "--topic", "refused-1")
+    bus.done("acls", "add", "--allow-principal", "User:looker", "--operation", "Describe", "--cluster")
+    bus.done("acls", "add", *rule)
+    for command in ("add", "remove"):
+        result = bus.run("acls", command, *rule, who="looker")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "User:looker may not Alter" in result.stderr
+    bus.done("acls", "remove", *rule)
+
+
 def test_short_forms_stand_for_what_producers_and_consumers_need(bus: Bus) -> None:
     def added(*options: str) -> list[str]:
         said = bus.done("acls", "add", "--allow-principal", "User:short", *options)
