@@ -81,7 +81,11 @@ def cli() -> None:
 @click.argument("shell", metavar="bash|zsh|fish", shell_complete=lambda *_: list(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell. Topic names come from the broker, if one answers."""
+    """Print the completion script of a shell.
+
+    Names of topics, groups and transactional ids come from the broker, if one answers within half a second; where a
+    command reads tables, those of topics come from the root.
+    """
     from click.shell_completion import get_completion_class
 
     script = get_completion_class(shell) if shell in _SHELLS else None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure, warn_of_secrets
@@ -16,6 +20,7 @@ from bus.cli.output import LISTING_FORMATS, echo
 from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
 from bus.client.config.sources import (
+    ADDRESS_VARIABLE,
     FILE_VARIABLE,
     PROFILE_VARIABLE,
     chosen_profile,
@@ -38,6 +43,7 @@ _Decorator = Callable[[CommandT], CommandT]
 
 # A shell waits for the answer while the user looks at the cursor.
 _COMPLETION_TIMEOUT_MS = 500
+_CLIENT_DEFAULTS = f"{__name__}.client_defaults"
 _PROPERTY = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
 
 
@@ -62,7 +68,7 @@ def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> N
     """For all clients of this command. Raises `click.BadParameter`."""
     if name is None:
         return
-    ctx.with_resource(default_profile(name))
+    _use_for_clients(ctx, functools.partial(default_profile, name))
     try:
         profile = chosen_profile({})
     except BusError as error:
@@ -80,7 +86,7 @@ def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | No
     except FileFault as fault:
         raise click.BadParameter(f"{path}: {fault}") from None
     pairs = _parse_properties(path, lines)
-    if any(_setting_name(name) in SECRET_SETTINGS for name in pairs):
+    if any(_setting_name(name) in SECRET_SETTINGS for name in pairs) and not ctx.resilient_parsing:
         warn_of_readers(path)
     others = _use_for_connections(ctx, pairs, f"--command-config {path}")
     if others:
@@ -111,7 +117,7 @@ def _take_properties(ctx: click.Context, texts: Iterable[str]) -> dict[str, str]
     """Those that are about more than connections."""
     pairs = parse_pairs(texts, "--property")
     for name in pairs:
-        if _setting_name(name) in SECRET_SETTINGS:
+        if _setting_name(name) in SECRET_SETTINGS and not ctx.resilient_parsing:
             echo(
                 f"warning: {name} on the command line is seen by all who list processes; give --command-config FILE",
                 err=True,
@@ -124,8 +130,13 @@ def _use_for_connections(ctx: click.Context, pairs: Mapping[str, str], origin: s
     named = {name: _setting_name(name) for name in pairs}
     ours = {named[name]: value.strip() for name, value in pairs.items() if named[name] in SECURITY_SETTINGS}
     if ours:
-        ctx.with_resource(security_defaults(ours, origin))
+        _use_for_clients(ctx, functools.partial(security_defaults, ours, origin))
     return {name: value for name, value in pairs.items() if named[name] not in SECURITY_SETTINGS}
+
+
+def _use_for_clients(ctx: click.Context, defaults: Callable[[], AbstractContextManager[None]]) -> None:
+    ctx.with_resource(defaults())
+    ctx.meta.setdefault(_CLIENT_DEFAULTS, []).append(defaults)
 
 
 def _setting_name(name: str) -> str:
@@ -210,7 +221,7 @@ def yes_option(*also: str) -> _Decorator[Any]:
 
 
 def is_asked(*, is_sure: bool) -> bool:
-    """Whether `confirm` asks."""
+    """Return True if `confirm` asks."""
     return not is_sure and sys.stdin.isatty()
 
 
@@ -231,9 +242,23 @@ def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> 
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Topic names from the broker."""
+    """Topic names from the root, if the command reads one, else from the broker."""
     is_internal = incomplete.startswith("_")
+    if "root" in ctx.params:
+        names = _topics_of_root(ctx.params["root"])
+        if names is not None or ctx.get_parameter_source("root") is not ParameterSource.DEFAULT:
+            return [name for name in names or () if name.startswith(incomplete) and is_internal is name.startswith("_")]
     return _complete(ctx, incomplete, lambda admin: admin.list_topics(include_internal=is_internal))
+
+
+def _topics_of_root(root: str) -> list[str] | None:
+    """None: there is no root that can be read, which is said once the command runs."""
+    from bus.tables.topics import TopicTables
+
+    try:
+        return list(TopicTables(root).topics())
+    except Exception:  # a completion in a shell is no place for a message
+        return None
 
 
 def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -293,12 +318,18 @@ def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], l
     """If the broker answers within a moment; nothing otherwise, and never an error."""
     from bus.client.admin.admin import Admin
 
-    address = ctx.params.get("address") or ADDRESS_DEFAULT
+    address = ctx.params.get("address") or os.environ.get(ADDRESS_VARIABLE) or ADDRESS_DEFAULT
     try:
-        with Admin(
-            address, request_timeout_ms=_COMPLETION_TIMEOUT_MS, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS, retries=0
-        ) as admin:
-            names = names_of(admin)
+        with ExitStack() as stack:
+            for defaults in ctx.meta.get(_CLIENT_DEFAULTS, ()):  # the context of the command has ended already
+                stack.enter_context(defaults())
+            admin = Admin(
+                address,
+                request_timeout_ms=_COMPLETION_TIMEOUT_MS,
+                default_api_timeout_ms=_COMPLETION_TIMEOUT_MS,
+                retries=0,
+            )
+            names = names_of(stack.enter_context(admin))
     except Exception:  # a completion in a shell is no place for a message
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from bus.cli.main import cli
@@ -392,6 +393,22 @@ def test_topic_names_complete_from_the_broker_and_quietly_without_one(broker: Br
         )
         assert completed.stdout.strip() == expected
         assert completed.stderr == ""
+
+
+def test_topics_complete_from_the_root_where_the_command_reads_one(
+    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUS_ADDRESS", "127.0.0.1:1")
+
+    def complete(*words: str) -> list[str]:
+        found = ShellComplete(cli, {}, "bus", "_BUS_COMPLETE").get_completions(list(words), topic[:10])
+        return [one.value for one in found]
+
+    assert complete("log", "verify", "--root", str(broker.root)) == [topic]
+    assert complete("log", "verify", "--root", "/no/such/root") == []
+    monkeypatch.setenv("BUS_ROOT", str(broker.root))
+    assert complete("log", "dump") == [topic]
+    assert complete("log", "roll") == [], "that one asks a broker"
 
 
 def test_commands_load_no_engine_that_they_do_not_need(broker: BrokerProcess) -> None:

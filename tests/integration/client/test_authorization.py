@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from bus import (
@@ -244,6 +245,20 @@ def test_refused_change_of_acls_prints_no_acl_as_changed(bus: Bus) -> None:
         assert (result.exit_code, result.stdout) == (1, "")
         assert "User:looker may not Alter" in result.stderr
     bus.done("acls", "remove", *rule)
+
+
+def test_names_complete_by_the_connection_that_the_options_before_name(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bus.cli.options._COMPLETION_TIMEOUT_MS", 60_000)
+    settings = {**bus.settings("root"), "ssl_key_password": ""}
+    options = tmp_path / "root.properties"
+    options.write_text("".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items()))
+    options.chmod(0o644)
+    words = ["topics", "describe", "--address", bus.address, "--command-config", str(options)]
+    found = ShellComplete(cli, {}, "bus", "_BUS_COMPLETE").get_completions(words, "sec")
+    assert [one.value for one in found] == ["secret"]
+    assert capfd.readouterr().err == ""
 
 
 def test_short_forms_stand_for_what_producers_and_consumers_need(bus: Bus) -> None:
