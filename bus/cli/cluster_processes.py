@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
 from bus.extras import check_extra
 from bus.model import PLAINTEXT, RunningBroker
+from bus.signals import signals_as_interrupts
 
 # The brokers of a cluster as processes of this machine: found, started, stopped, sent signals.
 #
@@ -188,13 +189,28 @@ class LocalCluster:
 
 
 class StartingBroker:
-    """A process that was started just now. `begin`: where its part of the log begins."""
+    """A process that was started just now, and is a child of this one. `begin`: where its part of the log begins."""
 
     def __init__(self, broker_id: int, process: subprocess.Popen[bytes], log_path: Path, begin: int) -> None:
         self.broker_id = broker_id
         self._process = process
         self._log_path = log_path
         self._begin = begin
+        self._is_asked_to_end = False
+
+    def ask_to_end(self) -> None:
+        """In order. Safe to repeat: a second signal would end it at once."""
+        if not self._is_asked_to_end and self._process.poll() is None:
+            self._process.terminate()
+        self._is_asked_to_end = True
+
+    def wait_until_ended(self, timeout_s: float) -> None:
+        """Raises `Failure` if the broker runs on."""
+        wait_until(
+            lambda: self._process.poll() is not None,
+            timeout_s,
+            f"broker {self.broker_id} has not stopped within {timeout_s:g} s; see {self._log_path}",
+        )
 
     def wait_ready(self, timeout_s: float) -> None:
         """Raises `Failure`, with the end of its log if it has ended."""
@@ -328,7 +344,8 @@ def up(
     """Start brokers on this machine, and wait until each is ready. They go on when the command has ended.
 
     A broker that runs already is left as it is, so the command also starts again what was stopped or killed. Their logs
-    are in the folder `cluster` of the root. The brokers listen on 127.0.0.1.
+    are in the folder `cluster` of the root. The brokers listen on 127.0.0.1. A signal that comes before all are ready
+    stops those that this command has started.
     """
     check_extra("broker")
     cluster = _make_cluster(root)
@@ -350,10 +367,11 @@ def up(
             echo(f"broker {broker_id} runs already{hint if cluster.is_paused(broker_id) else ''}", err=True)
     # The first broker of a cluster that is down opens the root for the others.
     first = absent[: 0 if running else 1]
-    for broker_ids in (first, absent[len(first) :]):
-        for starting in [cluster.start(broker_id, launches[broker_id]) for broker_id in broker_ids]:
-            starting.wait_ready(timeout_s)
-            _tell_ready(cluster, starting.broker_id)
+    with _ended_if_interrupted(timeout_s) as start:
+        for broker_ids in (first, absent[len(first) :]):
+            for starting in [start(cluster, broker_id, launches[broker_id]) for broker_id in broker_ids]:
+                starting.wait_ready(timeout_s)
+                _tell_ready(cluster, starting.broker_id)
     addresses = cluster.addresses()
     echo(f"{count_of(len(addresses), 'broker')} on {cluster.root}; to use this cluster:", err=True)
     echo(f"export BUS_ADDRESS={','.join(addresses)}")
@@ -473,6 +491,33 @@ def restart(broker_ids: tuple[int, ...], timeout_s: float, root: str) -> None:
 
 
 # ------------------------------------------------------------------ what commands share
+
+
+@contextmanager
+def _ended_if_interrupted(
+    timeout_s: float,
+) -> Iterator[Callable[[LocalCluster, int, LaunchOptions], StartingBroker]]:
+    """Yield `LocalCluster.start`. Where a signal ends the block, what it has started is ended, the last one first."""
+    started: list[StartingBroker] = []
+    with signals_as_interrupts() as interrupts:
+
+        def start(cluster: LocalCluster, broker_id: int, launch: LaunchOptions) -> StartingBroker:
+            with interrupts.held():  # no process without an entry
+                started.append(cluster.start(broker_id, launch))
+            return started[-1]
+
+        try:
+            yield start
+        except KeyboardInterrupt:
+            try:
+                for one in reversed(started):
+                    one.ask_to_end()
+                    one.wait_until_ended(timeout_s)
+                    echo(f"broker {one.broker_id}: stopped before all were ready", err=True)
+            finally:  # where another signal ends the wait
+                for one in started:
+                    one.ask_to_end()
+            raise
 
 
 def _open_cluster(root: str) -> LocalCluster:

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bus import Admin, Consumer, NewTopic, Producer
-from bus.cli.cluster_processes import LocalCluster
+from bus.cli.cluster_processes import LocalCluster, StartingBroker
 from bus.cli.failures import Failure
 from bus.cli.main import cli
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
@@ -391,6 +391,28 @@ def test_broker_that_cannot_start_shows_the_end_of_its_log(cluster: Cluster) -> 
     assert started.returncode == 1
     assert "broker 0 ended with status 1 before it was ready; the end of" in said
     assert "num.partitions" in said
+
+
+def test_interrupted_start_ends_every_broker_that_it_has_started(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[StartingBroker] = []
+    wait_ready = StartingBroker.wait_ready
+
+    def interrupt_the_second_wait(broker: StartingBroker, timeout_s: float) -> None:
+        started.append(broker)
+        if len(started) == 2:
+            raise KeyboardInterrupt(signal.SIGTERM)
+        wait_ready(broker, timeout_s)
+
+    monkeypatch.setattr(StartingBroker, "wait_ready", interrupt_the_second_wait)
+    result = cluster.run("cluster", "up", "--brokers", "3", "--port", "0", *SETTINGS)
+    assert result.exit_code == 128 + signal.SIGTERM
+    told = [line for line in result.stderr.splitlines() if "stopped" in line]
+    assert told == [f"broker {broker_id}: stopped before all were ready" for broker_id in (2, 1, 0)]
+    assert LocalCluster(cluster.root).running() == []
+    log = (cluster.root / "cluster" / "broker-0.log").read_text()
+    assert "stopped" in log.splitlines()[-1], "it was ended in order"
 
 
 def test_taken_port_is_told_before_anything_starts(cluster: Cluster) -> None:
