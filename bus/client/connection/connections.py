@@ -508,7 +508,7 @@ class BrokerFeature:
 @dataclass(frozen=True, slots=True)
 class BrokerContract:
     """`fields`: None where the broker's contract is this client's own, or is not known. `version` 0: the broker does
-    not answer the question, and nothing is known of it."""
+    not know the question, and nothing is known of it."""
 
     version: int = 0
     software_version: str = ""
@@ -567,7 +567,14 @@ def new_question() -> pb.ApiVersionsRequest:
 
 
 def decode_contract(answer: pb.ApiVersionsResponse, address: str) -> BrokerContract:
-    """Return what an answer without an error says. Raises `BusError` for one that makes no sense."""
+    """Return what an answer without an error says. Raises `BusError` for one that makes no sense: a broker always names
+    the version of its contract, and every message without fields reads as an empty answer."""
+    if answer.contract_version < 1:
+        raise BusError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"expected a contract of version 1 or later of the broker at {address}, found {answer.contract_version}: "
+            "is it another program?",
+        )
     try:
         fields = KnownFields(answer.contract) if answer.contract else None
     except ValueError as error:

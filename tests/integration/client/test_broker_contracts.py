@@ -36,7 +36,7 @@ class OldBroker(FakeBroker):
     def ApiVersions(self, request: pb.ApiVersionsRequest, context: Any) -> pb.ApiVersionsResponse:
         self._note("ApiVersions", context)
         return pb.ApiVersionsResponse(
-            contract_version=CONTRACT_VERSION - 1,
+            contract_version=1,
             broker_software_version="0.0.9",
             calls=self._calls,
             contract=self._contract,
@@ -56,7 +56,7 @@ def _without(fields: tuple[str, ...]) -> bytes:
 def test_a_field_that_the_broker_lacks_is_refused_by_name_and_nothing_is_sent() -> None:
     with OldBroker(fields=("NewTopic.configs",)) as broker, Admin(broker.address) as admin:
         with pytest.raises(
-            BusError, match=r"the field NewTopic.configs.* its contract is 0 \(delta-bus 0.0.9\)"
+            BusError, match=r"the field NewTopic.configs.* its contract is 1 \(delta-bus 0.0.9\)"
         ) as caught:
             admin.create_topics([NewTopic("a", configs={"retention.ms": 1})])
         assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -157,7 +157,7 @@ class _Stranger(grpc.GenericRpcHandler):
             server.stop(grace=0).wait()
 
 
-@pytest.mark.parametrize("answer", [None, b"\xff\xff no message"])
+@pytest.mark.parametrize("answer", [None, b"", b"\xff\xff no message"])
 def test_another_program_at_the_address_of_a_broker_that_is_gone_costs_no_record(answer: bytes | None) -> None:
     cluster = Cluster()
     cluster.create("t")
@@ -180,6 +180,16 @@ def test_another_program_at_the_address_of_a_broker_that_is_gone_costs_no_record
             cluster.move("t", 0, 1)
             assert sent.result(60).offset == 1
             wait_until(lambda: [record.value for record in consumer.poll(20)] == [b"second"], "it is read")
+
+
+def test_an_empty_answer_is_no_contract() -> None:
+    """Each message without fields is empty, whatever its type."""
+    with FakeBroker() as broker:
+        address = broker.address
+    with _Stranger(b"").serve(address), Admin(address) as admin:
+        with pytest.raises(BusError, match=f"version 1 or later of the broker at {address}, found 0") as caught:
+            admin.list_topics()
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize("version", range(1, CONTRACT_VERSION + 1))
