@@ -94,6 +94,11 @@ class Turn(_KnowsItsThread):
         """Return True if this thread has it."""
         return self._is_owned()
 
+    def refuse_here(self) -> None:
+        """Raises `CalledInside` for the thread that has it."""
+        if self._is_owned():
+            raise _called_inside()
+
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Raises `CalledInside` for the thread that has it; False, if that does not want to wait."""
         if self._is_owned():

@@ -153,7 +153,9 @@ def add(resource_pattern_type: str, address: str, **options: Any) -> None:
         for of_resource in _by_resource(wanted):
             first = of_resource[0]
             match = PatternMatch(first.pattern_type.value)
-            _write_by_resource("Current", admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match)))
+            _write_by_resource(
+                "Current", admin.describe_acls(AclBindingFilter(first.resource_type, first.resource_name, match))
+            )
         topic = find_open_topic(admin.describe_cluster().root_url)
     if topic is not None:
         echo(

@@ -202,6 +202,10 @@ class TokenSource:
         finally:
             self._lock.release()
 
+    def refuse_here(self) -> None:
+        """Raises `CalledInside` for a function that asks, while it is to give a token, for what needs one."""
+        self._lock.refuse_here()
+
     def forget(self, value: str) -> None:
         """Do not use this token again: a broker has refused it."""
         with self._lock:

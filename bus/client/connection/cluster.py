@@ -142,7 +142,7 @@ class Cluster:
         security = security_of(config)
         self._connections = Connections(config, security)
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
-        self._logins = Logins(security.login, client_headers, self._connections)
+        self._logins = Logins(security.login, client_headers, self._connections, config.request_timeout_ms)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
         self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
         self._turn = 0  # of the broker that is asked about others

@@ -1,7 +1,9 @@
 """How a client logs in: what each of its calls shows, by the address that it goes to.
 
-Theory of operation. By SCRAM a broker gives a session, which the next calls there show; it is asked for by the first
-call that needs it, which waits, as do those of other threads at that address. A thread that lives while there are
+Theory of operation. By SCRAM a broker gives a session, which the next calls there show. The first call that needs it
+begins a login in a thread of its own, and waits, as do those of other threads at that address: each as long as itself
+may take, where the login has times of its own, so that one that takes longer than a call serves the next call. A thread
+that lives while there are
 sessions renews each at four fifths of its life: the broker extends it, so streams that were begun by it go on. A
 session that a broker does not know any more (it started again, the password was changed) is forgotten, and the call is
 made once more behind a new login. By OAUTHBEARER a token gives a session, and a newer token extends it; they come from
@@ -29,8 +31,9 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.oauth.documents import FETCH_SECONDS_MAX
 from bus.oauth.token_sources import TokenSource, client_response
-from bus.reentry import OwnCondition, OwnLock, Turn, logger_of
+from bus.reentry import Flag, OwnCondition, OwnLock, Turn, logger_of
 from bus.sasl import OAUTHBEARER, PLAIN
 from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
 
@@ -40,6 +43,7 @@ Headers = tuple[tuple[str, str], ...]
 # Kafka's sasl.login.refresh.window.factor and jitter.
 _RENEWED_AFTER, _JITTER = 0.8, 0.05
 _RENEWAL_TIMEOUT_MS = 10_000.0
+_TOKEN_TIMEOUT_MS = FETCH_SECONDS_MAX * 1_000
 _RENEWAL_PAUSE_MIN_MS = 100.0
 
 
@@ -57,12 +61,22 @@ class _Session:
     renewed_at_ms: float
 
 
+class _Attempt:
+    """A login under way. Once `ended` is set there is a session, or an error."""
+
+    def __init__(self) -> None:
+        self.ended = Flag()
+        self.session: _Session | None = None
+        self.error: BaseException | None = None
+
+
 class _Place:
     """The login at one address. The thread that holds the lock logs in there."""
 
     def __init__(self) -> None:
         self.lock = Turn()
         self.session: _Session | None = None
+        self.attempt: _Attempt | None = None
 
 
 class _Dialogue:
@@ -83,12 +97,17 @@ class Logins:
     """Safe to use from several threads. Without a login (None) all calls show the `client_headers` alone."""
 
     def __init__(
-        self, login: ClientLogin | TokenLogin | None, client_headers: Headers, connections: Connections
+        self,
+        login: ClientLogin | TokenLogin | None,
+        client_headers: Headers,
+        connections: Connections,
+        request_timeout_ms: float,
     ) -> None:
         self._login = login if isinstance(login, ClientLogin) else None
         self._tokens = TokenSource(login.tokens) if isinstance(login, TokenLogin) else None
         self._client_headers = client_headers
         self._connections = connections
+        self._request_timeout_ms = request_timeout_ms
         self._watch: Watch | None = None
         self._fixed = client_headers if login is None else None
         if isinstance(login, ClientLogin) and login.mechanism == PLAIN:
@@ -119,12 +138,7 @@ class Logins:
         place = self._place(address)
         session = place.session
         if session is None:
-            if not place.lock.acquire(timeout=timeout_ms / 1000):
-                raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"the login at {address}: no answer in time")
-            try:
-                session = place.session or self._log_in(address, place, (), timeout_ms)
-            finally:
-                place.lock.release()
+            session = self._wait_for_login(address, place, timeout_ms)
             self._renew_later()
         return (*self._client_headers, *session.headers)
 
@@ -148,10 +162,48 @@ class Logins:
 
     # ------------------------------------------------------------ logging in
 
+    def _wait_for_login(self, address: str, place: _Place, timeout_ms: float) -> _Session:
+        place.lock.refuse_here()
+        if self._tokens is not None:
+            self._tokens.refuse_here()
+        attempt = self._attempt_at(address, place)
+        if not attempt.ended.wait(timeout_ms / 1000):
+            raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"the login at {address}: no answer in time")
+        if attempt.error is not None:
+            raise attempt.error
+        assert attempt.session is not None, "a login that has ended has a session or an error"
+        return attempt.session
+
+    def _attempt_at(self, address: str, place: _Place) -> _Attempt:
+        """Return the one that is under way, or a new one."""
+        with self._changed:
+            found = place.attempt
+            if found is not None:
+                return found
+            attempt = place.attempt = _Attempt()
+        log_in = functools.partial(self._try_to_log_in, address, place, attempt)
+        try:
+            threading.Thread(target=log_in, name=f"bus-login-{address}", daemon=True).start()
+        except RuntimeError:  # too many threads, or the interpreter shuts down
+            log_in()
+        except BaseException as error:  # a signal handler's: whoever waits for this attempt begins another one
+            _end(place, attempt, error)
+            raise
+        return attempt
+
+    def _try_to_log_in(self, address: str, place: _Place, attempt: _Attempt) -> None:
+        try:
+            with place.lock:
+                attempt.session = place.session or self._log_in(address, place, (), self._request_timeout_ms)
+        except BaseException as error:  # for those who wait
+            _end(place, attempt, error)
+        else:
+            _end(place, attempt)
+
     def _log_in(self, address: str, place: _Place, held: Headers, timeout_ms: float) -> _Session:
-        """`held`: the session to extend."""
+        """`held`: the session to extend. `timeout_ms`: of the dialogue with the broker."""
         tokens, watch = self._tokens, self._watch
-        token = "" if tokens is None else tokens.token(timeout_ms)
+        token = "" if tokens is None else tokens.token(_TOKEN_TIMEOUT_MS)
         exchange = self._exchange if tokens is None else functools.partial(_hand_over, token)
         if watch is not None:
             watch.note_sent(address)
@@ -269,6 +321,12 @@ class Logins:
             session = place.session
             if session is not None:
                 yield address, session
+
+
+def _end(place: _Place, attempt: _Attempt, error: BaseException | None = None) -> None:
+    attempt.error = error
+    place.attempt = None
+    attempt.ended.set()
 
 
 def _hand_over(token: str, dialogue: _Dialogue) -> Any:

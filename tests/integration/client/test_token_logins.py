@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.oauth.token_sources import client_response
+from bus.reentry import CalledInside
 from tests.integration.client.test_logins import check_that_ending_streams_cost_nothing, values_of
 from tests.support.broker_thread import running_broker
 from tests.support.identity_provider import (
@@ -148,6 +151,48 @@ def test_records_go_in_and_out_of_one_who_has_logged_in(
         while not records:
             records = list(consumer.poll(500))
     assert [record.value for record in records] == [b"one"]
+
+
+def test_token_that_takes_longer_than_a_call_serves_the_next_one(broker: Broker, provider: IdentityProvider) -> None:
+    may_answer, count = threading.Event(), itertools.count()
+
+    def provide() -> str:
+        next(count)
+        assert may_answer.wait(60)
+        return provider.token("alice")
+
+    times = {"request_timeout_ms": 200, "default_api_timeout_ms": 200, "retries": 0}
+    with Admin(address_of(broker), **times, **by_function(provide)) as admin:
+        with pytest.raises(BusError) as caught:
+            admin.list_topics()
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        may_answer.set()
+        wait_until(lambda: _is_answered(admin.list_topics), "the token serves a call")
+        assert next(count) == 1
+
+
+def _is_answered(call: Callable[[], object]) -> bool:
+    """Return False for a call that was too slow, as it may be on a busy machine."""
+    try:
+        call()
+    except BusError as error:
+        if not error.retriable:
+            raise
+        return False
+    return True
+
+
+def test_function_that_asks_for_what_needs_its_token_is_refused(broker: Broker) -> None:
+    clients: list[Admin] = []
+
+    def provide() -> str:
+        clients[0].list_topics()
+        raise AssertionError("the call was answered")
+
+    with Admin(address_of(broker), **by_function(provide)) as admin:
+        clients.append(admin)
+        with pytest.raises(CalledInside):
+            admin.list_topics()
 
 
 def test_programs_of_asyncio_log_in(broker: Broker, provider: IdentityProvider) -> None:
