@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, OffsetAndMetadata, TopicPartition
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.records import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
@@ -157,13 +158,20 @@ def test_member_that_polls_too_seldom_leaves_and_comes_back_with_the_next_poll(b
 
 
 def test_waiting_in_poll_is_polling(broker: FakeBroker) -> None:
+    """The wait ends in a third of the interval, and what it goes back to counts as a poll."""
     broker.cluster.create("t", 1)
-    with Consumer(broker.address, max_poll_interval_ms=1_000, heartbeat_interval_ms=20, **GROUP) as consumer:
+    calm = {"enable_auto_commit": False, "heartbeat_interval_ms": 100_000, "session_timeout_ms": 400_000}
+    with Consumer(broker.address, max_poll_interval_ms=90_000, **calm, **GROUP) as consumer:
         consumer.subscribe(["t"])
         poll_until(lambda: bool(consumer.assignment()), consumer)
-        assert consumer.poll(1_500) == []
-        assert consumer.assignment() == {T0}
-    assert broker.cluster.coordinator.left == ["the consumer is closed"]
+        group = consumer._group
+        assert group is not None
+        with group._lock:
+            now_ms = monotonic_ms()
+            assert group.next_event(now_ms) <= now_ms + 30_000
+            before_ms = group.membership._polled_at_ms
+        consumer.poll(0)
+        assert before_ms < group.membership._polled_at_ms
 
 
 def test_static_member_stays_when_it_is_closed_and_its_restart_moves_nothing(broker: FakeBroker) -> None:

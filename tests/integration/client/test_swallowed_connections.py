@@ -191,10 +191,23 @@ def busy() -> Iterator[Site]:
         yield Site(broker, proxy.link(broker.address))
 
 
+def first_answer_of(call: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """The answers behind the first one. A machine that is busy may be too slow for it."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        answers = call()
+        try:
+            next(answers)
+        except BusError:
+            if time.monotonic() > deadline_s:
+                raise
+        else:
+            return answers
+
+
 def test_maintenance_that_takes_long_is_not_waited_for_on_a_dead_connection(busy: Site) -> None:
     with Admin([busy.link.address], **TIMES) as admin:
-        answers = admin.maintain_log("t", "roll")
-        next(answers)
+        answers = first_answer_of(lambda: admin.maintain_log("t", "roll"))
         busy.link.swallow()
         with pytest.raises(BusError, match="nothing comes on its connection any more") as caught:
             next(answers)
