@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -117,14 +116,13 @@ def batch_to_topic(change: Callable[[DataFrame], DataFrame], target: TopicTarget
 
 
 def follow(query: StreamingQuery, *, ends: Mapping[TopicPartition, int] | None = None) -> int:
-    """Until the query ends, a signal comes, or its source has reached `ends`; how many rows it has read. Raises what
-    ended the query."""
-    told = _Told()
-    stopped = threading.Event()
-    with StopSignals(lambda _: stopped.set()):
+    """Until the query ends, its source has reached `ends`, or the batch is written that was under way when a signal
+    came; how many rows it has read. A second signal gives the batch up. Raises what ended the query."""
+    told, signals = _Told(), _Signals()
+    with StopSignals(signals.note, has_hangup=True):
         while not query.awaitTermination(_POLL_S):
             told.look(query)
-            if stopped.is_set():
+            if signals.end(query, told.last_batch):
                 jobs.tell("stopped; the same checkpoint goes on from here")
                 break
             if ends is not None and told.has_reached(ends):
@@ -143,26 +141,46 @@ def reaches(end_offset: str | None, ends: Mapping[TopicPartition, int]) -> bool:
     )
 
 
+class _Signals:
+    """Those that came, and what they ask for. `note` is called on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._came: list[str] = []
+        self._last_batch: int | None = None  # that was done when the first one was seen
+
+    def note(self, name: str) -> None:
+        self._came.append(name)
+
+    def end(self, query: StreamingQuery, last_batch: int) -> bool:
+        """Return True if the query is to be stopped now."""
+        if not self._came:
+            return False
+        if self._last_batch is None:
+            self._last_batch = last_batch
+            jobs.tell(f"{self._came[0]}: ending once the batch under way is written; a second signal gives it up")
+        return len(self._came) > 1 or last_batch > self._last_batch or not query.status["isTriggerActive"]
+
+
 class _Told:
     """What a query has done, and how much of it was told."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.batches = 0
-        self._last_batch = -1
+        self.last_batch = -1
         self._end_offset: str | None = None
         self._started_s = self._told_s = time.monotonic()
 
     def look(self, query: StreamingQuery) -> None:
         for progress in query.recentProgress:
-            if progress.batchId > self._last_batch:
-                self._last_batch = progress.batchId
+            if progress.batchId > self.last_batch:
+                self.last_batch = progress.batchId
                 self._end_offset = progress.sources[0].endOffset if progress.sources else None
                 self.rows += progress.numInputRows
                 self.batches += bool(progress.numInputRows)
         if self.batches and time.monotonic() - self._told_s >= _TELL_S:
             self._told_s = time.monotonic()
-            jobs.tell(f"batch {self._last_batch}: {self.rows:,} records, {self.rate():,.0f} a second")
+            jobs.tell(f"batch {self.last_batch}: {self.rows:,} records, {self.rate():,.0f} a second")
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         return reaches(self._end_offset, ends)

@@ -428,9 +428,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """A context. Outside of the main thread it does nothing: signals are the main thread's."""
+    """A context. Outside of the main thread it does nothing: signals are the main thread's. `has_hangup`: SIGHUP is one
+    of them, unless the process was started to ignore it (`nohup`)."""
 
-    def __init__(self, on_signal: Callable[[str], None]) -> None:
+    def __init__(self, on_signal: Callable[[str], None], *, has_hangup: bool = False) -> None:
+        self._numbers = (*_SIGNALS, signal.SIGHUP) if has_hangup else _SIGNALS
         self._on_signal = on_signal  # with the signal's name, on a thread of its own
         self._before: dict[signal.Signals, Any] = {}
         self._came: SimpleQueue[str | None] = SimpleQueue()  # its put is safe in signal handlers
@@ -440,7 +442,12 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             self._thread = threading.Thread(target=self._pass_on, name="bus-signals", daemon=True)
             self._thread.start()
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            wanted = [
+                number
+                for number in self._numbers
+                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+            ]
+            self._before = {number: signal.signal(number, self._note) for number in wanted}
         return self
 
     def __exit__(
