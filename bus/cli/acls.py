@@ -82,7 +82,7 @@ def _resource_options(pattern_types: Iterable[str], default: str) -> Callable[[C
                 "--resource-pattern-type",
                 type=click.Choice(list(pattern_types)),
                 default=default,
-                help="Whether the names are whole names, or what names begin with.",
+                help=_pattern_help(pattern_types),
             ),
             click.option(
                 "--transactional-id", "transactional_ids", multiple=True, metavar="ID", help="'*' for all; repeatable."
@@ -95,6 +95,13 @@ def _resource_options(pattern_types: Iterable[str], default: str) -> Callable[[C
         return command
 
     return decorate
+
+
+def _pattern_help(pattern_types: Iterable[str]) -> str:
+    meant = "literal: the names are whole names; prefixed: names begin with them"
+    if PatternMatch.MATCH.value in pattern_types:
+        meant += "; any: ACLs of either kind; match: every ACL that applies to these names"
+    return f"{meant}."
 
 
 def _rule_options(command: CommandT) -> CommandT:
@@ -116,8 +123,20 @@ def _rule_options(command: CommandT) -> CommandT:
             help="Read, Write, Create, Delete, Alter, Describe, ClusterAction, DescribeConfigs, AlterConfigs, "
             "IdempotentWrite or All; repeatable.  [default: All]",
         ),
-        click.option("--deny-host", "deny_hosts", multiple=True, metavar="IP", help="Of --deny-principal."),
-        click.option("--allow-host", "allow_hosts", multiple=True, metavar="IP", help="Of --allow-principal."),
+        click.option(
+            "--deny-host",
+            "deny_hosts",
+            multiple=True,
+            metavar="IP",
+            help="From where --deny-principal may not; repeatable.  [default: anywhere]",
+        ),
+        click.option(
+            "--allow-host",
+            "allow_hosts",
+            multiple=True,
+            metavar="IP",
+            help="From where --allow-principal may; repeatable.  [default: anywhere]",
+        ),
         click.option("--deny-principal", "deny", multiple=True, metavar="User:NAME", help="Who may not; repeatable."),
         click.option("--allow-principal", "allow", multiple=True, metavar="User:NAME", help="Who may; repeatable."),
     ):
@@ -247,7 +266,7 @@ def list_acls(
 def check(
     principal: str, operation: AclOperation, resource_type: str, name: str | None, host: str, address: str
 ) -> None:
-    """Whether PRINCIPAL may do OPERATION on RESOURCE (topic, group, cluster, transactional-id) NAME, and which rule
+    """Say whether PRINCIPAL may do OPERATION on RESOURCE (topic, group, cluster, transactional-id) NAME, and which rule
     decides it. Ends with 1 if not."""
     kind = _RESOURCE_TYPES[resource_type]
     if (name is None) is not (kind is _Type.CLUSTER):

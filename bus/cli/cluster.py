@@ -275,7 +275,7 @@ def describe_features(form: str | None, address: str) -> None:
     "--level",
     type=click.IntRange(min=0),
     show_default=False,
-    help="Of bus.version.  [default: the highest at which all brokers can work]",
+    help="Level of bus.version.  [default: the highest at which all brokers can work]",
 )
 @click.option("--dry-run", is_flag=True, help="Only say whether it could be done.")
 @address_option()

@@ -316,7 +316,7 @@ def broker_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
     "--port",
     type=click.IntRange(0, 65535),
     show_default=False,
-    help=f"Of broker 0, and one more for each next; 0: free ones.  [default: as before, else {_PORT}]",
+    help=f"Port of broker 0, and one more for each next; 0: free ones.  [default: as before, else {_PORT}]",
 )
 @click.option("--rack", "racks", metavar="RACK[,RACK...]", help="Racks of the brokers, in turns.  [default: as before]")
 @click.option(
@@ -324,11 +324,13 @@ def broker_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
     "protocol",
     type=click.Choice(PROTOCOLS, case_sensitive=False),
     show_default=False,
-    help="Of the listener of each broker; its settings come by --config and --set.  "
+    help="Protocol of each broker's listener; its settings come by --config and --set.  "
     f"[default: as before, else {PLAINTEXT}]",
 )
-@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="As of bus serve.")
-@set_option("As of bus serve; repeatable.")
+@click.option(
+    "--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="TOML file, as of bus serve."
+)
+@set_option("Any key of that file, as of bus serve; repeatable.")
 @timeout_option()
 @_cluster_root_option()
 def up(

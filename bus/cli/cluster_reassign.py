@@ -196,7 +196,10 @@ def reassign() -> None:
 )
 @click.argument("topics", metavar="[TOPIC[:PARTITION]...]", nargs=-1, shell_complete=complete_topics)
 @click.option(
-    "--topics-to-move-json-file", "topics_file", type=click.File("r"), help='{"topics": [{"topic": "orders"}]}'
+    "--topics-to-move-json-file",
+    "topics_file",
+    type=click.File("r"),
+    help='File of topics, in place of TOPIC...: {"topics": [{"topic": "orders"}]}.',
 )
 @click.option(
     "--brokers",
@@ -206,7 +209,7 @@ def reassign() -> None:
     help="Brokers that get the partitions.  [default: all that are active]",
 )
 @click.option(
-    "--replicas", type=click.IntRange(min=1), show_default=False, help="Of each partition.  [default: as now]"
+    "--replicas", type=click.IntRange(min=1), show_default=False, help="Replicas of each partition.  [default: as now]"
 )
 @address_option()
 def generate(

@@ -71,7 +71,7 @@ def list_groups(states: tuple[str, ...], form: str | None, address: str) -> None
     bus groups describe --all-groups --state --format csv
     """
 )
-@click.argument("names", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
+@click.argument("names", metavar="[GROUP...]", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="Every group there is.")
 @click.option(
     "--offsets", "shown", flag_value="offsets", default=True, show_default=False, help="Offsets and lag (default)."

@@ -52,7 +52,9 @@ _MOVES = (
     click.option("--to-current", is_flag=True, help="What is committed; with --export, to keep it."),
     click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="This very offset."),
     click.option("--shift-by", type=int, metavar="N", help="N records on from what is committed; negative: back."),
-    click.option("--by-duration", metavar="PT1H", help="The first record of the time since then, in ISO 8601."),
+    click.option(
+        "--by-duration", metavar="PT1H", help="The first record of the last hour, day, ...: an ISO 8601 duration."
+    ),
     click.option(
         "--from-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

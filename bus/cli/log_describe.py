@@ -91,8 +91,12 @@ _STAGED_COLUMNS = (
     """,
 )
 @target_argument()
-@click.option("--versions", "version_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
-@click.option("--files", "file_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
+@click.option(
+    "--versions", "version_count", type=click.IntRange(min=0), default=10, help="How many of the newest Delta versions."
+)
+@click.option(
+    "--files", "file_count", type=click.IntRange(min=0), default=10, help="How many of the newest data files."
+)
 @click.option(
     "--transactions",
     "transaction_count",

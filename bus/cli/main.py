@@ -52,7 +52,14 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, lazy_commands=_COMMANDS, name="bus")
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """A streaming message bus: Kafka's semantics over gRPC, every topic partition a Delta Lake table.
 

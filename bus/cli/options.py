@@ -234,7 +234,7 @@ def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
 def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> _Decorator[Any]:
     return click.argument(
         "topics" if is_repeatable else "topic",
-        metavar="TOPIC..." if is_repeatable else "TOPIC",
+        metavar=("TOPIC..." if is_repeatable else "TOPIC") if is_required else "[TOPIC...]",
         nargs=-1 if is_repeatable else 1,
         required=is_required,
         shell_complete=complete_topics,

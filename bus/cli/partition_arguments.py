@@ -101,7 +101,8 @@ class Target:
 
 
 def target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
-    return click.argument("target", metavar="TOPIC[/PARTITION]", required=is_required, shell_complete=complete_topics)
+    metavar = "TOPIC[/PARTITION]" if is_required else "[TOPIC[/PARTITION]]"
+    return click.argument("target", metavar=metavar, required=is_required, shell_complete=complete_topics)
 
 
 def open_store(root: str) -> ObjectStore:

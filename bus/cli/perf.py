@@ -170,8 +170,17 @@ def _random_values(count: int, size: int) -> pa.RecordBatch:
 )
 @topic_argument()
 @click.option("--records", "-n", type=click.IntRange(min=1), help="How many to read.  [default: all that are there]")
-@click.option("--from", "position", type=PositionType(), default="beginning", metavar="WHERE", help="As bus consume.")
-@click.option("--timeout", type=click.IntRange(min=1), default=10_000, help="Most ms to wait for the next record.")
+@click.option(
+    "--from",
+    "position",
+    type=PositionType(),
+    default="beginning",
+    metavar="WHERE",
+    help="Where to begin, as of bus consume.",
+)
+@click.option(
+    "--timeout", type=click.IntRange(min=1), default=10_000, help="Milliseconds to wait for the next record, at most."
+)
 @click.option("--hide-header", is_flag=True, help="Print the figures only.")
 @address_option()
 def consume(topic: str, records: int | None, position: Position, timeout: int, hide_header: bool, address: str) -> None:

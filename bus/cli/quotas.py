@@ -98,8 +98,8 @@ def set_quotas(
 ) -> None:
     """Set quotas: per second, and for producer_byte_rate, consumer_byte_rate and request_rate per broker.
 
-    \b
-    NAME: producer_byte_rate, consumer_byte_rate, controller_mutation_rate or request_rate.
+    NAME: producer_byte_rate, consumer_byte_rate (bytes), request_rate (requests) or controller_mutation_rate
+    (partitions that are created or deleted).
     """
     entity = _entity(user, default_user, client, default_client, is_required=True)
     changes = dict(_parse(text) for text in quotas)
@@ -132,7 +132,7 @@ def delete(
 @listing_format_option()
 @address_option()
 def usage(form: str | None, address: str) -> None:
-    """What is used of quotas at each broker, per second, by entities that have used any in the last hour."""
+    """Show what is used of quotas at each broker, per second, by entities that have used any in the last hour."""
     with open_admin(address) as admin:
         found = admin.describe_quota_usage()
     rows = [

@@ -59,9 +59,13 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 @set_option("Any key of the file; repeatable.")
 @click.option("--log-config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file, as conf/logging.toml.")
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), help="One line for people, or objects.  [default: text]"
+    "--log-format", type=click.Choice(["text", "json"]), help="Lines for people, or JSON objects.  [default: text]"
 )
-@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Least level.  [default: INFO]")
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    help="The lowest level that is logged.  [default: INFO]",
+)
 def serve(
     root: str | None,
     listen: str | None,

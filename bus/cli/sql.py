@@ -49,7 +49,12 @@ class RowLimit(click.ParamType[int]):
     """,
 )
 @click.argument("query", required=False)
-@click.option("--engine", type=click.Choice(["duckdb", "spark"]), default="duckdb", help="Embedded, or distributed.")
+@click.option(
+    "--engine",
+    type=click.Choice(["duckdb", "spark"]),
+    default="duckdb",
+    help="duckdb: in this process; spark: with PySpark.",
+)
 @click.option(
     "--at-version",
     multiple=True,

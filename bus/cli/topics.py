@@ -101,7 +101,8 @@ topics.add_command(delete_records)
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),
-    help="Brokers that follow each partition, to take it over.  [default: default.replication.factor of the broker]",
+    help="Brokers of each partition: its leader, and those that take it over.  "
+    "[default: default.replication.factor of the broker]",
 )
 @_assignment_option("The brokers of each partition, the preferred leader first; instead of the two numbers.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")

@@ -100,7 +100,7 @@ def list_views(form: str | None, address: str) -> None:
 @listing_format_option()
 @address_option()
 def describe(names: tuple[str, ...], form: str | None, address: str) -> None:
-    """The columns of views, or of all of them, in their order."""
+    """Show the columns of views, or of all of them, in their order."""
     with open_admin(address) as admin:
         found = {view.name.casefold(): view for view in admin.list_views()}
     for name in names:

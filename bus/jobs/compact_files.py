@@ -150,7 +150,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help="only files below it (default: half of the target)",
     )
     parser.add_argument(
-        "--files-min", type=jobs.positive_number, default=2, metavar="N", help="files of a run (default: 2)"
+        "--files-min",
+        type=jobs.positive_number,
+        default=2,
+        metavar="N",
+        help="files that are joined, at least (default: 2)",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the runs; write nothing, ask no broker")
     parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")

@@ -86,8 +86,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--topics", required=True, type=topic_names, metavar="A,B", help="topics of the source")
     parser.add_argument("--prefix", default="", help="before the names of the topics in the target (default: none)")
     jobs.add_bootstrap_argument(parser)
-    parser.add_argument("--kafka-name", default="kafka", metavar="NAME", help="of the Kafka cluster, in headers")
-    parser.add_argument("--bus-name", default="bus", metavar="NAME", help="of the bus, in headers")
+    parser.add_argument(
+        "--kafka-name", default="kafka", metavar="NAME", help="name of the Kafka cluster in headers (default: kafka)"
+    )
+    parser.add_argument("--bus-name", default="bus", metavar="NAME", help="name of the bus in headers (default: bus)")
     parser.add_argument(
         "--kafka-option",
         action="append",
@@ -99,7 +101,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--create", action="store_true", help="to-bus: create topics that are not there, with as many partitions"
     )
-    parser.add_argument("--timestamps", choices=("keep", "now"), default="keep", help="to-bus: (default: keep)")
+    parser.add_argument(
+        "--timestamps",
+        choices=("keep", "now"),
+        default="keep",
+        help="to-bus: the times of Kafka, or of writing (default: keep)",
+    )
     parser.add_argument("--packages", metavar="COORDINATES", help="Maven coordinates of the connector")
     parser.add_argument("--jars", metavar="FILES", help="files of the connector, separated by commas")
     parser.add_argument(

@@ -45,9 +45,16 @@ def add_query_arguments(parser: argparse.ArgumentParser, *, batch_records: int) 
 
 
 def add_pace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--continuous", action="store_true", help="go on until stopped (default: up to the end of now)")
     parser.add_argument(
-        "--interval", metavar="TIME", default="1 second", help="with --continuous, between batches (default: 1 second)"
+        "--continuous",
+        action="store_true",
+        help="go on until stopped (default: up to the end that there is at the start)",
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="TIME",
+        default="1 second",
+        help="with --continuous, from one batch to the next (default: 1 second)",
     )
 
 

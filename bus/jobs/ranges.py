@@ -44,7 +44,8 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", help="read the storage of this bus root, without a broker")
 
 
-def add_range_arguments(parser: argparse.ArgumentParser) -> None:
+def add_range_arguments(parser: argparse.ArgumentParser, *, has_end: bool = True) -> None:
+    """`has_end`: False for a job that refuses an end by name, and so does not offer it."""
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from-offset",
@@ -64,10 +65,13 @@ def add_range_arguments(parser: argparse.ArgumentParser) -> None:
         type=partition_offset,
         default=[],
         metavar="[PARTITION=]N",
-        help="up to that offset, without it (default: the end of the log)",
+        help="up to that offset, without it (default: the end of the log)" if has_end else argparse.SUPPRESS,
     )
     end.add_argument(
-        "--to-time", type=jobs.timestamp_ms, metavar="TIME", help="up to the first record of that time or later"
+        "--to-time",
+        type=jobs.timestamp_ms,
+        metavar="TIME",
+        help="up to the first record of that time or later" if has_end else argparse.SUPPRESS,
     )
 
 

@@ -74,7 +74,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     add_range_arguments(parser)
     add_query_arguments(parser, batch_records=1_000_000)
-    parser.add_argument("--change", type=change_named, metavar="MODULE:FUNCTION", help="from DataFrame to DataFrame")
+    parser.add_argument(
+        "--change",
+        type=change_named,
+        metavar="MODULE:FUNCTION",
+        help="what is made of each batch: from DataFrame to DataFrame",
+    )
     parser.add_argument(
         "--order",
         choices=("rows", "content"),

@@ -125,7 +125,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--measure", metavar="COLUMN", help="a number: its sum, min, max and mean (default: count only)"
     )
-    parser.add_argument("--window", default="1 minute", metavar="TIME", help="(default: 1 minute)")
+    parser.add_argument("--window", default="1 minute", metavar="TIME", help="length of a window (default: 1 minute)")
     parser.add_argument("--slide", metavar="TIME", help="a window begins so often (default: where the last one ended)")
     parser.add_argument(
         "--late", default="10 seconds", metavar="TIME", help="how much later a record may come (default: 10 seconds)"
@@ -134,7 +134,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--output-mode", choices=("append", "update"), default="append", help="final results, or all (default: append)"
     )
     add_place_arguments(parser)
-    add_range_arguments(parser)
+    add_range_arguments(parser, has_end=False)
     add_query_arguments(parser, batch_records=1_000_000)
     add_pace_arguments(parser)
     options = parser.parse_args(arguments)

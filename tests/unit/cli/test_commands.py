@@ -50,6 +50,19 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
     assert max(map(len, result.output.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("path", leaf_commands(cli), ids=" ".join)  # type: ignore[arg-type]
+def test_usage_has_brackets_around_what_may_be_left_out(path: tuple[str, ...]) -> None:
+    usage = run(*path, "--help").output.partition("\n\n")[0].split("[OPTIONS]")[1].split()
+    group: click.Command = cli
+    for name in path:
+        assert isinstance(group, click.Group)
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        group = found
+    arguments = [one for one in group.params if isinstance(one, click.Argument)]
+    assert [word.startswith("[") for word in usage] == [not one.required for one in arguments]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
