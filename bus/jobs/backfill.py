@@ -190,7 +190,7 @@ def _with_place(rows: DataFrame, change: object, position: Column) -> DataFrame:
 
 
 def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace) -> list[FileLoad]:
-    from bus.spark.file_writer import producer_name, records_in_log
+    from bus.spark.file_loads import producer_name, records_in_log
 
     counts = rows.groupBy(_FILE, _SIZE).count().collect()
     files = [
@@ -206,7 +206,7 @@ def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace
 
 
 def send_files(spark: SparkSession, rows: DataFrame, loads: Sequence[FileLoad], options: argparse.Namespace) -> None:
-    from bus.spark.file_writer import FILE_COLUMN, BusFileSink
+    from bus.spark.file_loads import FILE_COLUMN, BusFileSink
 
     producers = spark.createDataFrame(
         [(load.file, load.producer) for load in loads], f"{_FILE} string, __producer string"
@@ -316,7 +316,7 @@ def _backfill(options: argparse.Namespace, spark: SparkSession) -> int:
 
 
 def _send(spark: SparkSession, rows: DataFrame, wanted: Sequence[FileLoad], options: argparse.Namespace) -> None:
-    from bus.spark.file_writer import records_in_log
+    from bus.spark.file_loads import records_in_log
 
     started_s, done = time.monotonic(), 0
     total = sum(load.records for load in wanted)

@@ -25,7 +25,7 @@ from bus.jobs.backfill import (
     relative_path,
 )
 from bus.spark import jobs
-from bus.spark.file_writer import FILE_COLUMN, producer_name, records_in_log, write_files
+from bus.spark.file_loads import FILE_COLUMN, producer_name, records_in_log, write_files
 from bus.tables.topics import TopicTables
 from tests.support.copied_records import Place, running_place
 
@@ -227,7 +227,7 @@ def test_rows_of_a_file_that_was_cut_off_are_not_appended_again(
         asked.append(producers)
         return dict.fromkeys(producers, 4) if len(asked) == 1 else records_in_log(tables, topic, producers)
 
-    monkeypatch.setattr("bus.spark.file_writer.records_in_log", forgetful)
+    monkeypatch.setattr("bus.spark.file_loads.records_in_log", forgetful)
     assert main(arguments) == 0
     rows = place.rows(spark, "dumped")
     assert [(row.partition, int(row.value)) for row in rows] == [

@@ -44,7 +44,7 @@ from bus.client.config.parsing import (
     parse_with_origins,
 )
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion, list_offsets
+from bus.client.connection.leader_calls import AtVersion, OffsetQuestion, list_offsets
 from bus.client.values import (
     ClusterDescription,
     CommittedOffset,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.client.arguments import INT_64_MAX, check_integer
-from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion
+from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
 from bus.client.values import CommittedOffset, ListedOffset, TopicDescription
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -37,7 +37,7 @@ from bus.client.config.parsing import (
     parse_with_origins,
 )
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.fetch_requests import list_offsets
+from bus.client.connection.leader_calls import list_offsets
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetched import PollTables

@@ -18,7 +18,7 @@ from typing import Protocol
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.fetch_requests import list_offsets, list_offsets_once
+from bus.client.connection.leader_calls import list_offsets, list_offsets_once
 from bus.client.connection.retrying import Lookup, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from bus.client.admin.admin import Admin
 from bus.client.config.parsing import AdminConfig
-from bus.client.connection.fetch_requests import AtVersion, OffsetQuestion
+from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.spark.source.access import Bounds, InputRange, StorageAccess, TopicFacts

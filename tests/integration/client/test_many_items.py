@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, TopicPartition
-from bus.client.connection.fetch_requests import list_offsets
+from bus.client.connection.leader_calls import list_offsets
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import OffsetAndMetadata
 from bus.grpc_api.v1 import bus_pb2 as pb
