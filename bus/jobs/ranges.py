@@ -58,7 +58,8 @@ def add_range_arguments(parser: argparse.ArgumentParser, *, has_end: bool = True
     start.add_argument(
         "--from-time", type=jobs.timestamp_ms, metavar="TIME", help="begin at the first record of that time or later"
     )
-    end = parser.add_mutually_exclusive_group()
+    # argparse cannot write the usage of a group of which nothing is shown.
+    end = parser.add_mutually_exclusive_group() if has_end else parser
     end.add_argument(
         "--to-offset",
         action="append",
