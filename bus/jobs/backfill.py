@@ -241,11 +241,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--source", required=True, metavar="PATH", help="a file, a folder or a Delta table")
     parser.add_argument("--format", choices=FORMATS, default="parquet", help="(default: parquet)")
     parser.add_argument(
-        "--name", required=True, type=load_name, help="of this load: a second run with it passes over what is there"
+        "--name",
+        required=True,
+        type=load_name,
+        help="name of this load: a second run with it passes over what is there",
     )
-    parser.add_argument("--source-version", type=jobs.whole_number, metavar="N", help="of a Delta table")
     parser.add_argument(
-        "--key", metavar="COLUMN", help="of the source, the record's key (default: key, if it is there)"
+        "--source-version", type=jobs.whole_number, metavar="N", help="version of a Delta table (default: the newest)"
+    )
+    parser.add_argument(
+        "--key", metavar="COLUMN", help="column of the source that is the record's key (default: key, if it is there)"
     )
     parser.add_argument(
         "--value", metavar="COLUMN", help="the record's value (default: value; without one all columns as JSON)"
@@ -274,7 +279,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         type=jobs.positive_number,
         default=5_000_000,
         metavar="N",
-        help="after so many progress is told; a file is never divided (default: 5000000)",
+        help="records after which progress is shown; a file is never divided (default: 5000000)",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the files and what the log has of them")
     parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")
