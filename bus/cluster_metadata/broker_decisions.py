@@ -11,21 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.cluster_metadata import cluster_records as records
 from bus.cluster_metadata.broker_leases import is_cut_off
 from bus.cluster_metadata.broker_records import encode_listeners, parse_listeners
 from bus.cluster_metadata.cluster_draft import ClusterRecord
-from bus.cluster_metadata.cluster_records import (
-    BrokerFenced,
-    BrokerListeners,
-    BrokerRegistered,
-    BrokerStarted,
-    BrokerUnfenced,
-    BrokerUnregistered,
-    ControllerElected,
-    FeatureLevel,
-    LeaderChanged,
-    LeaderEpochsRaised,
-)
 from bus.cluster_metadata.cluster_state import (
     BUS_VERSION,
     LEVEL_MAX,
@@ -94,29 +83,29 @@ def decide_elect_controller(
     if state.level < LEVEL_OF_CLUSTERS:
         return _start_alone(state, command.endpoint, sorted(gone))
     before = state.brokers.get(own)
-    records: list[ClusterRecord] = [ControllerElected(own, command.incarnation)]
+    changes: list[ClusterRecord] = [records.ControllerElected(own, command.incarnation)]
     epoch = state.broker_epoch_max + 1
     if before is not None and before.incarnation == command.incarnation:
         epoch = before.broker_epoch
-        records += _amend(command, before)
+        changes += _amend(command, before)
         if before.is_fenced:
-            records.append(BrokerUnfenced(own, epoch))
+            changes.append(records.BrokerUnfenced(own, epoch))
     else:
-        records += [*_started(command, epoch), BrokerUnfenced(own, epoch)]
+        changes += [*_started(command, epoch), records.BrokerUnfenced(own, epoch)]
         if state.leader_counts.get(own):
-            records.append(LeaderEpochsRaised(own))
-    records += [_fenced(state, one) for one in sorted(gone) if not state.brokers[one].is_fenced]
+            changes.append(records.LeaderEpochsRaised(own))
+    changes += [_fenced(state, one) for one in sorted(gone) if not state.brokers[one].is_fenced]
     unfenced = sorted({own, *state.unfenced_brokers} - gone)
     moves = move_leaders(state, state.brokers.keys() - set(unfenced), unfenced)
     led_count = state.leader_counts.get(own, 0) + count_moved(moves, to=own)
-    return Step(Elected(own, epoch, led_count), (*records, *moves))
+    return Step(Elected(own, epoch, led_count), (*changes, *moves))
 
 
 def _start_alone(state: ClusterState, endpoint: BrokerEndpoint, gone: Collection[int]) -> Step[ClusterRecord, Elected]:
     own = endpoint.broker_id
     led_count = state.leader_counts.get(own, 0)
     taken = [
-        LeaderChanged(topic.name, topic.topic_id, number, own, leadership.leader_epoch + 1)
+        records.LeaderChanged(topic.name, topic.topic_id, number, own, leadership.leader_epoch + 1)
         for topic in state.topics.values()
         for number, leadership in enumerate(topic.partitions)
         if leadership.leader_id in gone
@@ -124,10 +113,10 @@ def _start_alone(state: ClusterState, endpoint: BrokerEndpoint, gone: Collection
     return Step(
         Elected(own, 0, led_count + len(taken)),
         (
-            BrokerRegistered(own, endpoint.host, endpoint.port),
-            *((LeaderEpochsRaised(own),) if led_count else ()),
+            records.BrokerRegistered(own, endpoint.host, endpoint.port),
+            *((records.LeaderEpochsRaised(own),) if led_count else ()),
             *taken,
-            *(BrokerUnregistered(broker_id) for broker_id in gone),
+            *(records.BrokerUnregistered(broker_id) for broker_id in gone),
         ),
     )
 
@@ -154,7 +143,7 @@ def decide_register_broker(state: ClusterState, command: RegisterBroker) -> Step
     others = [one for one in state.unfenced_brokers if one != broker_id]
     moves: list[ClusterRecord] = move_leaders(state, [broker_id], others) if others else []
     if not others and state.leader_counts.get(broker_id):
-        moves = [LeaderEpochsRaised(broker_id)]
+        moves = [records.LeaderEpochsRaised(broker_id)]
     return Step(epoch, (*_started(command, epoch), *moves))
 
 
@@ -194,7 +183,7 @@ def decide_unfence_broker(
         return Step(None)
     unfenced = sorted([*state.unfenced_brokers, broker_id])
     moves = move_leaders(state, state.brokers.keys() - set(unfenced), unfenced)
-    return Step(None, (BrokerUnfenced(broker_id, broker_epoch), *moves))
+    return Step(None, (records.BrokerUnfenced(broker_id, broker_epoch), *moves))
 
 
 def decide_fence_brokers(
@@ -247,7 +236,7 @@ def decide_unregister_broker(state: ClusterState, broker_id: int) -> Step[Cluste
     if reason is not None:
         message = f"broker {broker_id} cannot be unregistered: {reason}"
         return Step(Refused(ErrorCode.INVALID_REQUEST, message))
-    return Step(None, (BrokerUnregistered(broker_id),))
+    return Step(None, (records.BrokerUnregistered(broker_id),))
 
 
 def decide_upgrade_features(state: ClusterState, level: int) -> Step[ClusterRecord, int | Refused]:
@@ -270,7 +259,7 @@ def decide_upgrade_features(state: ClusterState, level: int) -> Step[ClusterReco
     if unable:
         message = f"{BUS_VERSION} {level}: expected brokers that can work at it, found {show_names(map(str, unable))}"
         return Step(Refused(ErrorCode.INVALID_UPDATE_VERSION, message))
-    return Step(level, (FeatureLevel(BUS_VERSION, level),))
+    return Step(level, (records.FeatureLevel(BUS_VERSION, level),))
 
 
 # ------------------------------------------------------------------ checks
@@ -369,7 +358,7 @@ def _reason_to_stay(state: ClusterState, broker_id: int) -> str | None:
 
 def _started(command: RegisterBroker, broker_epoch: int) -> list[ClusterRecord]:
     endpoint = command.endpoint
-    started = BrokerStarted(
+    started = records.BrokerStarted(
         endpoint.broker_id,
         endpoint.host,
         endpoint.port,
@@ -381,7 +370,7 @@ def _started(command: RegisterBroker, broker_epoch: int) -> list[ClusterRecord]:
     )
     if not endpoint.listeners:
         return [started]
-    return [started, BrokerListeners(endpoint.broker_id, broker_epoch, encode_listeners(endpoint.listeners))]
+    return [started, records.BrokerListeners(endpoint.broker_id, broker_epoch, encode_listeners(endpoint.listeners))]
 
 
 def _amend(command: RegisterBroker, before: Broker) -> list[ClusterRecord]:
@@ -391,8 +380,8 @@ def _amend(command: RegisterBroker, before: Broker) -> list[ClusterRecord]:
     return [] if says == known else _started(command, before.broker_epoch)
 
 
-def _fenced(state: ClusterState, broker_id: int) -> BrokerFenced:
-    return BrokerFenced(broker_id, state.brokers[broker_id].broker_epoch)
+def _fenced(state: ClusterState, broker_id: int) -> records.BrokerFenced:
+    return records.BrokerFenced(broker_id, state.brokers[broker_id].broker_epoch)
 
 
 def _move_from(state: ClusterState, leaving: Collection[int], *, count_max: int | None = None) -> list[ClusterRecord]:

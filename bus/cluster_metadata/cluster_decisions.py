@@ -16,18 +16,8 @@ from types import MappingProxyType
 from bus.authorization.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
 from bus.authorization.index import AclIndex
 from bus.client_quotas.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
+from bus.cluster_metadata import cluster_records as records
 from bus.cluster_metadata.cluster_draft import ClusterRecord
-from bus.cluster_metadata.cluster_records import (
-    AclAdded,
-    AclRemoved,
-    ClientQuotaChanged,
-    LeaderChanged,
-    TopicConfigChanged,
-    TopicDeleted,
-    TopicFilesDeleted,
-    apply_all,
-    encode_acl,
-)
 from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_OF_SECURITY, ClusterState, Topic
 from bus.cluster_metadata.configs import (
     KEPT_CONFIGS,
@@ -168,12 +158,12 @@ def decide_create_topic(
             replication_factor=factor,
             may_be_fenced=not is_default,
         )
-    refused = _check_replicas(apply_all(state, placed).topics[name], configs)
+    refused = _check_replicas(records.apply_all(state, placed).topics[name], configs)
     if refused is not None:
         return Step(refused)
     if command.validate_only:
         return Step(TopicResult(name, "", partitions, configs))
-    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
+    settings = (records.TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     return Step(TopicResult(name, topic_id, partitions, configs), (*placed, *settings))
 
 
@@ -230,7 +220,7 @@ def decide_create_internal_topic(
     assert not isinstance(normal, Refused), f"{name}: {normal}"
     assert kept.keys() <= KEPT_CONFIGS, f"{name}: {kept}"
     configs = {**normal, **kept}
-    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
+    settings = (records.TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     placed = place_topic(
         state, name, topic_id, partitions, leader_id=leader_id, replication_factor=_replication_factor(broker)
     )
@@ -243,12 +233,12 @@ def decide_delete_topic(state: ClusterState, command: DeleteTopic) -> TopicStep:
     topic = _changeable_topic(state, command.name)
     if isinstance(topic, Refused):
         return Step(topic)
-    return Step(_result(topic), (TopicDeleted(topic.name, topic.topic_id),))
+    return Step(_result(topic), (records.TopicDeleted(topic.name, topic.topic_id),))
 
 
 def decide_topic_files_deleted(state: ClusterState, topic_id: str) -> Step[ClusterRecord, None]:
     """After all files of a deleted topic are gone. Safe to repeat."""
-    return Step(None, (TopicFilesDeleted(topic_id),) if topic_id in state.deleted_topics else ())
+    return Step(None, (records.TopicFilesDeleted(topic_id),) if topic_id in state.deleted_topics else ())
 
 
 def decide_create_partitions(
@@ -337,7 +327,7 @@ def decide_raise_leader_epoch(state: ClusterState, command: RaiseLeaderEpoch) ->
     if above >= LEADER_EPOCH_MAX:
         message = f"{name}: expected a leader epoch below {LEADER_EPOCH_MAX}, found {above}"
         return Step(Refused(ErrorCode.INVALID_REQUEST, message))
-    return Step(above + 1, (LeaderChanged(topic.name, topic.topic_id, name.partition, leader_id, above + 1),))
+    return Step(above + 1, (records.LeaderChanged(topic.name, topic.topic_id, name.partition, leader_id, above + 1),))
 
 
 def _replication_factor(broker: BrokerConfig | None) -> int:
@@ -441,10 +431,10 @@ def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:
     return Refused(ErrorCode.INVALID_CONFIG, f"topic {topic.name}: {expected}, found {wanted}")
 
 
-def _config_changes(topic: Topic, configs: Mapping[str, str]) -> Iterator[TopicConfigChanged]:
+def _config_changes(topic: Topic, configs: Mapping[str, str]) -> Iterator[records.TopicConfigChanged]:
     for name in sorted(topic.configs.keys() | configs.keys()):
         if topic.configs.get(name) != configs.get(name):
-            yield TopicConfigChanged(topic.name, topic.topic_id, name, configs.get(name))
+            yield records.TopicConfigChanged(topic.name, topic.topic_id, name, configs.get(name))
 
 
 def _result(topic: Topic) -> TopicResult:
@@ -470,7 +460,7 @@ def decide_alter_quotas(state: ClusterState, command: AlterQuotas) -> Step[Clust
         return Step(after)
     if state.level < LEVEL_OF_SECURITY:
         return Step(_refuse_level(state.level))
-    record = ClientQuotaChanged(encode_entity(command.entity), encode_quotas(after) if after else None)
+    record = records.ClientQuotaChanged(encode_entity(command.entity), encode_quotas(after) if after else None)
     return Step(after, (record,))
 
 
@@ -508,7 +498,7 @@ def decide_create_acls(
         if why is None and not is_known:
             added[acl] = None
         answers.append(why)
-    return Step(answers, tuple(AclAdded(encode_acl(acl)) for acl in added))
+    return Step(answers, tuple(records.AclAdded(records.encode_acl(acl)) for acl in added))
 
 
 def decide_delete_acls(
@@ -521,7 +511,7 @@ def decide_delete_acls(
         return Step(refused)
     found = [_find(state.acls, wanted) for wanted in filters]
     removed = dict.fromkeys(acl for of_filter in found for acl in of_filter)
-    return Step(found, tuple(AclRemoved(encode_acl(acl)) for acl in removed))
+    return Step(found, tuple(records.AclRemoved(records.encode_acl(acl)) for acl in removed))
 
 
 def _find(acls: AclIndex, wanted: AclBindingFilter) -> list[AclBinding]:

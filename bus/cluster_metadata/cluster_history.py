@@ -12,24 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from bus.cluster_metadata import cluster_records as records
 from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord
-from bus.cluster_metadata.cluster_records import (
-    BrokerFenced,
-    BrokerRegistered,
-    BrokerStarted,
-    BrokerUnfenced,
-    ControllerElected,
-    LeaderChanged,
-    LeaderEpochsRaised,
-    LeadersChanged,
-    PartitionsAdded,
-    ReplicasAssigned,
-    SnapshotBegan,
-    SnapshotEnded,
-    TopicCreated,
-    TopicDeleted,
-    decode_record,
-)
 from bus.cluster_metadata.cluster_state import (
     EMPTY_CLUSTER,
     LEVEL_OF_CLUSTERS,
@@ -142,7 +126,7 @@ def read_history(rows: Iterable[LoggedRow]) -> ClusterHistory:
     reading = _Reading()
     for row in rows:
         try:
-            reading.take(row.place, row.controller_epoch, decode_record(row.value))
+            reading.take(row.place, row.controller_epoch, records.decode_record(row.value))
         except (ValueError, AssertionError) as error:
             raise ValueError(f"record at offset {row.place.offset} of the cluster metadata: {error}") from error
     try:
@@ -178,47 +162,47 @@ class _Reading:
         return ClusterHistory(tuple(terms), tuple(self._reassignments), known, self._draft.finish())
 
     def take(self, place: LogPlace, controller_epoch: int, record: ClusterRecord) -> None:
-        if isinstance(record, SnapshotBegan):
+        if isinstance(record, records.SnapshotBegan):
             self._snapshot = place
         elif self._snapshot is None:
             self._look(place, controller_epoch, record)
         self._draft.apply(record)
-        if isinstance(record, SnapshotEnded) and self._snapshot is not None:
+        if isinstance(record, records.SnapshotEnded) and self._snapshot is not None:
             self._compare(self._snapshot, controller_epoch)
             self._snapshot = None
 
     def _look(self, place: LogPlace, controller_epoch: int, record: ClusterRecord) -> None:
         """Before the record is applied."""
         match record:
-            case TopicCreated(topic, topic_id, partitions, leader_id):
+            case records.TopicCreated(topic, topic_id, partitions, leader_id):
                 led = Leadership(leader_id, 0)
                 self._leading[topic] = list(_new_terms(topic, topic_id, range(partitions), led, place))
                 self._note_placing(topic)
-            case PartitionsAdded(topic, topic_id, partitions, leader_id):
+            case records.PartitionsAdded(topic, topic_id, partitions, leader_id):
                 terms = self._leading.setdefault(topic, [])
                 new = range(len(terms), partitions)
                 terms += _new_terms(topic, topic_id, new, Leadership(leader_id, 0), place)
                 self._note_placing(topic)
-            case LeaderChanged(topic, _, partition, leader_id, leader_epoch):
+            case records.LeaderChanged(topic, _, partition, leader_id, leader_epoch):
                 self._change(topic, range(partition, partition + 1), Leadership(leader_id, leader_epoch), place)
-            case LeadersChanged(topic, _, partition, partitions, leader_id, leader_epoch):
+            case records.LeadersChanged(topic, _, partition, partitions, leader_id, leader_epoch):
                 self._change(
                     topic, range(partition, partition + partitions), Leadership(leader_id, leader_epoch), place
                 )
-            case LeaderEpochsRaised(broker_id):
+            case records.LeaderEpochsRaised(broker_id):
                 self._raise_epochs(broker_id, place)
-            case TopicDeleted(topic):
+            case records.TopicDeleted(topic):
                 self._ended += [term.ended(place) for term in self._leading.pop(topic, ())]
                 self._placing.discard(topic)
-            case ReplicasAssigned():
+            case records.ReplicasAssigned():
                 self._assign(record, place)
-            case BrokerRegistered(broker_id):
+            case records.BrokerRegistered(broker_id):
                 self._note_life(broker_id, ("", 0), place)
-            case BrokerStarted(broker_id):
+            case records.BrokerStarted(broker_id):
                 self._note_life(broker_id, (record.incarnation, record.broker_epoch), place)
-            case BrokerFenced(broker_id) | BrokerUnfenced(broker_id):
-                self._note_fenced(broker_id, place, is_fenced=isinstance(record, BrokerFenced))
-            case ControllerElected(broker_id, incarnation):
+            case records.BrokerFenced(broker_id) | records.BrokerUnfenced(broker_id):
+                self._note_fenced(broker_id, place, is_fenced=isinstance(record, records.BrokerFenced))
+            case records.ControllerElected(broker_id, incarnation):
                 self._elect(broker_id, incarnation, controller_epoch, place)
 
     # ------------------------------------------------------------------ leaders
@@ -263,7 +247,7 @@ class _Reading:
                     self._ended.append(term.ended(place))
                     terms[number] = term.followed_by(broker_id, term.leader_epoch + 1, place, ElectionReason.RESTARTED)
 
-    def _assign(self, record: ReplicasAssigned, place: LogPlace) -> None:
+    def _assign(self, record: records.ReplicasAssigned, place: LogPlace) -> None:
         topic, first = record.topic, record.partition
         if topic in self._placing:
             self._placing.discard(topic)

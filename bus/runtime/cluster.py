@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_state import LEVEL_OF_LEASES, ClusterState
-from bus.cluster_metadata.producer_expiry import look_interval_ms
+from bus.cluster_metadata.producer_decisions import look_interval_ms
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition

@@ -20,13 +20,16 @@ from typing import NamedTuple
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.producer_decisions import (
+    RECORDS_MAX,
     InitProducer,
     check_init_producer,
     decide_allocate_producer_ids,
+    decide_expire_producers,
     decide_init_producer,
+    look_interval_ms,
+    names_of,
     needs_new_id,
 )
-from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, look_interval_ms, names_of
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import ProducerStamp, Step

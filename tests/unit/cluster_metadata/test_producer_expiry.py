@@ -11,7 +11,7 @@ from bus.cluster_metadata.cluster_records import (
     apply_all,
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers
+from bus.cluster_metadata.producer_decisions import RECORDS_MAX, decide_expire_producers
 from bus.cluster_metadata.producer_ids import RetiredIds
 
 EXPIRATION_MS = 8_000  # so that use is told every 500
