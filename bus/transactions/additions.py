@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bus.errors import ErrorCode, Refused, count_of
+from bus.transactions import requests as rq
 from bus.transactions.bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.changes import TransactionStep
 from bus.transactions.endings import refuse_ended, refuse_while_ending
-from bus.transactions.requests import Added, AddOffsets, AddPartitions, TimerKind
 from bus.transactions.state import (
     NO_SEQUENCE,
     ProducerIdentity,
@@ -29,13 +29,13 @@ from bus.transactions.state import (
 )
 
 
-def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, request_id: int) -> None:
+def decide_add(step: TransactionStep, command: rq.AddPartitions | rq.AddOffsets, *, request_id: int) -> None:
     """What takes part already does so on: a leader that has just begun to lead asks again. Not during a vote, which may
     have counted without what would be staged now."""
     transaction = step.transaction
     identity = ProducerIdentity(command.producer_id, command.producer_epoch)
-    partitions = frozenset(command.partitions if isinstance(command, AddPartitions) else ())
-    groups = frozenset((command.group,) if isinstance(command, AddOffsets) else ())
+    partitions = frozenset(command.partitions if isinstance(command, rq.AddPartitions) else ())
+    groups = frozenset((command.group,) if isinstance(command, rq.AddOffsets) else ())
     refused = _check_adder(transaction, identity)
     if refused is None and transaction.state is TransactionState.ONGOING:
         refused = _check_undecided(transaction)
@@ -57,9 +57,9 @@ def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, re
     step.reply(request_id, _added(step, command))
 
 
-def _added(step: TransactionStep, command: AddPartitions | AddOffsets) -> Added:
-    is_allowed = isinstance(command, AddPartitions) and command.allows_one_phase
-    return Added(may_be_one_phase=is_allowed and find_lone_partition(step.transaction) is not None)
+def _added(step: TransactionStep, command: rq.AddPartitions | rq.AddOffsets) -> rq.Added:
+    is_allowed = isinstance(command, rq.AddPartitions) and command.allows_one_phase
+    return rq.Added(may_be_one_phase=is_allowed and find_lone_partition(step.transaction) is not None)
 
 
 def _begin(
@@ -78,7 +78,7 @@ def _begin(
         abort_cause=None,
         results={},
     )
-    step.set_timer(TimerKind.TIMEOUT, step.transaction.timeout_ms, number=number)
+    step.set_timer(rq.TimerKind.TIMEOUT, step.transaction.timeout_ms, number=number)
 
 
 def _unpinned(partitions: Iterable[TransactionPartition]) -> dict[TransactionPartition, int]:

@@ -1,4 +1,4 @@
-"""What a request about a transactional id may hold, field by field: the bounds that hold for every id.
+"""What a request about a transactional id may hold, and how much of transactions one broker holds in memory.
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and its record fits the log:
 PARTITIONS_MAX * (2 names + 4 numbers) + GROUPS_MAX * (an id + a number) < 1 MiB.
@@ -7,19 +7,14 @@ PARTITIONS_MAX * (2 names + 4 numbers) + GROUPS_MAX * (an id + a number) < 1 MiB
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bus.client_texts import check_text
 from bus.config.keys import INT_MAX, LONG_MAX
 from bus.errors import ErrorCode, Refused
 from bus.java_hash import java_abs, java_hash
-from bus.transactions.requests import (
-    AddOffsets,
-    AddPartitions,
-    EndTransaction,
-    InitProducerId,
-    TransactionCommand,
-)
-from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from bus.transactions import requests as rq
+from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Transaction
 
 ID_BYTES_MAX = 249  # of a transactional id; a partition's table has it in its log
 GROUP_ID_BYTES_MAX = 1_024
@@ -30,27 +25,27 @@ GROUPS_MAX = 100  # of one transaction
 NUMBER_MAX = (LONG_MAX - 1) // 2  # a proof in a table has twice the number and one
 
 
-def check_request(command: TransactionCommand, *, timeout_max_ms: int) -> Refused | None:
+def check_request(command: rq.TransactionCommand, *, timeout_max_ms: int) -> Refused | None:
     """Why the command is refused, of any id; None if it may be decided on. INVALID_REQUEST,
     INVALID_TRANSACTION_TIMEOUT."""
     refused = check_transactional_id(command.transactional_id)
     if refused is not None:
         return refused
     match command:
-        case InitProducerId():
+        case rq.InitProducerId():
             return _check_identity(command) or _check_timeout(command, timeout_max_ms)
-        case AddPartitions():
+        case rq.AddPartitions():
             return _first(
                 check_text("the name of a topic", partition.topic, NAME_BYTES_MAX)
                 or check_text("the id of a topic", partition.topic_id, TOPIC_ID_BYTES_MAX)
                 or _check_number("a partition", partition.partition)
                 for partition in command.partitions
             )
-        case AddOffsets():
+        case rq.AddOffsets():
             return check_text("a group id", command.group.group_id, GROUP_ID_BYTES_MAX) or _check_number(
                 "a partition", command.group.offsets_partition
             )
-        case EndTransaction():
+        case rq.EndTransaction():
             return _first(_check_number("a last sequence", sequence) for sequence in command.last_sequences.values())
         case _:
             return None
@@ -72,7 +67,7 @@ def check_transactional_id(transactional_id: str) -> Refused | None:
     return check_text("a transactional id", transactional_id, ID_BYTES_MAX)
 
 
-def _check_identity(command: InitProducerId) -> Refused | None:
+def _check_identity(command: rq.InitProducerId) -> Refused | None:
     """Both of its parts, or none."""
     found = (command.producer_id, command.producer_epoch)
     if found == (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) or min(found) >= 0:
@@ -84,7 +79,7 @@ def _check_identity(command: InitProducerId) -> Refused | None:
     )
 
 
-def _check_timeout(command: InitProducerId, timeout_max_ms: int) -> Refused | None:
+def _check_timeout(command: rq.InitProducerId, timeout_max_ms: int) -> Refused | None:
     if 0 < command.timeout_ms <= timeout_max_ms:
         return None
     return Refused(
@@ -110,3 +105,52 @@ def _first(refusals: Iterable[Refused | None]) -> Refused | None:
 def coordinator_partition(transactional_id: str, count: int) -> int:
     """Of the `count` partitions the one that has this id."""
     return java_abs(java_hash(transactional_id)) % count
+
+
+# How much of transactions one broker holds in memory, and when it takes no more.
+#
+# Guards one bound for each thing that a client can make grow: transactional ids, and the partitions of their
+# transactions. Counted as states are replaced, so that a look costs nothing. What is refused may succeed later:
+# transactions end, ids expire.
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionBounds:
+    """Each is named after its key."""
+
+    ids_max: int
+    partitions_max: int
+
+
+class TransactionTotals:
+    def __init__(self, bounds: TransactionBounds) -> None:
+        self._bounds = bounds
+        self.ids = 0
+        self.partitions = 0
+
+    def replace(self, before: Transaction | None, after: Transaction | None) -> None:
+        for transaction, sign in ((before, -1), (after, 1)):
+            if transaction is not None:
+                self.ids += sign
+                self.partitions += sign * len(transaction.partitions)
+
+    def check(self, command: rq.TransactionCommand, transaction: Transaction | None, *, now_ms: int) -> Refused | None:
+        """COORDINATOR_NOT_AVAILABLE if the command would make grow what is at its bound. `transaction` is the
+        command's."""
+        match command:
+            case rq.InitProducerId() if transaction is None and self.ids >= self._bounds.ids_max:
+                bound = f"transactional.ids.count.max={self._bounds.ids_max}"
+                return _refuse(command.transactional_id, self.ids, "transactional ids", bound)
+            case rq.AddPartitions() if self.partitions >= self._bounds.partitions_max:
+                known = () if transaction is None else transaction.partitions.keys()
+                if any(partition not in known for partition in command.partitions):
+                    bound = f"transaction.partitions.count.max={self._bounds.partitions_max}"
+                    return _refuse(command.transactional_id, self.partitions, "partitions of transactions", bound)
+        return None
+
+
+def _refuse(transactional_id: str, found: int, what: str, bound: str) -> Refused:
+    return Refused(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"{transactional_id}: the broker holds {found} {what}, expected fewer than {bound} for one more; retry later",
+    )

@@ -12,32 +12,14 @@ from dataclasses import dataclass, replace
 from bus.errors import ErrorCode, Refused
 from bus.machine import SetTimer
 from bus.model import TRANSACTION_STATE_TOPIC
+from bus.transactions import requests as rq
 from bus.transactions.additions import decide_add
 from bus.transactions.bounds import check_request
 from bus.transactions.changes import TransactionRules, TransactionStep, find_anchor
 from bus.transactions.endings import decide_abort, decide_end, decide_finished, decide_voted, finish, time_out
 from bus.transactions.epochs import decide_fence, decide_init, give_epochs, replace_damaged
-from bus.transactions.loading import resume_timers
+from bus.transactions.loading import ask_partition, decide_resolved, refuse_unresolved, resume_timers
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
-from bus.transactions.requests import (
-    AbortTransaction,
-    AddOffsets,
-    AddPartitions,
-    DescribedTransaction,
-    DescribeTransaction,
-    EndTransaction,
-    FenceProducer,
-    Finished,
-    InitProducerId,
-    ListedTransaction,
-    Resolved,
-    TimerKind,
-    TransactionAnswer,
-    TransactionCommand,
-    TransactionTimer,
-    Voted,
-)
-from bus.transactions.resolution import ask_partition, decide_resolved, refuse_unresolved
 from bus.transactions.state import NO_TIME, Anchor, Transaction, TransactionState
 
 # Describing and listing transactional ids (KIP-664), and their expiry.
@@ -66,13 +48,13 @@ class TransactionFilter:
         return transaction.state.is_open and now_ms - transaction.start_ms > self.open_for_ms
 
 
-def list_transaction(transaction: Transaction) -> ListedTransaction:
-    return ListedTransaction(transaction.transactional_id, transaction.producer_id, _state_name(transaction))
+def list_transaction(transaction: Transaction) -> rq.ListedTransaction:
+    return rq.ListedTransaction(transaction.transactional_id, transaction.producer_id, _state_name(transaction))
 
 
-def describe_transaction(transaction: Transaction) -> DescribedTransaction:
+def describe_transaction(transaction: Transaction) -> rq.DescribedTransaction:
     is_open = transaction.state.is_open
-    return DescribedTransaction(
+    return rq.DescribedTransaction(
         transaction.transactional_id,
         _state_name(transaction),
         transaction.number,
@@ -96,10 +78,10 @@ def expire(step: TransactionStep) -> None:
     if not transaction.state.is_open:
         left_ms = min(left_ms, transaction.update_ms + left_ms - step.now_ms)
     if left_ms > 0:
-        step.set_timer(TimerKind.EXPIRE, left_ms)
+        step.set_timer(rq.TimerKind.EXPIRE, left_ms)
     elif transaction.is_unresolved:
         ask_partition(step)
-        step.set_timer(TimerKind.EXPIRE, _EXPIRY_RETRY_MS)
+        step.set_timer(rq.TimerKind.EXPIRE, _EXPIRY_RETRY_MS)
     else:
         step.record(TransactionExpired(transaction.transactional_id))
 
@@ -110,13 +92,13 @@ def _state_name(transaction: Transaction) -> str:
 
 # Commands of clients and operators; the others are the coordinator's own.
 _REQUESTS = (
-    InitProducerId,
-    AddPartitions,
-    AddOffsets,
-    EndTransaction,
-    FenceProducer,
-    AbortTransaction,
-    DescribeTransaction,
+    rq.InitProducerId,
+    rq.AddPartitions,
+    rq.AddOffsets,
+    rq.EndTransaction,
+    rq.FenceProducer,
+    rq.AbortTransaction,
+    rq.DescribeTransaction,
 )
 
 # A transaction that is no older is not logged before its end.
@@ -129,15 +111,15 @@ class TransactionMachine:
     def __init__(self, rules: TransactionRules) -> None:
         self._rules = rules
 
-    def entity_id(self, command: TransactionCommand) -> str:
+    def entity_id(self, command: rq.TransactionCommand) -> str:
         return command.transactional_id
 
     def decide(
-        self, transaction: Transaction | None, command: TransactionCommand, *, request_id: int, now_ms: int
+        self, transaction: Transaction | None, command: rq.TransactionCommand, *, request_id: int, now_ms: int
     ) -> TransactionStep:
         return decide(transaction, command, request_id=request_id, rules=self._rules, now_ms=now_ms)
 
-    def resume(self, transaction: Transaction) -> Sequence[SetTimer[TransactionCommand]]:
+    def resume(self, transaction: Transaction) -> Sequence[SetTimer[rq.TransactionCommand]]:
         return resume_timers(transaction)
 
     def keep_back(
@@ -170,7 +152,7 @@ class TransactionMachine:
             if name in states and isinstance(record, TransactionLogged)
         }
 
-    def refuse(self, command: TransactionCommand, refused: Refused) -> TransactionAnswer:
+    def refuse(self, command: rq.TransactionCommand, refused: Refused) -> rq.TransactionAnswer:
         return refused
 
 
@@ -196,7 +178,7 @@ def _anchor_of(transaction: Transaction, record: TransactionLogged) -> Anchor | 
 
 def decide(
     transaction: Transaction | None,
-    command: TransactionCommand,
+    command: rq.TransactionCommand,
     *,
     request_id: int,
     rules: TransactionRules,
@@ -205,7 +187,7 @@ def decide(
     """`transaction` None: nothing is known of the command's transactional id. An end and an initialisation may be
     answered by a later step."""
     step = TransactionStep(transaction, command.transactional_id, rules=rules, now_ms=now_ms)
-    if isinstance(command, TransactionTimer):
+    if isinstance(command, rq.TransactionTimer):
         if transaction is not None and transaction.damage is None:
             _run_out(step, command)
         return step
@@ -218,41 +200,41 @@ def decide(
     if transaction is not None and transaction.damage is not None:
         _decide_on_damaged(step, command, transaction.damage, request_id=request_id)
         return step
-    if isinstance(command, Resolved):
+    if isinstance(command, rq.Resolved):
         decide_resolved(step, command, request_id=request_id)
         return step
     if transaction is not None and transaction.is_unresolved and isinstance(command, _REQUESTS):
         _decide_on_unresolved(step, command, request_id=request_id)
         return step
     match command:
-        case InitProducerId():
+        case rq.InitProducerId():
             decide_init(step, command, request_id=request_id)
-        case AddPartitions() | AddOffsets():
+        case rq.AddPartitions() | rq.AddOffsets():
             decide_add(step, command, request_id=request_id)
-        case EndTransaction():
+        case rq.EndTransaction():
             decide_end(step, command, request_id=request_id)
-        case Voted():
+        case rq.Voted():
             if decide_voted(step, command, request_id=request_id):
                 give_epochs(step)
-        case Finished():
+        case rq.Finished():
             if decide_finished(step, command, request_id=request_id):
                 if step.transaction.is_unresolved:
                     ask_partition(step)
                 else:
                     give_epochs(step)
-        case FenceProducer():
+        case rq.FenceProducer():
             decide_fence(step, command, request_id=request_id)
-        case AbortTransaction():
+        case rq.AbortTransaction():
             decide_abort(step, command, request_id=request_id)
-        case DescribeTransaction():
+        case rq.DescribeTransaction():
             step.reply(request_id, describe_transaction(step.transaction))
     return step
 
 
-def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damage: str, *, request_id: int) -> None:
-    if isinstance(command, FenceProducer):
+def _decide_on_damaged(step: TransactionStep, command: rq.TransactionCommand, damage: str, *, request_id: int) -> None:
+    if isinstance(command, rq.FenceProducer):
         replace_damaged(step, command, request_id=request_id)
-    elif isinstance(command, DescribeTransaction):
+    elif isinstance(command, rq.DescribeTransaction):
         step.reply(request_id, describe_transaction(step.transaction))
     else:
         step.reply(
@@ -265,29 +247,29 @@ def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damag
         )
 
 
-def _decide_on_unresolved(step: TransactionStep, command: TransactionCommand, *, request_id: int) -> None:
+def _decide_on_unresolved(step: TransactionStep, command: rq.TransactionCommand, *, request_id: int) -> None:
     """A decision that was loaded is carried out first. Until then the id can be described, and an operator can give up
     what cannot be carried out, but nothing else."""
-    if isinstance(command, FenceProducer) and step.transaction.state is TransactionState.PREPARE_COMMIT:
+    if isinstance(command, rq.FenceProducer) and step.transaction.state is TransactionState.PREPARE_COMMIT:
         finish(step, may_give_up=True)
-    if step.transaction.state.is_open and isinstance(command, DescribeTransaction):
+    if step.transaction.state.is_open and isinstance(command, rq.DescribeTransaction):
         step.reply(request_id, describe_transaction(step.transaction))
     else:
         step.reply(request_id, refuse_unresolved(step))
 
 
-def _check_known(transaction: Transaction | None, command: TransactionCommand) -> Refused | None:
+def _check_known(transaction: Transaction | None, command: rq.TransactionCommand) -> Refused | None:
     """An initialisation may be the beginning of an id; all else needs one."""
     if transaction is not None:
         return None
     match command:
-        case AddPartitions() | AddOffsets() | EndTransaction():
+        case rq.AddPartitions() | rq.AddOffsets() | rq.EndTransaction():
             return Refused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 f"{command.transactional_id}: expected an id that is initialised, found one that is not known; it may "
                 "have expired",
             )
-        case FenceProducer() | AbortTransaction() | DescribeTransaction():
+        case rq.FenceProducer() | rq.AbortTransaction() | rq.DescribeTransaction():
             return Refused(
                 ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {command.transactional_id}"
             )
@@ -295,13 +277,13 @@ def _check_known(transaction: Transaction | None, command: TransactionCommand) -
             return None
 
 
-def _run_out(step: TransactionStep, timer: TransactionTimer) -> None:
+def _run_out(step: TransactionStep, timer: rq.TransactionTimer) -> None:
     match timer.kind:
-        case TimerKind.TIMEOUT:
+        case rq.TimerKind.TIMEOUT:
             time_out(step, timer.number)
-        case TimerKind.EXPIRE:
+        case rq.TimerKind.EXPIRE:
             expire(step)
-        case TimerKind.DRIVE:
+        case rq.TimerKind.DRIVE:
             _go_on(step)
 
 
@@ -313,4 +295,4 @@ def _go_on(step: TransactionStep) -> None:
     elif transaction.state is TransactionState.ONGOING:
         left_ms = transaction.start_ms + transaction.timeout_ms - step.now_ms
         # At most the whole time-out: the clock may have been ahead when the transaction began.
-        step.set_timer(TimerKind.TIMEOUT, min(max(0, left_ms), transaction.timeout_ms), number=transaction.number)
+        step.set_timer(rq.TimerKind.TIMEOUT, min(max(0, left_ms), transaction.timeout_ms), number=transaction.number)

@@ -13,16 +13,8 @@ from collections.abc import Collection, Mapping
 
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import TopicPartition
+from bus.transactions import requests as rq
 from bus.transactions.changes import CollectVotes, Finish, PartitionResolved, TransactionStep
-from bus.transactions.requests import (
-    AbortTransaction,
-    EndTransaction,
-    Finished,
-    Noted,
-    TimerKind,
-    TransactionEnded,
-    Voted,
-)
 from bus.transactions.state import (
     ABORT_REASONS,
     NO_PRODUCER_EPOCH,
@@ -41,7 +33,7 @@ from bus.transactions.state import (
 # ---------------------------------------------------------------- the client's call
 
 
-def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+def decide_end(step: TransactionStep, command: rq.EndTransaction, *, request_id: int) -> None:
     transaction = step.transaction
     identity = ProducerIdentity(command.producer_id, command.producer_epoch)
     if identity == transaction.identity and not transaction.state.is_decided:
@@ -56,7 +48,7 @@ def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: in
         step.reply(request_id, refuse_ended(transaction, identity))
 
 
-def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+def _end_current(step: TransactionStep, command: rq.EndTransaction, *, request_id: int) -> None:
     """The transaction of the current epoch, if it has begun here."""
     transaction = step.transaction
     is_ongoing = transaction.state is TransactionState.ONGOING
@@ -75,7 +67,7 @@ def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: 
         step.reply(request_id, _wrong_state(transaction, "an open transaction to commit"))
 
 
-def _end_again(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+def _end_again(step: TransactionStep, command: rq.EndTransaction, *, request_id: int) -> None:
     """The transaction before the current epoch: its client has not heard the answer."""
     transaction = step.transaction
     match transaction.state, command.is_commit:
@@ -150,14 +142,14 @@ def _wrong_state(transaction: Transaction, expected: str) -> Refused:
     )
 
 
-def _ended(transaction: Transaction) -> TransactionEnded:
-    return TransactionEnded(transaction.producer_id, transaction.producer_epoch, transaction.results)
+def _ended(transaction: Transaction) -> rq.TransactionEnded:
+    return rq.TransactionEnded(transaction.producer_id, transaction.producer_epoch, transaction.results)
 
 
 # ---------------------------------------------------------------- the vote
 
 
-def _begin_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+def _begin_vote(step: TransactionStep, command: rq.EndTransaction, *, request_id: int) -> None:
     transaction, last_sequences = step.transaction, command.last_sequences
     is_one_phase = command.allows_one_phase and _may_be_one_phase(transaction, last_sequences)
     vote_id = step.begin_vote(request_id, last_sequences, is_one_phase=is_one_phase)
@@ -182,7 +174,7 @@ def _may_be_one_phase(transaction: Transaction, last_sequences: Mapping[TopicPar
     return partition is not None and last_sequences.keys() == {partition.name}
 
 
-def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+def _join_vote(step: TransactionStep, command: rq.EndTransaction, *, request_id: int) -> None:
     transaction = step.transaction
     assert transaction.vote is not None, f"{transaction.transactional_id} is not voted on"
     if command.is_commit and command.last_sequences == transaction.vote.last_sequences:
@@ -211,11 +203,11 @@ def _refuse_while_committed(transaction: Transaction) -> Refused:
     )
 
 
-def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> bool:
+def decide_voted(step: TransactionStep, command: rq.Voted, *, request_id: int) -> bool:
     """The transaction is committed if all is there, and else aborted. Returns whether it has ended with it, as it does
     in one phase. Without effect if the vote is over, also if another one is under way: what was counted for the one
     before may be less than the client was acknowledged since."""
-    step.reply(request_id, Noted())
+    step.reply(request_id, rq.Noted())
     transaction = step.state
     if transaction is None or transaction.number != command.number or transaction.vote is None:
         return False
@@ -227,7 +219,7 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> b
     if isinstance(pinned, Refused):
         _abort_after_vote(step, pinned)
         return False
-    step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
+    step.cancel_timer(rq.TimerKind.TIMEOUT, number=transaction.number)
     change = step.change if command.rows is None else step.change_ahead_of_log
     change(
         state=TransactionState.PREPARE_COMMIT,
@@ -243,7 +235,7 @@ def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> b
     return True
 
 
-def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, int] | Refused:
+def _pin(transaction: Transaction, voted: rq.Voted) -> dict[TransactionPartition, int] | Refused:
     """Of each partition whose topic is there the last sequence to commit: what the client was acknowledged, or all that
     is staged if it does not tell."""
     assert transaction.vote is not None
@@ -292,7 +284,7 @@ def prepare_abort(step: TransactionStep, cause: AbortCause) -> None:
     """Decide that the open transaction is aborted. The epoch is raised in the same record: nothing of the instance that
     had it comes after."""
     transaction = step.transaction
-    step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
+    step.cancel_timer(rq.TimerKind.TIMEOUT, number=transaction.number)
     step.change(
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=transaction.producer_epoch + 1,
@@ -349,7 +341,7 @@ def time_out(step: TransactionStep, number: int) -> None:
         prepare_abort(step, AbortCause.TIMEOUT)
 
 
-def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id: int) -> None:
+def decide_abort(step: TransactionStep, command: rq.AbortTransaction, *, request_id: int) -> None:
     """An operator's."""
     transaction = step.transaction
     expected, found = command.expected, transaction.open_identity
@@ -396,11 +388,11 @@ def finish(step: TransactionStep, *, may_give_up: bool = False) -> None:
     )
 
 
-def decide_finished(step: TransactionStep, command: Finished, *, request_id: int) -> bool:
+def decide_finished(step: TransactionStep, command: rq.Finished, *, request_id: int) -> bool:
     """Whether the transaction has ended with it. Without effect if it had ended before."""
     transaction = step.state
     if transaction is None or transaction.number != command.number or not transaction.state.is_decided:
-        step.reply(request_id, Noted())
+        step.reply(request_id, rq.Noted())
         return False
     is_exhausted = transaction.producer_epoch > PRODUCER_EPOCH_MAX
     if is_exhausted and command.new_producer_id is None:
@@ -413,7 +405,7 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
             ),
         )
         return False
-    step.reply(request_id, Noted())
+    step.reply(request_id, rq.Noted())
     if command.given_up:
         step.answer_ends(_given_up(transaction, command.given_up))
     _complete(

@@ -9,15 +9,10 @@ own (KIP-890). An instance that names the identity it has gets the next one, and
 from __future__ import annotations
 
 from bus.errors import ErrorCode, Refused
+from bus.transactions import requests as rq
 from bus.transactions.changes import TransactionStep
 from bus.transactions.endings import finish, prepare_abort
 from bus.transactions.records import TransactionLogged
-from bus.transactions.requests import (
-    FenceProducer,
-    InitProducerId,
-    ProducerInitialized,
-    TimerKind,
-)
 from bus.transactions.state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -35,14 +30,14 @@ from bus.transactions.state import (
 _EPOCHS_AHEAD = 2
 
 
-def needs_producer_id(transaction: Transaction | None, command: InitProducerId | FenceProducer) -> bool:
+def needs_producer_id(transaction: Transaction | None, command: rq.InitProducerId | rq.FenceProducer) -> bool:
     """Whether the command should bring a new producer id. One that it does not use is lost, which is no harm."""
     if transaction is None or transaction.damage is not None:
-        return transaction is not None or isinstance(command, InitProducerId)
+        return transaction is not None or isinstance(command, rq.InitProducerId)
     return transaction.producer_epoch > PRODUCER_EPOCH_MAX - _EPOCHS_AHEAD
 
 
-def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: int) -> None:
+def decide_init(step: TransactionStep, command: rq.InitProducerId, *, request_id: int) -> None:
     expected = None
     if command.producer_id != NO_PRODUCER_ID:
         expected = ProducerIdentity(command.producer_id, command.producer_epoch)
@@ -53,7 +48,7 @@ def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: i
     _initialize(step, call, AbortCause.NEW_INSTANCE if expected is None else AbortCause.CLIENT)
 
 
-def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
+def decide_fence(step: TransactionStep, command: rq.FenceProducer, *, request_id: int) -> None:
     """Act as if an instance were initialised that never comes. It waits for a decision that is being carried out, but
     not for a partition that refuses that for ever."""
     if step.transaction.state is TransactionState.PREPARE_COMMIT:
@@ -61,7 +56,7 @@ def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: i
     _initialize(step, AwaitingInit(request_id, None, None, command.new_producer_id), AbortCause.FENCE)
 
 
-def replace_damaged(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
+def replace_damaged(step: TransactionStep, command: rq.FenceProducer, *, request_id: int) -> None:
     """The operator gives up what the record that cannot be read may have said."""
     _begin(step, command, step.transaction.timeout_ms, request_id=request_id)
 
@@ -72,7 +67,9 @@ def give_epochs(step: TransactionStep) -> None:
         _initialize(step, call, AbortCause.NEW_INSTANCE)
 
 
-def _begin(step: TransactionStep, command: InitProducerId | FenceProducer, timeout_ms: int, *, request_id: int) -> None:
+def _begin(
+    step: TransactionStep, command: rq.InitProducerId | rq.FenceProducer, timeout_ms: int, *, request_id: int
+) -> None:
     """Of an id that is not known, or not any more: whatever identity the caller had, it was of nothing that is kept.
 
     A partition keeps the number of the last transaction that it has, also when the id expires, so numbers go on above
@@ -88,8 +85,8 @@ def _begin(step: TransactionStep, command: InitProducerId | FenceProducer, timeo
     step.record(
         TransactionLogged(step.transactional_id, number, new_producer_id, 0, timeout_ms, TransactionState.EMPTY, now_ms)
     )
-    step.set_timer(TimerKind.EXPIRE, step.rules.transactional_id_expiration_ms)
-    step.reply(request_id, ProducerInitialized(new_producer_id, 0))
+    step.set_timer(rq.TimerKind.EXPIRE, step.rules.transactional_id_expiration_ms)
+    step.reply(request_id, rq.ProducerInitialized(new_producer_id, 0))
 
 
 def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) -> None:
@@ -103,7 +100,7 @@ def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) ->
     elif transaction.state.is_decided:
         step.await_init(call)
     elif is_repeated:
-        step.reply(call.request_id, ProducerInitialized(transaction.producer_id, transaction.producer_epoch))
+        step.reply(call.request_id, rq.ProducerInitialized(transaction.producer_id, transaction.producer_epoch))
     elif transaction.state is TransactionState.ONGOING:
         step.await_init(call)
         if not transaction.may_be_committed:
@@ -135,7 +132,7 @@ def _raise_epoch(step: TransactionStep, call: AwaitingInit) -> None:
         abort_cause=None,
         results={},
     )
-    step.reply(call.request_id, ProducerInitialized(producer_id, epoch))
+    step.reply(call.request_id, rq.ProducerInitialized(producer_id, epoch))
 
 
 def _fenced(transaction: Transaction, found: ProducerIdentity | None) -> Refused:

@@ -16,7 +16,7 @@ from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions, ResolvedTransactions
 from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
-from bus.transactions import additions, decisions, endings, loading, resolution
+from bus.transactions import additions, decisions, endings, loading
 from bus.transactions.changes import PartitionResolved, TransactionStep
 from bus.transactions.requests import EndTransaction, TimerKind
 from bus.transactions.state import Transaction, TransactionState
@@ -146,7 +146,7 @@ def broken_taking_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forget(step: TransactionStep, command: Any, last_number: int) -> None: ...
 
-    monkeypatch.setattr(resolution, "_take_up", forget)
+    monkeypatch.setattr(loading, "_take_up", forget)
 
 
 def broken_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,5 +195,5 @@ def broken_giving_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def broken_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that a partition refuses for ever is used by the next transaction."""
     monkeypatch.setattr(
-        resolution, "PartitionResolved", lambda transactional_id, skipped: PartitionResolved(transactional_id, -1)
+        loading, "PartitionResolved", lambda transactional_id, skipped: PartitionResolved(transactional_id, -1)
     )

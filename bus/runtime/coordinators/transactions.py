@@ -31,7 +31,7 @@ from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered, time_limit
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
-from bus.transactions.bounds import check_transactional_id, coordinator_partition
+from bus.transactions.bounds import TransactionBounds, TransactionTotals, check_transactional_id, coordinator_partition
 from bus.transactions.changes import Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.epochs import needs_producer_id
@@ -48,7 +48,6 @@ from bus.transactions.requests import (
     TransactionCommand,
 )
 from bus.transactions.state import ProducerIdentity, Transaction, TransactionPartition
-from bus.transactions.totals import TransactionBounds, TransactionTotals
 
 _log = logging.getLogger(__name__)
 

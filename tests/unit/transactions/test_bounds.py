@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.transactions.bounds import check_request
+from bus.transactions.bounds import TransactionBounds, TransactionTotals, check_request
 from bus.transactions.requests import AddOffsets, AddPartitions, EndTransaction, InitProducerId, TransactionCommand
 from bus.transactions.state import TransactionGroup, TransactionState
-from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.transaction_bench import AUDIT, ID, ORDERS, TransactionBench, bench_in
 
 INIT = InitProducerId(ID, 60_000)

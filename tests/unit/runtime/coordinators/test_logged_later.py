@@ -17,6 +17,7 @@ from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transactions import TransactionShard
 from bus.transactions import decisions
+from bus.transactions.bounds import TransactionBounds, TransactionTotals
 from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.decisions import TransactionMachine
 from bus.transactions.loading import TransactionCodec
@@ -36,7 +37,6 @@ from bus.transactions.requests import (
     Voted,
 )
 from bus.transactions.state import Anchor, AppliedRows, TransactionState
-from bus.transactions.totals import TransactionBounds, TransactionTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench
 from tests.support.transaction_bench import ID, ORDERS, TIMEOUT_MS
