@@ -57,18 +57,18 @@ def write(table: DeltaPartitionTable, *, commits: int, records: int, value_bytes
             columns=columns,
         )
         _check_committed(table.append([batch], leader_epoch=0, now_ms=_NOW_MS))
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     return {"bytes": table.state.size_bytes, "files": table.state.file_count, "records": table.state.high_watermark}
 
 
 def roll(table: DeltaPartitionTable) -> dict[str, float]:
     config = TopicConfig()
-    plan = plan_full_roll(table.files, RollingRules(config.segment_bytes, config.segment_ms), compacted_to=0)
+    plan = plan_full_roll(table.rewrites.files, RollingRules(config.segment_bytes, config.segment_ms), compacted_to=0)
 
     def roll_all() -> int:
         rewritten_bytes = 0
         for run in plan:
-            prepared = table.prepare_roll(
+            prepared = table.rewrites.prepare_roll(
                 run, compression=config.file_compression, now_ms=_NOW_MS, tombstone_retention_ms=_DAY_MS
             )
             rewritten_bytes += _swap(table, prepared)
@@ -79,14 +79,14 @@ def roll(table: DeltaPartitionTable) -> dict[str, float]:
 
 def compact(table: DeltaPartitionTable) -> dict[str, float]:
     def compact_all() -> int:
-        prepared = table.prepare_key_compaction(now_ms=_NOW_MS, tombstone_retention_ms=_DAY_MS)
+        prepared = table.rewrites.prepare_key_compaction(now_ms=_NOW_MS, tombstone_retention_ms=_DAY_MS)
         return 0 if prepared is None else _swap(table, prepared)
 
     return _measured(compact_all, table)
 
 
 def _swap(table: DeltaPartitionTable, prepared: PreparedFiles) -> int:
-    _check_committed(table.swap_files(prepared, leader_epoch=0, now_ms=_NOW_MS))
+    _check_committed(table.rewrites.swap(prepared, leader_epoch=0, now_ms=_NOW_MS))
     return prepared.rewritten_bytes
 
 
@@ -100,7 +100,7 @@ def _measured(rewrite: Callable[[], int], table: DeltaPartitionTable) -> dict[st
         "rewritten_bytes": rewritten_bytes,
         "resident_before": resident,
         "resident_peak": _resident_bytes_peak(),
-        "records": sum(file.record_count for file in table.files),
+        "records": sum(file.record_count for file in table.rewrites.files),
         "files": table.state.file_count,
     }
 

@@ -209,7 +209,7 @@ class SimulatedDay:
         day = self._day
         day.appended_bytes, day.rewritten_bytes = self._store.appended_bytes, self._store.rewritten_bytes
         day.replaced_bytes, day.live_files = self._store.replaced_bytes, table.state.file_count
-        rolled = [file for file in table.files if file.level]
+        rolled = [file for file in table.rewrites.files if file.level]
         records = sum(file.record_count for file in rolled)
         day.rolled_bytes_per_record = sum(file.size_bytes for file in rolled) / records if records else 0.0
 

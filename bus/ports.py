@@ -287,21 +287,42 @@ def no_pace(byte_count: int) -> None:
 OFFSET_MAX = 2**63 - 1
 
 
-class ProducerIndex(Protocol):
+class TableLog(Protocol):
+    """The records of a table."""
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below
+        `end_offset`. The first batch may begin below `offset`, the last one never goes beyond `end_offset`."""
+        ...
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        """The first offset whose timestamp is at or after `timestamp_ms`."""
+        ...
+
+    def find_max_timestamp(self) -> FoundOffset | None:
+        """The first record that has the largest timestamp."""
+        ...
+
+    def high_watermark_at(self, version: int) -> int | None:
+        """The high watermark that `version` left; None if that version is not there, or not there any more."""
+        ...
+
+
+class TableProducers(Protocol):
     """What a table knows of the idempotent producers that wrote to it."""
 
     @property
-    def producer_progress(self) -> Mapping[int, ProducerProgress]:
+    def progress(self) -> Mapping[int, ProducerProgress]:
         """From the `txn` actions: producer id -> how far it has come. Without those that were forgotten."""
         ...
 
-    def forget_producers(self, *, updated_before_ms: int) -> int:
+    def forget(self, *, updated_before_ms: int) -> int:
         """Drop the progress of producers that were idle since then from memory; their rows stay, and so do their
         `txn` actions. Returns the largest producer id that was ever forgotten, -1 if none was: a larger one that has
         no progress never wrote here."""
         ...
 
-    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
+    def match(self, batch: RecordBatch) -> ProducerMatch:
         """The two halves of an insert-only MERGE of `batch` on (producer_id, producer_epoch, sequence): what is
         matched and what is not. Reads no file whose statistics exclude the producer and the range of sequences. To be
         called by the writer between two appends; appending `missing` then completes the MERGE."""
@@ -365,10 +386,13 @@ class StagedTransactions(Protocol):
         ...
 
 
-class TransactionIndex(Protocol):
-    """What a table knows of the transactions that wrote to it."""
+class TableTransactions(Protocol):
+    """What a table knows of the transactions that wrote to it, and what is staged of open ones."""
 
-    def transaction_of(self, transactional_id: str) -> int:
+    @property
+    def staged(self) -> StagedTransactions: ...
+
+    def version_of(self, transactional_id: str) -> int:
         """The largest `applied_version` or `aborted_version` of its transactions in the table, -1 if there is none. Any
         transaction of a smaller number has ended."""
         ...
@@ -384,54 +408,30 @@ class TransactionIndex(Protocol):
         statistics exclude the producer and epoch. Raises `StorageFault`."""
         ...
 
-    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+    def abort(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         """Commit a version without rows that has the `aborted_version` of the transaction, so that its rows can never
-        be applied. `transaction_of` is below it. In the writer's place, as `append`."""
+        be applied. `version_of` is below it. In the writer's place, as `append`."""
         ...
 
-    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        """Transactional id -> `transaction_of`, of ids of which no transaction has ended here since then. Without those
+    def find_old(self, *, updated_before_ms: int) -> Mapping[str, int]:
+        """Transactional id -> `version_of`, of ids of which no transaction has ended here since then. Without those
         that are being forgotten."""
         ...
 
-    def forget_transactions(self, ended: Mapping[str, int]) -> None:
+    def forget(self, ended: Mapping[str, int]) -> None:
         """These ids have expired: nothing of their transactions is under way, and one of the same id that comes later
-        has a larger number. `ended` has what `transaction_of` was when that was found out: an id of which it is another
+        has a larger number. `ended` has what `version_of` was when that was found out: an id of which it is another
         number by now has come back, and is not forgotten. The next appends take the `txn` actions of the others back, a
         bounded number each, and no checkpoint after them has them."""
         ...
 
 
-class TableMaintenance(Protocol):
-    """What its leader does to a table beside appending: `swap_files` and `advance_log_start` commit one version each,
-    `delete_orphans` one if need be; all else looks after the table, prepares and cleans, without a change of any
-    record."""
-
-    @property
-    def state(self) -> LogState: ...
+class TableRewrites(Protocol):
+    """How the leader of a table replaces its files: `swap` commits one version, all else only prepares it."""
 
     @property
     def files(self) -> Sequence[LogFile]:
         """The live data files of the last committed version, in offset order."""
-        ...
-
-    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
-        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
-        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
-        ...
-
-    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """Let go of all records below `offset`, which is above the log start and not above the high watermark: one
-        version that removes every file that ends at or below it, with `dataChange=true`, and adds none. A file that
-        has offsets on both sides stays; nothing below `offset` is read from it again. The log start outlives restarts
-        and checkpoints. In the writer's place, as `append`."""
-        ...
-
-    def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
-        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
-        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
         ...
 
     @property
@@ -439,21 +439,8 @@ class TableMaintenance(Protocol):
         """Key compaction has seen all offsets below it, so some of them may be missing."""
         ...
 
-    @property
-    def key_compaction_backlog(self) -> int:
-        """Live data files that key compaction has not seen yet."""
-        ...
-
-    @property
-    def key_compaction_backlog_bytes(self) -> int:
-        """Their size."""
-        ...
-
-    @property
-    def is_checkpoint_due(self) -> bool: ...
-
-    def write_checkpoint(self) -> None:
-        """Checkpoint the last committed version. A failure leaves the table as it was and raises `StorageFault`."""
+    def find_backlog(self) -> Sequence[LogFile]:
+        """The live data files that key compaction has not seen yet."""
         ...
 
     def prepare_key_compaction(
@@ -480,10 +467,39 @@ class TableMaintenance(Protocol):
         ...
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        """Files that another program wrote into the table's folder, as `swap_files` takes them, once they were read and
+        """Files that another program wrote into the table's folder, as `swap` takes them, once they were read and
         found to be what `kind` allows: rows of the log's columns in offset order that stand for the very offsets of
         `removes`, live files that follow each other. INVALID_REQUEST says what was expected and found. Their statistics
         are our own. Beside appends and reads."""
+        ...
+
+    def swap(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
+        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
+        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
+        ...
+
+
+class TableCleanup(Protocol):
+    """What the leader of a table deletes from it, and the checkpoints which that needs: `advance_log_start` commits one
+    version, `delete_orphans` one if need be."""
+
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Let go of all records below `offset`, which is above the log start and not above the high watermark: one
+        version that removes every file that ends at or below it, with `dataChange=true`, and adds none. A file that
+        has offsets on both sides stays; nothing below `offset` is read from it again. The log start outlives restarts
+        and checkpoints. In the writer's place, as `append`."""
+        ...
+
+    @property
+    def is_checkpoint_due(self) -> bool: ...
+
+    def write_checkpoint(self) -> None:
+        """Checkpoint the last committed version. A failure leaves the table as it was and raises `StorageFault`."""
+        ...
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        """Whether a version older than that has removed files, and stays only because no checkpoint covers it."""
         ...
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
@@ -493,13 +509,15 @@ class TableMaintenance(Protocol):
         version after it always stay. Deletes only data files that the log itself names as removed."""
         ...
 
-    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        """Whether a version older than that has removed files, and stays only because no checkpoint covers it."""
-        ...
-
     def find_orphans(self) -> frozenset[str]:
         """Data files in the table's folder that no version which is kept names, and that are none of ours under way:
         what a crash left between file and commit. One listing."""
+        ...
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
+        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
+        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
         ...
 
 
@@ -533,12 +551,13 @@ class Leadable(Protocol):
         ...
 
 
-class PartitionTable(Leadable, ProducerIndex, TransactionIndex, TableMaintenance, Protocol):
+class PartitionTable(Leadable, Protocol):
     """One partition's table, followed, or led by its single writer.
 
-    `append`, `abort_transaction`, `swap_files`, `advance_log_start`, `follow`, `lead`, `reload` and `write_checkpoint`
-    never overlap with one another, but for `write_checkpoint`, which may run beside the four commits. The reads may run
-    beside anything, any number at once, and see the state of one version. A table that is followed only reads.
+    `append`, `transactions.abort`, `rewrites.swap`, `cleanup.advance_log_start`, `follow`, `lead`, `reload` and
+    `cleanup.write_checkpoint` never overlap with one another, but for `write_checkpoint`, which may run beside the four
+    commits. The reads may run beside anything, any number at once, and see the state of one version. A table that is
+    followed only reads.
     """
 
     def append(
@@ -554,7 +573,7 @@ class PartitionTable(Leadable, ProducerIndex, TransactionIndex, TableMaintenance
         """Commit `batches` as one Delta version, synced: one data file, one version file.
 
         The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows. All
-        rows of each of `transactions` are among them, the batches of one behind each other, and `transaction_of` its id
+        rows of each of `transactions` are among them, the batches of one behind each other, and `version_of` its id
         is below its `aborted_version`; `producers` names its producer, too.
         `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
         committed for another reason; then the state is as before and the next append may succeed.
@@ -562,24 +581,19 @@ class PartitionTable(Leadable, ProducerIndex, TransactionIndex, TableMaintenance
         ...
 
     @property
-    def staged(self) -> StagedTransactions: ...
+    def log(self) -> TableLog: ...
 
-    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below
-        `end_offset`. The first batch may begin below `offset`, the last one never goes beyond `end_offset`."""
-        ...
+    @property
+    def producers(self) -> TableProducers: ...
 
-    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """The first offset whose timestamp is at or after `timestamp_ms`."""
-        ...
+    @property
+    def transactions(self) -> TableTransactions: ...
 
-    def find_max_timestamp(self) -> FoundOffset | None:
-        """The first record that has the largest timestamp."""
-        ...
+    @property
+    def rewrites(self) -> TableRewrites: ...
 
-    def high_watermark_at(self, version: int) -> int | None:
-        """The high watermark that `version` left; None if that version is not there, or not there any more."""
-        ...
+    @property
+    def cleanup(self) -> TableCleanup: ...
 
 
 class TypedLog(Leadable, Protocol):

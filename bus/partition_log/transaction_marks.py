@@ -22,7 +22,7 @@ class Ending(Enum):
 
 
 def judge(applied: AppliedTransaction, mark: int, has_written: bool | None) -> Ending:
-    """`has_written`: as `TransactionIndex.has_written` says it. What is forgotten counts for the transaction: what is
+    """`has_written`: as `TableTransactions.has_written` says it. What is forgotten counts for the transaction: what is
     forgotten was idle for long, and a life of the id that has just begun has a new producer id."""
     if mark < applied.aborted_version:
         return Ending.OPEN

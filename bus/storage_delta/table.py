@@ -14,40 +14,26 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from bus.errors import Refused, StorageDamaged, StorageFault
-from bus.model import LogBatch, RecordBatch
+from bus.errors import StorageDamaged, StorageFault
+from bus.model import LogBatch
 from bus.ports import (
-    OFFSET_MAX,
     AppliedTransaction,
     Clock,
     CommitOutcome,
     Committed,
     Conflicted,
-    Dropped,
-    FoundOffset,
-    LogFile,
     LogState,
-    Pace,
-    PreparedFiles,
-    ProducerMatch,
     ProducerProgress,
-    SwapKind,
-    TransactionRows,
     Unknown,
-    no_pace,
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
 from bus.storage_delta.files.data_files import EncodedFile, StreamedFile, encode_data_file, is_streamed
 from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.producer_matching import later_progress
-from bus.storage_delta.files.producer_spans import id_max_of
+from bus.storage_delta.known_writers import DeltaProducers, DeltaTransactions
+from bus.storage_delta.leadership import Leadership
 from bus.storage_delta.log.actions import (
-    encode_abort,
     encode_append,
-    encode_fence,
-    encode_removal,
-    encode_swap,
 )
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import (
@@ -59,33 +45,21 @@ from bus.storage_delta.log.recovery import (
 )
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
-from bus.storage_delta.log.summary import find_transaction
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.txns import (
-    decode_producers,
-    decode_transactions,
     encode_proofs,
-    forgotten_id_max_of,
 )
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.maintenance.rewrites import Rewrites
-from bus.storage_delta.maintenance.swaps import PreparedSwap
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.transaction_proofs import TransactionProofs
 from bus.system_clock import SystemClock
 
 # So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
 _OF_ANOTHER_LEADER = "a version of another leader"
 _FENCE_TRIES_MAX = 100
-
-
-def _unnamed_id_max(file: LiveFile) -> int:
-    """The largest producer id of a file that another engine wrote, -1 of ours: its commit need not have had the `txn`
-    of each producer, and one without is as good as forgotten."""
-    return -1 if file.is_ours else id_max_of(file.producers)
 
 
 class DeltaPartitionTable:
@@ -112,74 +86,35 @@ class DeltaPartitionTable:
         self._value_type = value_type
         self._cache = cache
         self._following = FollowingReader(store, folder, self._schema, cache, topic_id=topic_id, value_type=value_type)
-        self._reader = self._following.reader
-        self._led_epoch: int | None = None  # None: this table is followed
-        self._is_overtaken = False  # it was led, and another leader has committed since
-        self._under_way = FilesUnderWay(store, folder)
-        self._log = LogWriter(
-            store, folder, self._under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
+        self.log = self._following.reader
+        self._under_way = under_way = FilesUnderWay(store, folder)
+        self._log = LogWriter(store, folder, under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation)
+        self._leadership = Leadership(self.log, self._log)
+        self.cleanup = Cleanup(
+            store, folder, self.log, self._log, under_way, self._leadership, topic_id=topic_id, clock=self._clock
         )
-        self._forgotten_id_max = self._told_forgotten_id_max = -1  # as memory knows it; as the log says
-        self._idle_since_ms = 0  # producers that were idle since then are forgotten
-        self._cleanup = Cleanup(
-            store,
-            folder,
-            self._reader,
-            self._log,
-            self._under_way,
-            topic_id=topic_id,
-            clock=self._clock,
-            is_led=lambda: self._led_epoch is not None,
-            commit_fence=self._commit_fence,
+        self.rewrites = Rewrites(
+            store, folder, self._schema, self.log, self._log, under_way, self._leadership, self.cleanup
         )
-        self._rewrites = Rewrites(
-            store,
-            folder,
-            self._schema,
-            self._reader,
-            self._log,
-            self._under_way,
-            find_removed=self._cleanup.find_removed,
+        staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
+        self.producers = DeltaProducers(self._following, self._leadership, self.cleanup)
+        self.transactions = DeltaTransactions(
+            store, self._following, self._log, self._leadership, self.producers, staged
         )
-        self._producers: dict[int, ProducerProgress] = {}  # while this table is led
-        self._proofs = TransactionProofs(folder)  # the same
-        self._staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
 
     @property
     def state(self) -> LogState:
-        return self._reader.state
-
-    @property
-    def producer_progress(self) -> Mapping[int, ProducerProgress]:
-        return decode_producers(self._following.txns) if self._led_epoch is None else dict(self._producers)
-
-    @property
-    def staged(self) -> DeltaStagedTransactions:
-        return self._staged
-
-    def transaction_of(self, transactional_id: str) -> int:
-        if self._led_epoch is None:
-            return decode_transactions(self._following.txns).get(transactional_id, -1)
-        return self._proofs.version_of(transactional_id)
-
-    def has_written(self, transaction: AppliedTransaction) -> bool | None:
-        progress = self._producers if self._led_epoch is not None else self.producer_progress
-        told = progress.get(transaction.producer_id)
-        if told is not None:
-            return told.producer_epoch >= transaction.producer_epoch
-        forgotten = max(self._forgotten_id_max, self._told_forgotten_id_max)
-        return None if transaction.producer_id <= forgotten else False
+        return self.log.state
 
     # ------------------------------------------------------------------ following and leading
 
     def follow(self) -> LogState:
-        self._led_epoch = None
+        self._leadership.end()
         try:
             self._following.refresh()
         except StorageDamaged:
             self._following.load()  # a torn version is no damage if it is the last one
-        if self._is_overtaken:
-            self._reader.view = self._reader.view.overtaken(True)
+        self._leadership.note_in_view()
         return self.state
 
     def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
@@ -203,7 +138,7 @@ class DeltaPartitionTable:
             if loaded is not None and loaded.findings.torn_version is not None:
                 set_torn_aside(self._store, f"{self._folder}/{LOG_FOLDER}", loaded.findings.torn_version)
             self._log.start_behind(state.version)
-            outcome = self._commit_fence(leader_epoch, now_ms)
+            outcome = self._leadership.commit_fence(leader_epoch, now_ms)
             if isinstance(outcome, Unknown):
                 return outcome
         return Conflicted(self.state.version, None, f"versions of others, {_FENCE_TRIES_MAX} times in a row")
@@ -212,7 +147,7 @@ class DeltaPartitionTable:
         if not self._log.must_reload:
             self.follow()
             return
-        self._led_epoch = None
+        self._leadership.end()
         self._log.begin_reload(self.state.version)
         snapshot = self._following.load()
         self._log.end_reload(snapshot.version)
@@ -239,19 +174,8 @@ class DeltaPartitionTable:
 
     def _begin_to_lead(self, snapshot: Snapshot, leader_epoch: int) -> None:
         self._log.begin_to_lead(leader_epoch, snapshot.version)
-        self._led_epoch, self._is_overtaken = leader_epoch, False
-        self._reader.view = self._reader.view.overtaken(False)
+        self._leadership.begin(leader_epoch)
         self._take(snapshot)
-
-    def _check_leads(self, leader_epoch: int) -> None:
-        """Raises AssertionError for a caller that commits on a table that it does not lead, or under an older epoch."""
-        led_epoch, state = self._led_epoch, self.state
-        assert led_epoch is not None, f"{self._folder}: expected a table that is led, found one that is followed"
-        assert leader_epoch >= max(led_epoch, state.leader_epoch), (
-            f"{self._folder}: expected a commit under leader epoch {max(led_epoch, state.leader_epoch)}, found one "
-            f"under {leader_epoch}"
-        )
-        assert not self._log.must_reload, f"{self._folder}: commit after an outcome that asked for a reload"
 
     def is_last(self) -> bool:
         """Whether no other writer has come behind the last version that memory knows."""
@@ -274,8 +198,8 @@ class DeltaPartitionTable:
         transactions: Sequence[AppliedTransaction] = (),
     ) -> CommitOutcome:
         state = self.state
-        self._check_leads(leader_epoch)
-        self._proofs.check(transactions)
+        self._leadership.check(leader_epoch)
+        self.transactions.proofs.check(transactions)
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
@@ -284,25 +208,23 @@ class DeltaPartitionTable:
             batches, signature.txn_id, compression=compression, now_ms=now_ms, notes=encode_proofs(transactions)
         )
         version = state.version + 1
-        forgotten_id_max = self._forgotten_id_max
+        forgotten_id_max = self.producers.unlogged_forgotten_id_max
         data = encode_append(
             file,
             stats=stats,
             producers=producers,
             signature=signature,
-            forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
+            forgotten_id_max=forgotten_id_max,
             transactions=transactions,
-            expired_ids=(expired_ids := self._proofs.next_taken_back(transactions)),
+            expired_ids=(expired_ids := self.transactions.proofs.next_taken_back(transactions)),
         )
         outcome = self._log.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
-            self._reader.view = self._reader.view.appended(file, leader_epoch)
+            self.log.view = self.log.view.appended(file, leader_epoch)
             self._under_way.settle([file.path])
-            self._told_forgotten_id_max = max(self._told_forgotten_id_max, forgotten_id_max)
-            for progress in producers:
-                self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
+            self.producers.note_committed((replace(each, updated_ms=now_ms) for each in producers), forgotten_id_max)
             ended = {each.transactional_id: each.applied_version for each in transactions}
-            self._proofs.note_ended(ended, expired_ids, now_ms)
+            self.transactions.proofs.note_ended(ended, expired_ids, now_ms)
         return outcome
 
     def _write_rows(
@@ -335,34 +257,14 @@ class DeltaPartitionTable:
             self._under_way.settle([encoded.name])
             raise
 
-    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        self._check_leads(leader_epoch)
-        self._proofs.check([transaction])
-        view, signature = self._reader.view, self._log.sign(leader_epoch, now_ms)
-        version, high_watermark = view.state.version + 1, view.state.high_watermark
-        expired_ids = self._proofs.next_taken_back([transaction])
-        data = encode_abort(transaction, high_watermark=high_watermark, signature=signature, expired_ids=expired_ids)
-        outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
-        if isinstance(outcome, Committed):
-            self._reader.view = view.fenced(leader_epoch)
-            self._proofs.note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
-        return outcome
-
-    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        return self._proofs.find_old(updated_before_ms=updated_before_ms)
-
-    def forget_transactions(self, ended: Mapping[str, int]) -> None:
-        self._proofs.forget(ended)
-
     def reload(self) -> LogState:
-        if self._led_epoch is None:
+        if not self._leadership.is_led:
             return self.follow()
         self._log.begin_reload(self.state.version)
         snapshot = self._following.load()
         if self._log.is_overtaken(snapshot):
             # What is left lying there is the other leader's to put right.
-            self._led_epoch, self._is_overtaken = None, True
-            self._reader.view = self._reader.view.overtaken(True)
+            self._leadership.end_overtaken()
         else:
             make_writable(self._store, self._folder, snapshot)
             self._take(snapshot)
@@ -373,188 +275,5 @@ class DeltaPartitionTable:
     def _take(self, snapshot: Snapshot) -> None:
         """As its leader."""
         self._following.forget()
-        self._cleanup.take(snapshot)
-        self._producers = decode_producers(snapshot.txns)
-        self._proofs = TransactionProofs(self._folder, snapshot.txns)
-        self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
-        self._forgotten_id_max = max(
-            [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]
-        )
-
-    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        return self._reader.read(offset, end_offset=end_offset, max_bytes=max_bytes)
-
-    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        return self._reader.find_timestamp(timestamp_ms)
-
-    def find_max_timestamp(self) -> FoundOffset | None:
-        return self._reader.find_max_timestamp()
-
-    def forget_producers(self, *, updated_before_ms: int) -> int:
-        idle = [key for key, progress in self._producers.items() if progress.updated_ms < updated_before_ms]
-        self._forgotten_id_max = max([self._forgotten_id_max, *idle])
-        for producer_id in idle:
-            del self._producers[producer_id]
-        self._idle_since_ms = max(self._idle_since_ms, updated_before_ms)
-        return self._forgotten_id_max
-
-    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
-        return self._reader.match_producer(batch)
-
-    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        rows = self._reader.find_last_sequence(producer_id)
-        told = self._producers.get(producer_id)
-        if told is None:  # forgotten by memory, not by the log
-            told = decode_producers(self._cleanup.load_txns()).get(producer_id)
-        return later_progress(rows, told)
-
-    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
-        version = self.state.version
-        found = find_transaction(self._store, self._folder, transaction, last_version=version)
-        if found is not None and found.base_offset >= 0:
-            return found
-        offset = self._reader.find_first_offset(transaction.producer_id, transaction.producer_epoch)
-        if offset is None:
-            return None
-        return TransactionRows(version if found is None else found.version, offset)
-
-    def high_watermark_at(self, version: int) -> int | None:
-        return self._reader.high_watermark_at(version)
-
-    # ------------------------------------------------------------------ maintenance
-
-    @property
-    def key_compaction_backlog(self) -> int:
-        return len(self._rewrites.find_compaction_backlog())
-
-    @property
-    def key_compaction_backlog_bytes(self) -> int:
-        return sum(file.size_bytes for file in self._rewrites.find_compaction_backlog())
-
-    @property
-    def files(self) -> Sequence[LiveFile]:
-        return self._reader.view.live_files
-
-    @property
-    def compacted_to(self) -> int:
-        return self._reader.view.compacted_to
-
-    def prepare_key_compaction(
-        self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
-    ) -> PreparedFiles | None:
-        return self._rewrites.prepare_key_compaction(
-            now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, end_offset=end_offset, pace=pace
-        )
-
-    def prepare_roll(
-        self,
-        files: Sequence[LogFile],
-        *,
-        compression: str,
-        now_ms: int,
-        tombstone_retention_ms: int,
-        pace: Pace = no_pace,
-    ) -> PreparedFiles:
-        return self._rewrites.prepare_roll(
-            files, compression=compression, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
-        )
-
-    def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        return self._rewrites.check_swap(removes, adds, kind)
-
-    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        self._check_leads(leader_epoch)
-        assert isinstance(prepared, PreparedSwap), f"expected what this table prepared, found {prepared}"
-        view, removes = self._reader.view, prepared.removes
-        first = view.find_run(removes)
-        if first is None or prepared.reloads != self._log.reloads:
-            paths = [file.path for file, _ in prepared.adds]
-            if first is not None and prepared.is_adopted:  # still fit, so their author may ask once more
-                self._under_way.settle(paths)
-            else:
-                self._under_way.discard(paths)
-            changed = "the files have" if first is None else "the log was read again and may have"
-            return Conflicted(view.state.version, None, f"{changed} changed since others were prepared for them")
-        signature = self._log.sign(leader_epoch, now_ms, prepared.txn_id)
-        adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in prepared.adds]
-        data = encode_swap(
-            adds,
-            removes,
-            operation=prepared.operation,
-            high_watermark=view.state.high_watermark,
-            compacted_to=prepared.compacted_to,
-            signature=signature,
-        )
-        new_files = [file for file, _ in adds]
-        outcome = self._log.commit(
-            view.state.version + 1,
-            data,
-            signature,
-            high_watermark=view.state.high_watermark,
-            new_paths=[file.path for file in new_files],
-        )
-        if isinstance(outcome, Committed):
-            self._cleanup.note_removed(removes, outcome.version, now_ms)
-            self._reader.view = view.swapped(
-                new_files,
-                first=first,
-                removed_count=len(removes),
-                compacted_to=prepared.compacted_to,
-                leader_epoch=leader_epoch,
-            )
-            self._under_way.settle(file.path for file in new_files)
-        return outcome
-
-    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        self._check_leads(leader_epoch)
-        view = self._reader.view
-        assert view.state.log_start < offset <= view.state.high_watermark, (
-            f"{self._folder}: expected a log start above {view.state.log_start} and up to "
-            f"{view.state.high_watermark}, found {offset}"
-        )
-        signature = self._log.sign(leader_epoch, now_ms)
-        removes = [file.path for file in view.live_files if file.next_offset <= offset]
-        data = encode_removal(
-            removes,
-            high_watermark=view.state.high_watermark,
-            log_start=offset,
-            signature=signature,
-        )
-        outcome = self._log.commit(view.state.version + 1, data, signature, high_watermark=view.state.high_watermark)
-        if isinstance(outcome, Committed):
-            self._cleanup.note_removed(removes, outcome.version, now_ms)
-            self._reader.view = view.started_at(offset, removed_count=len(removes), leader_epoch=leader_epoch)
-        return outcome
-
-    def _commit_fence(self, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        view = self._reader.view
-        signature = self._log.sign(leader_epoch, now_ms)
-        data = encode_fence(high_watermark=view.state.high_watermark, signature=signature)
-        version, high_watermark = view.state.version + 1, view.state.high_watermark
-        outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
-        if isinstance(outcome, Committed):
-            self._reader.view = view.fenced(leader_epoch)
-        return outcome
-
-    # ------------------------------------------------------------------ cleanup
-
-    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
-        return self._cleanup.drop_old_versions(
-            committed_before_ms=committed_before_ms, count_max=count_max, removed_before_ms=removed_before_ms
-        )
-
-    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        return self._cleanup.is_checkpoint_needed_to_drop(committed_before_ms=committed_before_ms)
-
-    def find_orphans(self) -> frozenset[str]:
-        return self._cleanup.find_orphans()
-
-    def delete_orphans(self, orphans: frozenset[str]) -> int:
-        return self._cleanup.delete_orphans(orphans)
-
-    @property
-    def is_checkpoint_due(self) -> bool:
-        return self._cleanup.is_checkpoint_due
-
-    def write_checkpoint(self) -> None:
-        self._cleanup.write_checkpoint(idle_since_ms=self._idle_since_ms)
+        for part in (self.cleanup, self.producers, self.transactions):
+            part.take(snapshot)

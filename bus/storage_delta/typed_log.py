@@ -34,7 +34,7 @@ class DeltaTypedLog:
         return self._table.state
 
     def replay(self, offset: int = 0) -> Iterator[dict[str, Any]]:
-        return replay_values(self._table, offset)
+        return replay_values(self._table.log, offset)
 
     def is_last(self) -> bool:
         return self._table.is_last()
@@ -70,15 +70,11 @@ class DeltaTypedLog:
         return self._table.reload()
 
     @property
-    def is_checkpoint_due(self) -> bool:
-        return self._table.is_checkpoint_due
-
-    @property
     def table(self) -> DeltaPartitionTable:
         return self._table
 
 
-def replay_values(log: DeltaPartitionTable | PartitionReader, offset: int = 0) -> Iterator[dict[str, Any]]:
+def replay_values(log: PartitionReader, offset: int = 0) -> Iterator[dict[str, Any]]:
     """Every value of a typed log from `offset` on, in offset order, up to the high watermark at the time of the
     call."""
     end_offset = log.state.high_watermark

@@ -53,27 +53,27 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.parametrize(("offset", "file_count"), [(1, 3), (2, 2), (3, 2), (5, 1), (8, 1), (9, 0)])
 def test_whole_files_below_the_log_start_go_in_one_version(subject: Subject, offset: int, file_count: int) -> None:
-    outcome = subject.table.advance_log_start(offset, leader_epoch=0, now_ms=2)
+    outcome = subject.table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=2)
     assert outcome == Committed(4, 9)
     state = subject.table.reload()
     assert (state.version, state.log_start, state.high_watermark) == (4, offset, 9)
-    assert (state.file_count, len(subject.table.files)) == (file_count, file_count)
-    assert subject.table.high_watermark_at(4) == 9
+    assert (state.file_count, len(subject.table.rewrites.files)) == (file_count, file_count)
+    assert subject.table.log.high_watermark_at(4) == 9
 
 
 def test_the_log_start_neither_stays_nor_goes_beyond_the_high_watermark(subject: Subject) -> None:
     for offset in (0, 10):
         with pytest.raises(AssertionError, match="log start"):
-            subject.table.advance_log_start(offset, leader_epoch=0, now_ms=2)
+            subject.table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=2)
 
 
 def test_where_a_producer_ended_is_known_after_its_records_and_memory_are_gone(subject: Subject) -> None:
     table = subject.table
-    table.advance_log_start(8, leader_epoch=0, now_ms=2)
-    table.forget_producers(updated_before_ms=2)
-    found = table.find_last_sequence(7)
+    table.cleanup.advance_log_start(8, leader_epoch=0, now_ms=2)
+    table.producers.forget(updated_before_ms=2)
+    found = table.producers.find_last_sequence(7)
     assert found is not None
     assert (found.producer_epoch, found.last_sequence) == (1, 8)
-    table.advance_log_start(9, leader_epoch=0, now_ms=2)
-    assert table.find_last_sequence(7) == ProducerProgress(7, 1, 8, updated_ms=1)
-    assert table.find_last_sequence(8) is None
+    table.cleanup.advance_log_start(9, leader_epoch=0, now_ms=2)
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 1, 8, updated_ms=1)
+    assert table.producers.find_last_sequence(8) is None

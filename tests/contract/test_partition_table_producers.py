@@ -75,7 +75,7 @@ def append(subject: Subject, *parts: tuple[ProducerStamp, int], now_ms: int = 0)
 def match(subject: Subject, stamp: ProducerStamp, count: int) -> tuple[list[int], list[int]]:
     """Offsets, and the sequences that are missing."""
     batch = records(subject, stamp, count)
-    found = subject.table.match_producer(batch)
+    found = subject.table.producers.match(batch)
     if found.missing is None:
         return list(found.offsets), []
     if found.missing is batch:
@@ -103,13 +103,13 @@ def test_progress_is_that_of_the_last_commit_until_it_is_forgotten(subject: Subj
     append(subject, (ProducerStamp(3, 1, 0), 2), now_ms=20)
     table = subject.table
     last = {7: ProducerProgress(7, 0, 2, updated_ms=10), 3: ProducerProgress(3, 1, 1, updated_ms=20)}
-    assert table.producer_progress == last
-    assert table.forget_producers(updated_before_ms=10) == -1
-    assert table.forget_producers(updated_before_ms=11) == 7
-    assert table.producer_progress == {3: last[3]}
-    assert table.find_last_sequence(7) == ProducerProgress(7, 0, 2)
+    assert table.producers.progress == last
+    assert table.producers.forget(updated_before_ms=10) == -1
+    assert table.producers.forget(updated_before_ms=11) == 7
+    assert table.producers.progress == {3: last[3]}
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 0, 2)
     table.reload()
-    assert table.producer_progress == last
+    assert table.producers.progress == last
 
 
 stamps = st.builds(
@@ -141,5 +141,5 @@ def test_both_give_the_same_answers(commits: list[list[tuple[ProducerStamp, int]
         first, second = (match(subject, stamp, count) for subject in subjects)
         assert first == second
     for producer_id in range(4):
-        fake, delta = (subject.table.find_last_sequence(producer_id) for subject in subjects)
+        fake, delta = (subject.table.producers.find_last_sequence(producer_id) for subject in subjects)
         assert fake == delta

@@ -52,35 +52,35 @@ def append(subject: Subject, count: int) -> None:
 def test_every_version_tells_its_high_watermark_those_that_compact_too(subject: Subject) -> None:
     append(subject, 2)
     append(subject, 3)
-    prepared = subject.table.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
+    prepared = subject.table.rewrites.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
     assert prepared is not None
-    assert subject.table.swap_files(prepared, leader_epoch=0, now_ms=1) == Committed(3, 5)
+    assert subject.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1) == Committed(3, 5)
     append(subject, 1)
-    found = [subject.table.high_watermark_at(version) for version in (-1, 0, 1, 2, 3, 4, 5)]
+    found = [subject.table.log.high_watermark_at(version) for version in (-1, 0, 1, 2, 3, 4, 5)]
     assert found == [None, 0, 2, 5, 5, 6, None]
 
 
 def test_compaction_takes_the_backlog_but_for_what_came_meanwhile(subject: Subject) -> None:
     append(subject, 2)
     append(subject, 3)
-    assert subject.table.key_compaction_backlog == 2
-    assert subject.table.key_compaction_backlog_bytes > 0
-    prepared = subject.table.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
+    assert len(subject.table.rewrites.find_backlog()) == 2
+    assert all(file.size_bytes > 0 for file in subject.table.rewrites.find_backlog())
+    prepared = subject.table.rewrites.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
     assert prepared is not None
     assert len(prepared.removes) == 2
     append(subject, 1)
-    assert isinstance(subject.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
-    assert subject.table.key_compaction_backlog == 1
+    assert isinstance(subject.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert len(subject.table.rewrites.find_backlog()) == 1
     assert (subject.table.state.log_start, subject.table.state.high_watermark) == (0, 6)
 
 
 def test_an_outcome_other_than_committed_changes_nothing(subject: Subject) -> None:
     append(subject, 2)
-    prepared = subject.table.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
-    again = subject.table.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
+    prepared = subject.table.rewrites.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
+    again = subject.table.rewrites.prepare_key_compaction(now_ms=1, tombstone_retention_ms=1)
     assert prepared is not None
     assert again is not None
-    assert isinstance(subject.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert isinstance(subject.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
     before = subject.table.state
-    assert isinstance(subject.table.swap_files(again, leader_epoch=0, now_ms=1), Conflicted)
+    assert isinstance(subject.table.rewrites.swap(again, leader_epoch=0, now_ms=1), Conflicted)
     assert subject.table.reload() == before

@@ -253,7 +253,7 @@ async def swap_files(broker: QuietBroker, n: int) -> None:
     partition = broker.cluster.host.find(name)
     assert not isinstance(partition, Refused)
     while True:
-        folder, files = f"topics/{name.topic}/0", partition._table.files  # type: ignore[attr-defined]
+        folder, files = f"topics/{name.topic}/0", partition._table.rewrites.files  # type: ignore[attr-defined]
         rows = pa.concat_tables([pq.read_table(pa.BufferReader(broker.store.get(f"{folder}/{f.path}"))) for f in files])
         sink = pa.BufferOutputStream()
         pq.write_table(rows.cast(LOG_SCHEMA), sink)
@@ -265,7 +265,7 @@ async def swap_files(broker: QuietBroker, n: int) -> None:
         if not answer.error_code:
             return
         # The swap of the call that went away has come in between: its files are live now.
-        assert not {file.path for file in partition._table.files}.issuperset(removes), answer.error_message
+        assert not {file.path for file in partition._table.rewrites.files}.issuperset(removes), answer.error_message
 
 
 @call("GroupSession")

@@ -36,7 +36,7 @@ def test_a_root_that_is_copied_while_records_come_is_whole(
 ) -> None:
     log, is_copied, written = LogRoot(tmp_path / "root"), threading.Event(), threading.Semaphore(0)
     log.append(30)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
 
     def write() -> None:
         while not is_copied.is_set():

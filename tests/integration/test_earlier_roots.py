@@ -137,7 +137,7 @@ def write_checkpoint(root: Path) -> None:
     store = LocalStore(str(root))
     cluster_id = json.loads((root / "bus-root.json").read_text())["cluster_id"]
     table = DeltaPartitionTable(store, METADATA, topic_id=cluster_id, cache=ReadCache(), value_type=EARLIER)
-    paths = [file.path for file in table.files]
+    paths = [file.path for file in table.rewrites.files]
     checkpoints.write_checkpoint(store, METADATA, version=table.state.version, base_version=-1, paths=paths)
     for path in (root / METADATA / "_delta_log").glob("*.json"):
         path.unlink()  # the checkpoint is all there is

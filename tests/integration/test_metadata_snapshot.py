@@ -22,6 +22,7 @@ from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import ProducerStamp
 from bus.records.arrow_batches import encode_arrow
+from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
@@ -163,17 +164,18 @@ def test_earlier_root_has_a_snapshot_after_its_first_start(tmp_path: Path, monke
 @pytest.mark.parametrize("fails", ["append", "advance_log_start"])
 def test_snapshot_that_fails_in_any_of_its_steps_costs_nothing(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    original = getattr(DeltaPartitionTable, fails)
+    owner: type = DeltaPartitionTable if fails == "append" else Cleanup
+    original = getattr(owner, fails)
     failures = []
 
-    def fail(table: DeltaPartitionTable, *args: object, **kwargs: object) -> object:
+    def fail(part: object, *args: object, **kwargs: object) -> object:
         if fails == "advance_log_start" or len(args[0][0].columns) > 3:  # type: ignore[index]  # a snapshot
             failures.append(1)
             raise StorageFault("no room")
-        return original(table, *args, **kwargs)
+        return original(part, *args, **kwargs)
 
     async def try_in_vain(broker: QuietBroker) -> None:
-        monkeypatch.setattr(DeltaPartitionTable, fails, fail)
+        monkeypatch.setattr(owner, fails, fail)
         await change_often(broker, 230)
         assert broker.cluster.metadata.state.log_start == 0
         assert failures

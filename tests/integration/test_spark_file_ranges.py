@@ -57,9 +57,11 @@ def read(wanted: InputRange, rules: ReadRules) -> list[int]:
 
 def roll(log: LogRoot, *, but: str = "") -> None:
     """All files into one; those before it are deleted at once."""
-    before = [file.path for file in log.table.files]
-    prepared = log.table.prepare_roll(log.table.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    before = [file.path for file in log.table.rewrites.files]
+    prepared = log.table.rewrites.prepare_roll(
+        log.table.rewrites.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     for path in before:
         if str(log.folder / path) != but:
             (log.folder / path).unlink()
@@ -92,7 +94,7 @@ def test_records_that_went_with_their_files_stop_the_task_unless_it_may_go_on(
 ) -> None:
     planned = plan(log, 5, 35)
     gone = [log.data_file(0), log.data_file(10)]
-    assert isinstance(log.table.advance_log_start(22, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(log.table.cleanup.advance_log_start(22, leader_epoch=0, now_ms=NOW_MS), Committed)
     for file in gone:
         file.unlink()
     with pytest.raises(RecordsGone, match="expected records from offset 5 on, they begin at 22; failOnDataLoss"):
@@ -105,7 +107,7 @@ def test_records_that_went_with_their_files_stop_the_task_unless_it_may_go_on(
 def test_a_range_that_has_gone_as_a_whole_is_empty_where_it_may_be(log: LogRoot) -> None:
     planned = plan(log, 5, 8)
     gone = log.data_file(0)
-    assert isinstance(log.table.advance_log_start(22, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(log.table.cleanup.advance_log_start(22, leader_epoch=0, now_ms=NOW_MS), Committed)
     gone.unlink()
     assert read(planned, rules_of(log, fails_on_loss=False)) == []
 

@@ -52,7 +52,7 @@ def check(log: LogRoot, tables: TopicTables) -> TableSnapshot:
     found = tables.snapshot(PARTITION)
     assert found == TopicTables(str(log.root)).snapshot(PARTITION)
     assert found.version == log.table.state.version
-    assert list(found.files) == [str(log.folder / file.path) for file in log.table.files]
+    assert list(found.files) == [str(log.folder / file.path) for file in log.table.rewrites.files]
     judged = DeltaTable(str(log.folder)).file_uris()
     assert sorted(Path(file).name for file in found.files) == sorted(Path(file).name for file in judged)
     return found
@@ -126,15 +126,17 @@ def test_a_snapshot_that_was_given_out_stays_what_it_was(log: LogRoot, tables: T
 
 def test_rolled_files_are_followed_also_behind_an_append(log: LogRoot, tables: TopicTables) -> None:
     log.append()
-    prepared = log.table.prepare_roll(log.table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    prepared = log.table.rewrites.prepare_roll(
+        log.table.rewrites.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     log.append()
     assert check(log, tables).first_offsets == (0, 2 * COUNT, 3 * COUNT)
 
 
 @pytest.mark.parametrize("log_start", [3, COUNT, COUNT + 3, 2 * COUNT])
 def test_a_log_start_that_moves_is_followed(log: LogRoot, tables: TopicTables, log_start: int) -> None:
-    assert isinstance(log.table.advance_log_start(log_start, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(log.table.cleanup.advance_log_start(log_start, leader_epoch=0, now_ms=NOW_MS), Committed)
     found = check(log, tables)
     assert found.log_start == log_start
     assert found.begin_offset == (log_start if log_start % COUNT != 0 else None)
@@ -144,7 +146,7 @@ def test_a_log_start_that_moves_is_followed(log: LogRoot, tables: TopicTables, l
 
 def test_versions_that_were_dropped_before_they_were_read_are_passed(log: LogRoot, tables: TopicTables) -> None:
     log.append(4)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append()
     drop_versions(log, below=last_version(log) - 1)
     check(log, tables)
@@ -153,7 +155,7 @@ def test_versions_that_were_dropped_before_they_were_read_are_passed(log: LogRoo
 def test_the_version_that_was_last_read_may_be_dropped_with_its_next(log: LogRoot, tables: TopicTables) -> None:
     seen = tables.snapshot(PARTITION).version
     log.append(4)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     drop_versions(log, below=seen + 2)
     check(log, tables)
 
@@ -207,7 +209,7 @@ def test_an_older_version_is_the_same_before_and_after_appends(log: LogRoot, tab
     log.append(2)
     check(log, tables)
     assert tables.snapshot(PARTITION, before.version) == before
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     drop_versions(log, below=last_version(log))
     with pytest.raises(StorageFault, match=f"expected one of the versions .* found {before.version}"):
         tables.snapshot(PARTITION, before.version)

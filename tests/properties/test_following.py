@@ -66,28 +66,32 @@ class Log:
 
     def take(self, step: str, first: int, count: int) -> None:
         self.now_ms += 1_000
-        files, state = self.table.files[first : first + count], self.table.state
+        files, state = self.table.rewrites.files[first : first + count], self.table.state
         match step:
             case "append":
                 self._append(first, count)
             case "roll" if len(files) > 1:
                 self._swap(
-                    self.table.prepare_roll(files, compression="none", now_ms=self.now_ms, tombstone_retention_ms=1)
+                    self.table.rewrites.prepare_roll(
+                        files, compression="none", now_ms=self.now_ms, tombstone_retention_ms=1
+                    )
                 )
             case "compact":
-                self._swap(self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=1))
+                self._swap(self.table.rewrites.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=1))
             case "retain" if (offset := min(state.log_start + 2 * count, state.high_watermark)) > state.log_start:
-                done = self.table.advance_log_start(offset, leader_epoch=self.epoch, now_ms=self.now_ms)
+                done = self.table.cleanup.advance_log_start(offset, leader_epoch=self.epoch, now_ms=self.now_ms)
                 assert isinstance(done, Committed)
             case "take over":
                 self.take_over()
             case "checkpoint":
-                self.table.write_checkpoint()
+                self.table.cleanup.write_checkpoint()
             case "drop versions":
-                self.table.drop_old_versions(committed_before_ms=2**62, count_max=count, removed_before_ms=2**62)
+                self.table.cleanup.drop_old_versions(
+                    committed_before_ms=2**62, count_max=count, removed_before_ms=2**62
+                )
             case "several adds":
                 self._commit_adds(count)
-            case "foreign rewrite" if files and self.table.compacted_to == 0:
+            case "foreign rewrite" if files and self.table.rewrites.compacted_to == 0:
                 self._rewrite(files[0])
             case "foreign append":
                 self._commit_foreign("MERGE", [self._write(state.high_watermark, count)], is_data_change=True)
@@ -111,7 +115,7 @@ class Log:
 
     def _swap(self, prepared: object) -> None:
         if prepared is not None:
-            done = self.table.swap_files(prepared, leader_epoch=self.epoch, now_ms=self.now_ms)  # type: ignore[arg-type]
+            done = self.table.rewrites.swap(prepared, leader_epoch=self.epoch, now_ms=self.now_ms)  # type: ignore[arg-type]
             assert isinstance(done, Committed)
 
     def _write(self, base: int, count: int) -> EncodedFile:
@@ -211,13 +215,13 @@ def test_following_any_history_comes_to_what_opening_the_table_afresh_does(
             assert stock(reader.take_stock()) == stock(afresh.take_stock()) == stock(log.reader().load())
             reopened = log.open()
             assert table.follow() == reopened.state == log.table.state
-            assert table.producer_progress == reopened.producer_progress == log.table.producer_progress
+            assert table.producers.progress == reopened.producers.progress == log.table.producers.progress
     before = log.table.state
     assert table.lead(log.epoch + 1, log.now_ms, fence=True) == Committed(before.version + 1, before.high_watermark)
     batch = log_batch(before.high_watermark, [b"own"], leader_epoch=log.epoch + 1)
     assert isinstance(table.append([batch], leader_epoch=log.epoch + 1, now_ms=log.now_ms), Committed)
-    table.write_checkpoint()
-    table.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
+    table.cleanup.write_checkpoint()
+    table.cleanup.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
     assert log.open().state == table.state
     breaches = verify_partition(log.store, PARTITION, topic_id="id").breaches
     assert [breach for breach in breaches if "statistics are true: part-" not in str(breach)] == []

@@ -139,7 +139,7 @@ class World:
         return ProducerStamp(send.producer_id, epoch, first)
 
     async def send_group(self, group: Group) -> None:
-        self.table.asked.clear()
+        self.table.producers.asked.clear()
         self.table.script = [_fault(name, self.table) for name in group.faults]
         ends = dict(self.model.ends)
         stamps = []
@@ -179,7 +179,7 @@ class World:
         if not isinstance(expected, ErrorCode):
             assert isinstance(answer, Appended), (stamp, count, expected, answer)
             assert offsets_of(answer, count) == expected
-            event("asked the table" if self.table.asked else "in order, or repeated")
+            event("asked the table" if self.table.producers.asked else "in order, or repeated")
             return
         event(expected.name)
         if is_ambiguous:

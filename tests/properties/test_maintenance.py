@@ -102,7 +102,7 @@ class Checked:
             "conflict": Conflicted(version, leader_epoch=None, operation="OPTIMIZE"),
         }
         if how == "prepare":
-            table.prepare_script.append(StorageFull("no room"))
+            table.rewrites.script.append(StorageFull("no room"))
         else:
             table.change_script = [outcomes[how]]
 
@@ -115,7 +115,7 @@ class Checked:
         self.start_min = state.log_start
         # Every offset from the log start on is in one live file.
         expected = state.log_start
-        for file in table.live:
+        for file in table.rewrites.live:
             assert file.base_offset <= expected < file.next_offset
             expected = file.next_offset
         assert expected == self.end

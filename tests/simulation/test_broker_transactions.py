@@ -345,7 +345,7 @@ def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatc
         return Traces()
 
     async def discard(self: PartitionTransactions, key: StagingKey, idle: Idle) -> bool:
-        self._table.staged.drop(key)
+        self._table.transactions.staged.drop(key)
         return True
 
     monkeypatch.setattr(staged_sweeper, "_INTERVAL_S", 0.05)

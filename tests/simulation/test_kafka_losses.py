@@ -104,7 +104,7 @@ def broken_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lead_from_before(self: DeltaPartitionTable, leader_epoch: int, now_ms: int, *, fence: bool) -> Any:
         listing = list_log(self._store, self._folder)
-        if self._folder == FOLDER and fence and self._led_epoch is None and max(listing.versions) > 3:
+        if self._folder == FOLDER and fence and not self._leadership.is_led and max(listing.versions) > 3:
             self._store.delete(f"{self._folder}/{LOG_FOLDER}/{version_name(max(listing.versions))}")
             self._following.load()
         return lead(self, leader_epoch, now_ms, fence=fence)

@@ -120,7 +120,7 @@ def broken_staging(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def vote_and_drop(self: PartitionTransactions, key: Any, last_sequence: int) -> Any:
         voted = await vote(self, key, last_sequence)
-        await self._calls.housekeep(lambda: self._table.staged.drop(key))
+        await self._calls.housekeep(lambda: self._table.transactions.staged.drop(key))
         return voted
 
     monkeypatch.setattr(PartitionTransactions, "vote", vote_and_drop)
@@ -175,7 +175,7 @@ def broken_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that comes late is committed although a later coordinator has been told that it never will."""
 
     async def resolve_only(self: PartitionTransactions, unknown: AppliedTransaction) -> Any:
-        last = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
+        last = (self._table.transactions.version_of(unknown.transactional_id) - 1) // 2
         rows = TransactionWritten(self._writer.state.version, -1)
         return ResolvedTransactions(max(last, unknown.number - 1), rows if last >= unknown.number else None)
 

@@ -85,7 +85,7 @@ class RefusingLeader:
     root: JobRoot
 
     def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
-        refused = self.root.tables[partition].check_swap(removes, adds, kind)
+        refused = self.root.tables[partition].rewrites.check_swap(removes, adds, kind)
         assert isinstance(refused, Refused)
         raise BusError(refused.code, refused.message)
 
@@ -161,7 +161,7 @@ def test_four_files_become_one_with_the_same_rows(
 def test_records_below_the_log_start_are_not_in_the_new_file(
     spark: SparkSession, root: JobRoot, run_job: Callable[..., int]
 ) -> None:
-    assert isinstance(root.table.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
+    assert isinstance(root.table.cleanup.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
     frame = spark.read.format("delta").load(str(root.path()))
     assert sorted(row.offset for row in frame.collect()) == list(range(3, 12))
     assert run_job() == 0
@@ -175,9 +175,9 @@ def test_records_below_the_log_start_are_not_in_the_new_file(
 def test_a_job_that_has_read_an_earlier_log_start_is_refused(
     root: JobRoot, run_job: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert isinstance(root.table.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
+    assert isinstance(root.table.cleanup.advance_log_start(4, leader_epoch=1, now_ms=NOW_MS), Committed)
     found, before = load(root), names_in(root)
-    assert isinstance(root.table.advance_log_start(5, leader_epoch=1, now_ms=NOW_MS), Committed)
+    assert isinstance(root.table.cleanup.advance_log_start(5, leader_epoch=1, now_ms=NOW_MS), Committed)
     assert run_job(RefusingLeader(root), found) == 1
     assert names_in(root) == before
     assert f"or the log start, {5:020d}, found {4:020d}" in capsys.readouterr().err

@@ -167,9 +167,9 @@ def test_the_same_records_stay_as_after_the_bus_s_own_compaction(
     twin = JobRoot(tmp_path / "twin", "profiles", configs={"cleanup.policy": "compact"})
     for number in range(6):
         twin.append(profile_rows(10 * number, 10), now_ms=NOW_MS + number * DAY_MS)
-    prepared = twin.table.prepare_key_compaction(now_ms=NOW, tombstone_retention_ms=3 * DAY_MS, end_offset=50)
+    prepared = twin.table.rewrites.prepare_key_compaction(now_ms=NOW, tombstone_retention_ms=3 * DAY_MS, end_offset=50)
     assert isinstance(prepared, PreparedFiles)
-    twin.table.swap_files(prepared, leader_epoch=0, now_ms=NOW)
+    twin.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW)
 
     planned = plan(load(root), replace(SETTINGS, delete_retention_ms=3 * DAY_MS), CONFIG, now_ms=NOW)
     planned = replace(planned, target_bytes=20)
@@ -194,7 +194,7 @@ def test_the_same_records_stay_as_after_the_bus_s_own_compaction(
 def test_records_below_the_log_start_go_and_those_behind_it_are_as_after_the_bus_s_own_compaction(
     spark: SparkSession, root: JobRoot
 ) -> None:
-    assert isinstance(root.table.advance_log_start(25, leader_epoch=0, now_ms=NOW), Committed)
+    assert isinstance(root.table.cleanup.advance_log_start(25, leader_epoch=0, now_ms=NOW), Committed)
     planned = plan(load(root), replace(SETTINGS, delete_retention_ms=9 * DAY_MS), CONFIG, now_ms=NOW)
     compact_partition(spark, load(root), planned, compression="zstd", leader=root)
     last = {key or offset: offset for offset, (key, _) in enumerate(profile_rows(0, 50)) if offset >= 25}

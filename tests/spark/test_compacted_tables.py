@@ -54,13 +54,13 @@ class Writer:
 
     def compact(self) -> None:
         now_ms = time.time_ns() // 1_000_000
-        prepared = self.table.prepare_key_compaction(now_ms=now_ms, tombstone_retention_ms=86_400_000)
+        prepared = self.table.rewrites.prepare_key_compaction(now_ms=now_ms, tombstone_retention_ms=86_400_000)
         assert prepared is not None
-        assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=now_ms), Committed)
+        assert isinstance(self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=now_ms), Committed)
 
     def clean(self) -> None:
-        self.table.write_checkpoint()
-        self.table.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
+        self.table.cleanup.write_checkpoint()
+        self.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
 
     def reopen(self) -> None:
         self.table = led(self.storage.open_partition(NAME, topic_id="id"))

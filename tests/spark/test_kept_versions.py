@@ -36,7 +36,7 @@ class Writer:
 
     def note(self) -> None:
         state = self.table.state
-        self.first = self.table.files[0].base_offset if self.table.files else state.high_watermark
+        self.first = self.table.rewrites.files[0].base_offset if self.table.rewrites.files else state.high_watermark
         self.offsets[state.version] = list(range(self.first, state.high_watermark))
 
     def append(self, commits: int) -> None:
@@ -46,17 +46,19 @@ class Writer:
             self.note()
 
     def roll(self) -> None:
-        files = [file for file in self.table.files if file.level == 0]
-        prepared = self.table.prepare_roll(files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1)
-        assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+        files = [file for file in self.table.rewrites.files if file.level == 0]
+        prepared = self.table.rewrites.prepare_roll(files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1)
+        assert isinstance(self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
         self.note()
 
     def start_at(self, offset: int) -> None:
-        assert isinstance(self.table.advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS), Committed)
+        assert isinstance(self.table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS), Committed)
         self.note()
 
     def drop(self, count_max: int) -> None:
-        dropped = self.table.drop_old_versions(committed_before_ms=0, count_max=count_max, removed_before_ms=FAR_MS)
+        dropped = self.table.cleanup.drop_old_versions(
+            committed_before_ms=0, count_max=count_max, removed_before_ms=FAR_MS
+        )
         assert dropped.versions > 0
         assert dropped.data_files > 0
 
@@ -74,18 +76,18 @@ def live_through_a_lot(writer: Writer) -> int:
     them any more."""
     writer.append(4)
     writer.roll()
-    writer.table.write_checkpoint()  # version 5
+    writer.table.cleanup.write_checkpoint()  # version 5
     writer.append(3)
     writer.start_at(4)
     writer.roll()
     kept = writer.table.state.version
-    writer.table.write_checkpoint()
+    writer.table.cleanup.write_checkpoint()
     writer.append(2)
     writer.start_at(13)
     writer.append(2)
     writer.roll()
     writer.drop(count_max=writer.table.state.version - kept + 1)
-    writer.table.write_checkpoint()
+    writer.table.cleanup.write_checkpoint()
     writer.append(1)
     return kept
 
@@ -129,7 +131,7 @@ def test_a_stream_that_lags_reads_what_is_rolled_and_retired_meanwhile_once(
         query.processAllAvailable()
         writer.append(2)
         writer.roll()
-        writer.table.write_checkpoint()
+        writer.table.cleanup.write_checkpoint()
         writer.start_at(writer.table.state.high_watermark - 1)
         query.processAllAvailable()
     finally:

@@ -109,7 +109,7 @@ def root(tmp_path: Path) -> JobRoot:
     root = JobRoot(tmp_path / "root", partitions=2)
     for commit in range(3):
         root.append([(None, b"x"), (None, b"y")], now_ms=NOW_MS + 1000 * commit)
-    root.table.advance_log_start(3, leader_epoch=0, now_ms=NOW_MS + 3000)
+    root.table.cleanup.advance_log_start(3, leader_epoch=0, now_ms=NOW_MS + 3000)
     return root
 
 
@@ -129,7 +129,7 @@ def test_a_report_is_of_now_unless_a_version_or_a_time_is_named(
 ) -> None:
     now = report(root, capsys, "orders")
     assert [numbers(row) for row in now] == [(4, 3, 6, 3, 0, 2), (0, 0, 0, 0, 0, 0)]
-    assert int(now[0]["bytes"]) == sum(file.size_bytes for file in root.table.files)
+    assert int(now[0]["bytes"]) == sum(file.size_bytes for file in root.table.rewrites.files)
     (then,) = report(root, capsys, "--version", "orders:0=2", "orders/0")
     assert numbers(then) == (2, 0, 4, 4, 0, 2)
     (then,) = report(root, capsys, "--timestamp", "2023-11-14T22:13:21.5Z", "orders/0")

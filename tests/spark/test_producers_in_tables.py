@@ -145,7 +145,7 @@ def test_a_merge_inserts_exactly_what_is_called_missing(
         table = led(storage.open_partition(PARTITION, topic_id="id"))
         assert table.state.file_count == 1
     high_watermark = table.state.high_watermark
-    missing = [row for batch in ASKED for row in keys_of(table.match_producer(batch).missing)]
+    missing = [row for batch in ASKED for row in keys_of(table.producers.match(batch).missing)]
     copy = shutil.copytree(url, tmp_path / "copy")
     source = write_source(tmp_path / "source.parquet", ASKED, high_watermark)
     condition = " AND ".join(f"target.{name} = source.{name}" for name in KEY)

@@ -39,11 +39,11 @@ class Log:
         table.append([batch], leader_epoch=0, now_ms=NOW_MS)
 
     def clean(self, partition: int) -> None:
-        self.tables[partition].write_checkpoint()
-        self.tables[partition].drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
+        self.tables[partition].cleanup.write_checkpoint()
+        self.tables[partition].cleanup.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
 
     def delete_records(self, partition: int, offset: int) -> None:
-        self.tables[partition].advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS)
+        self.tables[partition].cleanup.advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_reads_vacuum_and_optimize_leave_what_is_staged_alone(spark: SparkSessio
     log = LogRoot(tmp_path / "root")
     log.append(3)
     apply_transaction(log.table, "orders \u00e9", 0, b"30", b"31")
-    log.table.staged.stage(KEY, staged_batch(0, b"open"))
+    log.table.transactions.staged.stage(KEY, staged_batch(0, b"open"))
     for place in (log.folder / "_staged", log.folder / "_staged" / "7"):
         (place / "part-0.parquet").write_bytes(b"no data file")
     for path in (log.folder / "_staged").rglob("*"):
@@ -61,7 +61,9 @@ def test_reads_vacuum_and_optimize_leave_what_is_staged_alone(spark: SparkSessio
     assert staged_files(log) == before
     assert len(list(log.folder.glob("*.parquet"))) == 1
     table = log.open()
-    assert table.transaction_of("orders \u00e9") == 1
-    assert [batch.columns.column("value").to_pylist() for batch in table.staged.read(KEY, 0)] == [[b"open"]]
+    assert table.transactions.version_of("orders \u00e9") == 1
+    assert [batch.columns.column("value").to_pylist() for batch in table.transactions.staged.read(KEY, 0)] == [
+        [b"open"]
+    ]
     # Nothing but what was asked for: the files of older versions.
     assert {breach.promise for breach in log.verify().breaches} == {"kept versions can be read"}

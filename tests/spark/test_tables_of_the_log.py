@@ -74,7 +74,7 @@ def test_the_count_at_every_version_is_the_high_watermark_of_that_version(
 ) -> None:
     table = make_table()
     outcomes = [append(table, count) for count in (1, 7, 100)]
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     outcomes.append(append(table, 3))
     assert [outcome.version for outcome in outcomes] == [1, 2, 3, 4]
     with_spark = [
@@ -135,7 +135,7 @@ def test_a_native_stream_sees_each_commit_once(
         for _ in range(3):
             append(table, 5)
             query.processAllAvailable()
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
         append(table, 1)
         query.processAllAvailable()
     finally:

@@ -290,7 +290,7 @@ class Breaker:
 
     def __init__(self, root: JobRoot, partition: TopicPartition) -> None:
         self.folder = root.path(partition)
-        self.files = [file.path for file in root.tables[partition].files]
+        self.files = [file.path for file in root.tables[partition].rewrites.files]
 
     def rows(self, index: int, change: Change) -> None:
         path = self.folder / self.files[index]
@@ -399,9 +399,9 @@ def test_rows_of_other_engines_and_of_compaction_keep_the_promises(spark: SparkS
     _, optimized, compacted = root.tables
     spark.sql(f"OPTIMIZE delta.`{root.path(optimized)}`")
     table = root.tables[compacted]
-    prepared = table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
+    prepared = table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
     assert prepared is not None
-    table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS)
+    table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS)
     root.append([(b"k0", b"new")], partition=compacted, producer=ProducerStamp(1, 0, 12))
     assert main(["--root", str(root.folder), "--all"]) == 0
     assert root.breaches() == []

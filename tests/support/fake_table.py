@@ -167,60 +167,26 @@ class FakeStaged:
 class FakeTable:
     """Commits at once, unless `script` holds something else to do for the next append: an outcome to return (nothing
     is committed), a fault to raise, `Scripted`, or a function to call first; `change_script` is the same for swaps and
-    new log starts. When cleared, `gate` holds every append back, `prepare_gate` every preparation of files and
-    `drop_gate` every dropping of old versions; `prepare_script` has faults to raise in a preparation. A compacted file
-    has half the bytes, unless not `gains`: then there is nothing to gain. Questions about producers are answered from
-    its rows; `asked` counts them, `ask_fault` is raised by them."""
+    new log starts. When cleared, `gate` holds every append back."""
 
     def __init__(self) -> None:
         self.commits: list[list[LogBatch]] = []
         self.script: list[CommitOutcome | Exception | Scripted | Callable[[], None]] = []
+        self.change_script: list[CommitOutcome | Exception | Scripted | None] = []
         self.gate = threading.Event()
         self.gate.set()
         self.reload_fault: Exception | None = None
-        self.read_fault: Exception | None = None
-        self.ask_fault: Exception | None = None
-        self.asked: list[str] = []
         self.leads: list[tuple[int, bool]] = []  # leader epoch, and whether with a fence
         self.follows = 0
-        self.is_checkpoint_due = False
-        self._is_appending = False
         self.rows: list[ProducerRow] = []
-        self.change_script: list[CommitOutcome | Exception | Scripted | None] = []
-        self.swaps: list[PreparedFiles] = []
-        self.removals: list[int] = []
-        self.prepared: list[str] = []
-        self.prepare_script: list[Exception | None] = []
-        self.prepare_gate = threading.Event()
-        self.prepare_gate.set()
-        self.drop_gate = threading.Event()
-        self.drop_gate.set()
-        self.discarded: list[str] = []
-        self.dropping: list[tuple[int, int, int]] = []
-        self.drop_result = Dropped()
-        self.drop_fault: Exception | None = None
-        self.is_checkpoint_needed = False
-        self.checkpoints: list[int] = []
-        self.orphans: frozenset[str] = frozenset()
-        self.deleted_orphans: list[frozenset[str]] = []
-        self.swap_refusal: Refused | None = None
-        self.transactions: dict[str, int] = {}
-        self.transactions_ms = 0
-        self.transaction_rows: dict[AppliedTransaction, TransactionRows] = {}
-        self.staged = FakeStaged()
-        self.live: list[FakeFile] = []
-        self.compacted_to = 0
-        self.gains = True
-        self._seen_to = 0
-        self._file_count = 0
-        self._high_watermarks = {0: 0}
-        self._txns: dict[int, ProducerProgress] = {}
-        self._forgotten: set[int] = set()
-        self._state = LogState(version=0, log_start=0, high_watermark=0, leader_epoch=-1, file_count=0, size_bytes=0)
-
-    @property
-    def state(self) -> LogState:
-        return self._state
+        self.is_appending = False
+        self.high_watermarks = {0: 0}
+        self.state = LogState(version=0, log_start=0, high_watermark=0, leader_epoch=-1, file_count=0, size_bytes=0)
+        self.log = FakeLog(self)
+        self.producers = FakeProducers(self)
+        self.transactions = FakeTransactions(self)
+        self.rewrites = FakeRewrites(self)
+        self.cleanup = FakeCleanup(self)
 
     def append(
         self,
@@ -234,24 +200,24 @@ class FakeTable:
     ) -> CommitOutcome:
         def commit() -> Committed:
             committed = self.commit(list(batches), producers, now_ms)
-            self.transactions |= {each.transactional_id: each.applied_version for each in transactions}
+            self.transactions.versions |= {each.transactional_id: each.applied_version for each in transactions}
             for each in transactions:
                 offset = next(batch.base_offset for batch in batches if _is_of(batch, each))
-                self.transaction_rows[each] = TransactionRows(committed.version, offset)
+                self.transactions.rows[each] = TransactionRows(committed.version, offset)
             return committed
 
         ids = [each.transactional_id for each in transactions]
         assert len(set(ids)) == len(ids), f"expected one transaction of each id, found {ids}"
         for each in transactions:
-            assert self.transaction_of(each.transactional_id) < each.aborted_version, f"{each} has ended"
-        self._is_appending = True
+            assert self.transactions.version_of(each.transactional_id) < each.aborted_version, f"{each} has ended"
+        self.is_appending = True
         try:
             self.gate.wait()
-            return self._as_scripted(commit)
+            return self.as_scripted(commit)
         finally:
-            self._is_appending = False
+            self.is_appending = False
 
-    def _as_scripted(self, commit: Callable[[], Committed]) -> CommitOutcome:
+    def as_scripted(self, commit: Callable[[], Committed]) -> CommitOutcome:
         step = self.script.pop(0) if self.script else None
         if isinstance(step, Exception):
             raise step
@@ -263,35 +229,9 @@ class FakeTable:
             return step
         return commit()
 
-    def transaction_of(self, transactional_id: str) -> int:
-        return self.transactions.get(transactional_id, -1)
-
-    def has_written(self, transaction: AppliedTransaction) -> bool | None:
-        told = self.producer_progress.get(transaction.producer_id)
-        if told is not None:
-            return told.producer_epoch >= transaction.producer_epoch
-        return None if transaction.producer_id <= max(self._forgotten, default=-1) else False
-
-    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        def commit() -> Committed:
-            self.transactions[transaction.transactional_id] = transaction.aborted_version
-            return self._next_version()
-
-        assert self.transaction_of(transaction.transactional_id) < transaction.aborted_version, "it has ended"
-        return self._as_scripted(commit)
-
-    def old_transactions(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        """All of them are as old as `transactions_ms`."""
-        return dict(self.transactions) if self.transactions_ms < updated_before_ms else {}
-
-    def forget_transactions(self, ended: Mapping[str, int]) -> None:
-        for transactional_id, version in ended.items():
-            if self.transaction_of(transactional_id) == version:
-                del self.transactions[transactional_id]
-
     def commit(self, batches: list[LogBatch], producers: Sequence[ProducerProgress] = (), now_ms: int = 0) -> Committed:
         assert batches, "a commit of nothing"
-        expected = self._state.high_watermark
+        expected = self.state.high_watermark
         rows: list[ProducerRow] = []
         for batch in batches:
             assert batch.base_offset == expected, f"expected offset {expected}, found {batch.base_offset}"
@@ -302,15 +242,216 @@ class FakeTable:
         assert found == ends, f"expected the progress {ends}, found {found}"
         self.commits.append(batches)
         self.rows.extend(rows)
+        self.producers.note(producers, now_ms)
+        self.rewrites.add(batches, now_ms)
+        self.state = replace(self.state, high_watermark=expected)
+        return self.next_version()
+
+    def next_version(self) -> Committed:
+        version, high_watermark = self.state.version + 1, self.state.high_watermark
+        live = self.rewrites.live
+        size_bytes = sum(file.size_bytes for file in live)
+        self.state = replace(self.state, version=version, file_count=len(live), size_bytes=size_bytes)
+        self.high_watermarks[version] = high_watermark
+        return Committed(version, high_watermark)
+
+    def change(self, change: Callable[[], None]) -> CommitOutcome:
+        step = self.change_script.pop(0) if self.change_script else None
+        if isinstance(step, Exception):
+            raise step
+        if step is not None and not isinstance(step, Scripted):
+            return step
+        change()
+        committed = self.next_version()
+        return committed if step is None else Unknown(committed.version, "the reply was lost")
+
+    def commit_foreign(self, count: int, *, leader_epoch: int = -1) -> None:
+        """What another writer does to the table: `count` records that this one does not know of."""
+        self.state = replace(
+            self.state,
+            version=self.state.version + 1,
+            high_watermark=self.state.high_watermark + count,
+            leader_epoch=max(self.state.leader_epoch, leader_epoch),
+        )
+
+    def commit_stamped(self, stamp: ProducerStamp, count: int, *, now_ms: int = 0) -> None:
+        """What an earlier leader did to the table."""
+        batch = log_batch(self.state.high_watermark, count, stamp)
+        last = sequence_after(stamp.base_sequence, count - 1)
+        self.commit([batch], [ProducerProgress(stamp.producer_id, stamp.producer_epoch, last)], now_ms)
+
+    def retire(self, offset: int) -> None:
+        """Records below `offset` are gone."""
+        self.rows = [row for row in self.rows if row.offset >= offset]
+        self.state = replace(self.state, version=self.state.version + 1, log_start=offset)
+
+    def follow(self) -> LogState:
+        self.follows += 1
+        return self.state
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        if self.state.leader_epoch > leader_epoch:
+            return Conflicted(self.state.version, self.state.leader_epoch, "WRITE", is_rival=True)
+        self.leads.append((leader_epoch, fence))
+        return Committed(self.state.version, self.state.high_watermark)
+
+    def reload(self) -> LogState:
+        if self.reload_fault is not None:
+            raise self.reload_fault
+        self.producers.forgotten.clear()
+        return self.state
+
+
+class FakeLog:
+    """A table's records; `fault` is raised by searches for a timestamp."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self._table = table
+        self.fault: Exception | None = None
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        batches = [batch for commit in self._table.commits for batch in commit if batch.next_offset > offset]
+        return [batch for batch in batches if batch.next_offset <= end_offset][:1]
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        if self.fault is not None:
+            raise self.fault
+        return None
+
+    def find_max_timestamp(self) -> FoundOffset | None:
+        return self.find_timestamp(0)
+
+    def high_watermark_at(self, version: int) -> int | None:
+        """As if nobody but `commit` had moved it."""
+        if not 0 <= version <= self._table.state.version:
+            return None
+        marks = self._table.high_watermarks
+        return marks[max(done for done in marks if done <= version)]
+
+
+class FakeProducers:
+    """Questions about producers are answered from the table's rows; `asked` counts them, `fault` is raised by them."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self._table = table
+        self._txns: dict[int, ProducerProgress] = {}
+        self.forgotten: set[int] = set()
+        self.asked: list[str] = []
+        self.fault: Exception | None = None
+
+    @property
+    def progress(self) -> Mapping[int, ProducerProgress]:
+        return {key: progress for key, progress in self._txns.items() if key not in self.forgotten}
+
+    def note(self, producers: Sequence[ProducerProgress], now_ms: int) -> None:
         for progress in producers:
             self._txns[progress.producer_id] = replace(progress, updated_ms=now_ms)
-            self._forgotten.discard(progress.producer_id)
-        self.live.append(self._new_file(batches, now_ms))
-        self._state = replace(self._state, high_watermark=expected)
-        return self._next_version()
+            self.forgotten.discard(progress.producer_id)
 
-    def _new_file(self, batches: Sequence[LogBatch], now_ms: int) -> FakeFile:
-        return FakeFile(
+    def forget(self, *, updated_before_ms: int) -> int:
+        self.forgotten |= {key for key, each in self._txns.items() if each.updated_ms < updated_before_ms}
+        return max(self.forgotten, default=-1)
+
+    def match(self, batch: RecordBatch) -> ProducerMatch:
+        self.ask("match_producer")
+        stamp = batch.producer
+        assert stamp is not None
+        stored = {(row.producer_id, row.producer_epoch, row.sequence): row.offset for row in self._table.rows}
+        sequences = [sequence_after(stamp.base_sequence, position) for position in range(batch.record_count)]
+        offsets = [stored.get((stamp.producer_id, stamp.producer_epoch, sequence), -1) for sequence in sequences]
+        missing = [sequence for sequence, offset in zip(sequences, offsets, strict=True) if offset < 0]
+        has_holes = self._table.rewrites.compacted_to > 0
+        if not missing:
+            return ProducerMatch(offsets, None, has_holes)
+        if len(missing) == len(sequences):
+            return ProducerMatch(offsets, batch, has_holes)
+        rest = replace(batch, record_count=len(missing), columns={"sequence": missing})
+        return ProducerMatch(offsets, rest, has_holes)
+
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        self.ask("find_last_sequence")
+        rows = [row for row in self._table.rows if row.producer_id == producer_id]
+        if not rows:
+            return self._txns.get(producer_id)  # the log remembers it longer than the records
+        last = max(rows, key=lambda row: (row.producer_epoch, row.offset))
+        return ProducerProgress(producer_id, last.producer_epoch, last.sequence)
+
+    def ask(self, question: str) -> None:
+        assert not self._table.is_appending, f"{question} beside an append"
+        self.asked.append(question)
+        if self.fault is not None:
+            raise self.fault
+
+
+class FakeTransactions:
+    """What a table says of transactions: `versions` by transactional id, all as old as `updated_ms`."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self._table = table
+        self.staged = FakeStaged()
+        self.versions: dict[str, int] = {}
+        self.updated_ms = 0
+        self.rows: dict[AppliedTransaction, TransactionRows] = {}
+
+    def version_of(self, transactional_id: str) -> int:
+        return self.versions.get(transactional_id, -1)
+
+    def has_written(self, transaction: AppliedTransaction) -> bool | None:
+        known = self._table.producers.progress.get(transaction.producer_id)
+        if known is not None:
+            return known.producer_epoch >= transaction.producer_epoch
+        return None if transaction.producer_id <= max(self._table.producers.forgotten, default=-1) else False
+
+    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
+        self._table.producers.ask("find_rows")
+        if transaction in self.rows:
+            return self.rows[transaction]
+        identity = transaction.producer_id, transaction.producer_epoch
+        rows = (row for row in self._table.rows if (row.producer_id, row.producer_epoch) == identity)
+        return next((TransactionRows(self._table.state.version, row.offset - row.sequence) for row in rows), None)
+
+    def abort(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        def commit() -> Committed:
+            self.versions[transaction.transactional_id] = transaction.aborted_version
+            return self._table.next_version()
+
+        assert self.version_of(transaction.transactional_id) < transaction.aborted_version, "it has ended"
+        return self._table.as_scripted(commit)
+
+    def find_old(self, *, updated_before_ms: int) -> Mapping[str, int]:
+        return dict(self.versions) if self.updated_ms < updated_before_ms else {}
+
+    def forget(self, ended: Mapping[str, int]) -> None:
+        for transactional_id, version in ended.items():
+            if self.version_of(transactional_id) == version:
+                del self.versions[transactional_id]
+
+
+class FakeRewrites:
+    """When cleared, `gate` holds every preparation of files; `script` has faults to raise in one. A compacted file has
+    half the bytes, unless not `gains`: then there is nothing to gain."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self._table = table
+        self.live: list[FakeFile] = []
+        self.compacted_to = 0
+        self.gains = True
+        self.prepared: list[str] = []
+        self.script: list[Exception | None] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.swaps: list[PreparedFiles] = []
+        self.discarded: list[str] = []
+        self.swap_refusal: Refused | None = None
+        self._seen_to = 0
+        self._file_count = 0
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        return tuple(self.live)
+
+    def add(self, batches: Sequence[LogBatch], now_ms: int) -> None:
+        file = FakeFile(
             path=self._new_path(),
             size_bytes=sum(batch.size_bytes for batch in batches),
             base_offset=batches[0].base_offset,
@@ -319,128 +460,13 @@ class FakeTable:
             timestamp_max_ms=max(batch.timestamp_max_ms for batch in batches),
             appended_ms=now_ms,
         )
+        self.live.append(file)
 
     def _new_path(self) -> str:
         self._file_count += 1
         return f"file-{self._file_count}"
 
-    def _next_version(self) -> Committed:
-        version, high_watermark = self._state.version + 1, self._state.high_watermark
-        self._state = replace(
-            self._state,
-            version=version,
-            file_count=len(self.live),
-            size_bytes=sum(file.size_bytes for file in self.live),
-        )
-        self._high_watermarks[version] = high_watermark
-        return Committed(version, high_watermark)
-
-    def commit_foreign(self, count: int, *, leader_epoch: int = -1) -> None:
-        """What another writer does to the table: `count` records that this one does not know of."""
-        self._state = replace(
-            self._state,
-            version=self._state.version + 1,
-            high_watermark=self._state.high_watermark + count,
-            leader_epoch=max(self._state.leader_epoch, leader_epoch),
-        )
-
-    def commit_stamped(self, stamp: ProducerStamp, count: int, *, now_ms: int = 0) -> None:
-        """What an earlier leader did to the table."""
-        batch = log_batch(self._state.high_watermark, count, stamp)
-        last = sequence_after(stamp.base_sequence, count - 1)
-        self.commit([batch], [ProducerProgress(stamp.producer_id, stamp.producer_epoch, last)], now_ms)
-
-    def retire(self, offset: int) -> None:
-        """Records below `offset` are gone."""
-        self.rows = [row for row in self.rows if row.offset >= offset]
-        self._state = replace(self._state, version=self._state.version + 1, log_start=offset)
-
-    def follow(self) -> LogState:
-        self.follows += 1
-        return self._state
-
-    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
-        if self._state.leader_epoch > leader_epoch:
-            return Conflicted(self._state.version, self._state.leader_epoch, "WRITE", is_rival=True)
-        self.leads.append((leader_epoch, fence))
-        return Committed(self._state.version, self._state.high_watermark)
-
-    def reload(self) -> LogState:
-        if self.reload_fault is not None:
-            raise self.reload_fault
-        self._forgotten.clear()
-        return self._state
-
-    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        batches = [batch for commit in self.commits for batch in commit if batch.next_offset > offset]
-        return [batch for batch in batches if batch.next_offset <= end_offset][:1]
-
-    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        if self.read_fault is not None:
-            raise self.read_fault
-        return None
-
-    def find_max_timestamp(self) -> FoundOffset | None:
-        return self.find_timestamp(0)
-
-    def write_checkpoint(self) -> None:
-        self.is_checkpoint_due = self.is_checkpoint_needed = False
-        self.checkpoints.append(self._state.version)
-
-    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        return self.is_checkpoint_needed
-
-    @property
-    def producer_progress(self) -> Mapping[int, ProducerProgress]:
-        return {key: progress for key, progress in self._txns.items() if key not in self._forgotten}
-
-    def forget_producers(self, *, updated_before_ms: int) -> int:
-        self._forgotten |= {key for key, each in self._txns.items() if each.updated_ms < updated_before_ms}
-        return max(self._forgotten, default=-1)
-
-    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
-        self._ask("match_producer")
-        stamp = batch.producer
-        assert stamp is not None
-        stored = {(row.producer_id, row.producer_epoch, row.sequence): row.offset for row in self.rows}
-        sequences = [sequence_after(stamp.base_sequence, position) for position in range(batch.record_count)]
-        offsets = [stored.get((stamp.producer_id, stamp.producer_epoch, sequence), -1) for sequence in sequences]
-        missing = [sequence for sequence, offset in zip(sequences, offsets, strict=True) if offset < 0]
-        has_holes = self.compacted_to > 0
-        if not missing:
-            return ProducerMatch(offsets, None, has_holes)
-        if len(missing) == len(sequences):
-            return ProducerMatch(offsets, batch, has_holes)
-        rest = replace(batch, record_count=len(missing), columns={"sequence": missing})
-        return ProducerMatch(offsets, rest, has_holes)
-
-    def find_rows(self, transaction: AppliedTransaction) -> TransactionRows | None:
-        self._ask("find_rows")
-        if transaction in self.transaction_rows:
-            return self.transaction_rows[transaction]
-        identity = transaction.producer_id, transaction.producer_epoch
-        rows = (row for row in self.rows if (row.producer_id, row.producer_epoch) == identity)
-        return next((TransactionRows(self._state.version, row.offset - row.sequence) for row in rows), None)
-
-    def high_watermark_at(self, version: int) -> int | None:
-        """As if nobody but `commit` had moved it."""
-        if not 0 <= version <= self._state.version:
-            return None
-        return self._high_watermarks[max(done for done in self._high_watermarks if done <= version)]
-
-    @property
-    def files(self) -> Sequence[LogFile]:
-        return tuple(self.live)
-
-    @property
-    def key_compaction_backlog(self) -> int:
-        return len(self._unseen())
-
-    @property
-    def key_compaction_backlog_bytes(self) -> int:
-        return sum(file.size_bytes for file in self._unseen())
-
-    def _unseen(self) -> list[FakeFile]:
+    def find_backlog(self) -> Sequence[LogFile]:
         return [file for file in self.live if file.base_offset >= max(self.compacted_to, self._seen_to)]
 
     def prepare_key_compaction(
@@ -470,8 +496,8 @@ class FakeTable:
 
     def _prepare(self, kind: str, files: Sequence[FakeFile], pace: Pace) -> None:
         self.prepared.append(kind)
-        self.prepare_gate.wait()
-        fault = self.prepare_script.pop(0) if self.prepare_script else None
+        self.gate.wait()
+        fault = self.script.pop(0) if self.script else None
         if fault is not None:
             raise fault
         pace(sum(file.size_bytes for file in files))
@@ -501,47 +527,64 @@ class FakeTable:
         compacted_to = files[-1].next_offset if kind is SwapKind.LAST_OF_KEYS else None
         return self._prepared(files, replace(self._merged(files), path=adds[0]), compacted_to)
 
-    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+    def swap(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self.swaps.append(prepared)
         assert isinstance(prepared, _Prepared)
         paths = [file.path for file in self.live]
         if not set(prepared.removes) <= set(paths):
             self.discarded.append(prepared.file.path)
-            return Conflicted(self._state.version, None, "the files have changed since others were prepared for them")
+            version = self._table.state.version
+            return Conflicted(version, None, "the files have changed since others were prepared for them")
         first = paths.index(prepared.removes[0])
 
         def swap() -> None:
             self.live[first : first + len(prepared.removes)] = [prepared.file]
             self.compacted_to = max(self.compacted_to, prepared.compacted_to or 0)
 
-        return self._change(swap)
+        return self._table.change(swap)
+
+
+class FakeCleanup:
+    """When cleared, `gate` holds every dropping of old versions, which `fault` fails."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self._table = table
+        self.removals: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fault: Exception | None = None
+        self.dropping: list[tuple[int, int, int]] = []
+        self.drop_result = Dropped()
+        self.is_checkpoint_due = False
+        self.is_checkpoint_needed = False
+        self.checkpoints: list[int] = []
+        self.orphans: frozenset[str] = frozenset()
+        self.deleted_orphans: list[frozenset[str]] = []
 
     def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        assert self._state.log_start < offset <= self._state.high_watermark, f"log start {offset}, {self._state}"
+        table = self._table
+        assert table.state.log_start < offset <= table.state.high_watermark, f"log start {offset}, {table.state}"
         self.removals.append(offset)
 
         def remove() -> None:
-            self.live = [file for file in self.live if file.next_offset > offset]
-            self.rows = [row for row in self.rows if row.offset >= offset]
-            self._state = replace(self._state, log_start=offset)
+            table.rewrites.live = [file for file in table.rewrites.live if file.next_offset > offset]
+            table.rows = [row for row in table.rows if row.offset >= offset]
+            table.state = replace(table.state, log_start=offset)
 
-        return self._change(remove)
+        return table.change(remove)
 
-    def _change(self, change: Callable[[], None]) -> CommitOutcome:
-        step = self.change_script.pop(0) if self.change_script else None
-        if isinstance(step, Exception):
-            raise step
-        if step is not None and not isinstance(step, Scripted):
-            return step
-        change()
-        committed = self._next_version()
-        return committed if step is None else Unknown(committed.version, "the reply was lost")
+    def write_checkpoint(self) -> None:
+        self.is_checkpoint_due = self.is_checkpoint_needed = False
+        self.checkpoints.append(self._table.state.version)
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        return self.is_checkpoint_needed
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         self.dropping.append((committed_before_ms, count_max, removed_before_ms))
-        self.drop_gate.wait()
-        if self.drop_fault is not None:
-            raise self.drop_fault
+        self.gate.wait()
+        if self.fault is not None:
+            raise self.fault
         dropped, self.drop_result = self.drop_result, Dropped()
         return dropped
 
@@ -551,20 +594,6 @@ class FakeTable:
     def delete_orphans(self, orphans: frozenset[str]) -> int:
         self.deleted_orphans.append(orphans)
         return len(orphans)
-
-    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        self._ask("find_last_sequence")
-        rows = [row for row in self.rows if row.producer_id == producer_id]
-        if not rows:
-            return self._txns.get(producer_id)  # the log remembers it longer than the records
-        last = max(rows, key=lambda row: (row.producer_epoch, row.offset))
-        return ProducerProgress(producer_id, last.producer_epoch, last.sequence)
-
-    def _ask(self, question: str) -> None:
-        assert not self._is_appending, f"{question} beside an append"
-        self.asked.append(question)
-        if self.ask_fault is not None:
-            raise self.ask_fault
 
 
 def _is_of(batch: LogBatch, transaction: AppliedTransaction) -> bool:

@@ -89,14 +89,14 @@ class JobRoot:
     def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
         """The leader's part of a swap."""
         table = self.tables[partition]
-        checked = table.check_swap(removes, adds, kind)
+        checked = table.rewrites.check_swap(removes, adds, kind)
         assert isinstance(checked, PreparedFiles), checked
-        outcome = table.swap_files(checked, leader_epoch=table.state.leader_epoch, now_ms=NOW_MS)
+        outcome = table.rewrites.swap(checked, leader_epoch=table.state.leader_epoch, now_ms=NOW_MS)
         assert isinstance(outcome, Committed)
         return outcome.version
 
     def live_names(self, partition: TopicPartition) -> frozenset[str]:
-        return frozenset(file.path for file in self.tables[partition].files)
+        return frozenset(file.path for file in self.tables[partition].rewrites.files)
 
     def breaches(self) -> list[str]:
         store = LocalStore(str(self.folder))

@@ -44,46 +44,49 @@ def open_table(root: str, file_system: FileSystem) -> DeltaPartitionTable:
 
 def _swap(table: DeltaPartitionTable, prepared: PreparedFiles | None) -> None:
     assert prepared is not None
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
 
 
 def roll(table: DeltaPartitionTable) -> None:
-    _swap(table, table.prepare_roll(table.files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1))
+    _swap(
+        table,
+        table.rewrites.prepare_roll(table.rewrites.files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1),
+    )
 
 
 def compact(table: DeltaPartitionTable) -> None:
-    _swap(table, table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=FAR_MS))
+    _swap(table, table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=FAR_MS))
 
 
 def retain(table: DeltaPartitionTable) -> None:
     """Whole files, and the first records of one."""
     start = table.state.log_start
-    offset = start + 2 * (table.files[0].next_offset - start) // 2 + 1
-    assert isinstance(table.advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS), Committed)
+    offset = start + 2 * (table.rewrites.files[0].next_offset - start) // 2 + 1
+    assert isinstance(table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=NOW_MS), Committed)
 
 
 def checkpoint(table: DeltaPartitionTable) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
 
 
 def clean(table: DeltaPartitionTable) -> None:
-    table.drop_old_versions(committed_before_ms=0, count_max=2, removed_before_ms=FAR_MS)
+    table.cleanup.drop_old_versions(committed_before_ms=0, count_max=2, removed_before_ms=FAR_MS)
 
 
 def remove_orphans(table: DeltaPartitionTable) -> None:
-    table.delete_orphans(table.find_orphans())
+    table.cleanup.delete_orphans(table.cleanup.find_orphans())
 
 
 def transact(table: DeltaPartitionTable) -> None:
     """A transaction of two batches, or what is left of it to be done. Notes what was acknowledged."""
     proof = AppliedTransaction("orders", 0, KEY.producer_id, KEY.producer_epoch)
-    if table.transaction_of(proof.transactional_id) < proof.aborted_version:
+    if table.transactions.version_of(proof.transactional_id) < proof.aborted_version:
         for number, batch in enumerate((staged_batch(0, b"a0", b"a1"), staged_batch(2, b"a2"))):
-            assert table.staged.stage(KEY, batch) is None
+            assert table.transactions.staged.stage(KEY, batch) is None
             _acknowledge(table, number)
         assert isinstance(apply_staged(table, KEY, proof, 2), Committed)
         _acknowledge(table, 2)
-    table.staged.drop(KEY)
+    table.transactions.staged.drop(KEY)
 
 
 def _acknowledge(table: DeltaPartitionTable, number: int) -> None:

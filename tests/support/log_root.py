@@ -69,7 +69,7 @@ class LogRoot:
         """Of all records that a consumer gets."""
         values: list[bytes] = []
         offset, end = self.table.state.log_start, self.table.state.high_watermark
-        while offset < end and (batches := self.table.read(offset, end_offset=end, max_bytes=1 << 20)):
+        while offset < end and (batches := self.table.log.read(offset, end_offset=end, max_bytes=1 << 20)):
             for batch in batches:
                 values += batch.columns.column("value").to_pylist()
             offset = batches[-1].next_offset

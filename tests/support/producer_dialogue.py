@@ -56,7 +56,7 @@ class ProducerDialogue:
             case ["restart"]:
                 self._fail()
                 self.states = ProducerStates()
-                self.states.reload(self.table.producer_progress, forgotten_max=-1)
+                self.states.reload(self.table.producers.progress, forgotten_max=-1)
                 return "ok"
             case ["retire", offset]:
                 self.table.retire(int(offset))
@@ -73,7 +73,7 @@ class ProducerDialogue:
         if spoken["verb"] == "ends":
             self.table.commit_stamped(stamp, count, now_ms=NOW_MS)
             self._follow_table()
-            self.states.reload(self.table.producer_progress, forgotten_max=-1)
+            self.states.reload(self.table.producers.progress, forgotten_max=-1)
             return f"version {self.state.version}"
         assert spoken["verb"] == "send", f"no such command: {command}"
         return " ".join(self._send(stamp, count))
@@ -86,11 +86,11 @@ class ProducerDialogue:
                 yield "waits for the commit, to ask the table"
                 return
             if decision.question is Question.MATCH_PRODUCER:
-                answer = self.table.match_producer(records(count, producer=stamp))
+                answer = self.table.producers.match(records(count, producer=stamp))
                 missing = 0 if answer.missing is None else answer.missing.record_count
                 yield f"match_producer: {count - missing} of {count};"
             else:
-                progress = self.table.find_last_sequence(stamp.producer_id)
+                progress = self.table.producers.find_last_sequence(stamp.producer_id)
                 if progress is None:
                     answer = NoTrace()
                     yield "find_last_sequence: no rows;"

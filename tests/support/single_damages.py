@@ -61,7 +61,7 @@ def checkpoint_and_tail(bench: TableBench) -> None:
     for number in range(6):
         append(bench, number)
         if number in (1, 3):
-            bench.table.write_checkpoint()
+            bench.table.cleanup.write_checkpoint()
 
 
 def rolled(bench: TableBench) -> None:
@@ -75,24 +75,24 @@ def compacted(bench: TableBench) -> None:
     for number in range(5):
         append(bench, number)
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     append(bench, 5)
 
 
 def retired(bench: TableBench) -> None:
     for number in range(5):
         append(bench, number)
-    bench.table.advance_log_start(7, leader_epoch=0, now_ms=bench.now_ms)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.advance_log_start(7, leader_epoch=0, now_ms=bench.now_ms)
+    bench.table.cleanup.write_checkpoint()
     append(bench, 5)
 
 
 def versions_dropped(bench: TableBench) -> None:
     for number in range(5):
         append(bench, number)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     append(bench, 5)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     append(bench, 6)
     for version in range(5):
         bench.store.delete(f"{LOG}/{version:020d}.json")

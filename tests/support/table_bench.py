@@ -36,12 +36,12 @@ class TableBench:
         assert isinstance(outcome, Committed)
 
     def prepare(self, retention_ms: int = DAY_MS) -> PreparedFiles | None:
-        return self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=retention_ms)
+        return self.table.rewrites.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=retention_ms)
 
     def compact(self, retention_ms: int = DAY_MS) -> PreparedFiles:
         prepared = self.prepare(retention_ms)
         assert prepared is not None
-        outcome = self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms)
+        outcome = self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=self.now_ms)
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return prepared
 
@@ -54,14 +54,14 @@ class TableBench:
         retention_ms: int = DAY_MS,
         pace: Pace = no_pace,
     ) -> PreparedFiles:
-        files = self.table.files[first:] if count is None else self.table.files[first : first + count]
-        return self.table.prepare_roll(
+        files = self.table.rewrites.files[first:] if count is None else self.table.rewrites.files[first : first + count]
+        return self.table.rewrites.prepare_roll(
             files, compression=compression, now_ms=self.now_ms, tombstone_retention_ms=retention_ms, pace=pace
         )
 
     def roll(self, first: int = 0, count: int | None = None, *, retention_ms: int = DAY_MS) -> PreparedFiles:
         prepared = self.prepare_roll(first, count, retention_ms=retention_ms)
-        outcome = self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms)
+        outcome = self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=self.now_ms)
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return prepared
 
@@ -74,7 +74,7 @@ class TableBench:
         rows: list[Row] = []
         end_offset = self.table.state.high_watermark
         while offset < end_offset:
-            for batch in self.table.read(offset, end_offset=end_offset, max_bytes=max_bytes):
+            for batch in self.table.log.read(offset, end_offset=end_offset, max_bytes=max_bytes):
                 assert batch.next_offset > offset
                 rows += [row for row in rows_of(batch) if row[0] >= offset]
                 offset = batch.next_offset

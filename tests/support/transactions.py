@@ -49,7 +49,7 @@ def apply_staged(
 ) -> CommitOutcome:
     """What is staged of the transaction, as its rows."""
     batches, offset = list[LogBatch](), table.state.high_watermark
-    for batch in table.staged.read(key, last_sequence):
+    for batch in table.transactions.staged.read(key, last_sequence):
         batches.append(
             LogBatch(
                 base_offset=offset,
@@ -72,6 +72,6 @@ def apply_staged(
 def abort_transaction(table: PartitionTable, transactional_id: str, number: int, *, now_ms: int = NOW_MS) -> Committed:
     """A version without rows that says so."""
     transaction = AppliedTransaction(transactional_id, number, PRODUCER, number)
-    outcome = table.abort_transaction(transaction, leader_epoch=0, now_ms=now_ms)
+    outcome = table.transactions.abort(transaction, leader_epoch=0, now_ms=now_ms)
     assert isinstance(outcome, Committed), outcome
     return outcome

@@ -86,7 +86,7 @@ class MetadataMaintenance:
 
     def _roll_if_due(self) -> None:
         """Sooner than other logs: every start reads all of this one, and most of its files have one record."""
-        small = sum(1 for _ in itertools.takewhile(lambda file: file.level == 0, reversed(self._table.files)))
+        small = sum(1 for _ in itertools.takewhile(lambda file: file.level == 0, reversed(self._table.rewrites.files)))
         if small < _ROLLED_FILES:
             self._roll_at_files = _ROLLED_FILES
         elif small >= self._roll_at_files:
@@ -154,4 +154,4 @@ class MetadataMaintenance:
         appended = self._log.append(rows, leader_epoch=leader_epoch, now_ms=now_ms)
         if not isinstance(appended, Committed):
             return appended
-        return self._table.advance_log_start(offset, leader_epoch=leader_epoch, now_ms=now_ms)
+        return self._table.cleanup.advance_log_start(offset, leader_epoch=leader_epoch, now_ms=now_ms)

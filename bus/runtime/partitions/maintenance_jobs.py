@@ -25,9 +25,9 @@ from bus.ports import (
     Dropped,
     LogFile,
     MaintenanceStopped,
+    PartitionTable,
     PreparedFiles,
     SwapKind,
-    TableMaintenance,
 )
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome
@@ -79,7 +79,7 @@ class MaintenanceJobs:
     def __init__(
         self,
         name: TopicPartition,
-        table: TableMaintenance,
+        table: PartitionTable,
         *,
         calls: BlockingCalls,
         maintenance: Maintenance,
@@ -104,7 +104,7 @@ class MaintenanceJobs:
 
     async def roll(self, run: Sequence[LogFile], rules: MaintenanceRules) -> JobResult:
         call = functools.partial(
-            self._table.prepare_roll,
+            self._table.rewrites.prepare_roll,
             run,
             compression=rules.compression,
             now_ms=self._clock.now_ms(),
@@ -116,13 +116,15 @@ class MaintenanceJobs:
     async def compact(self, end_offset: int, rules: MaintenanceRules) -> JobResult:
         """`end_offset` OFFSET_MAX: as a whole."""
         call = functools.partial(
-            self._table.prepare_key_compaction,
+            self._table.rewrites.prepare_key_compaction,
             now_ms=self._clock.now_ms(),
             tombstone_retention_ms=rules.tombstone_retention_ms,
             end_offset=end_offset,
             pace=self._pace,
         )
-        return await self._rewrite("compaction", call, [f for f in self._table.files if f.next_offset <= end_offset])
+        return await self._rewrite(
+            "compaction", call, [f for f in self._table.rewrites.files if f.next_offset <= end_offset]
+        )
 
     async def _rewrite(
         self, job: str, prepare: Callable[[], PreparedFiles | None], files: Sequence[LogFile]
@@ -157,7 +159,7 @@ class MaintenanceJobs:
         """Files that another program prepared."""
         started = time.perf_counter()
         try:
-            checked = await self._maintain(functools.partial(self._table.check_swap, removes, adds, kind))
+            checked = await self._maintain(functools.partial(self._table.rewrites.check_swap, removes, adds, kind))
         except (StorageFault, MaintenanceStopped) as fault:
             return self._fail("swap", fault)
         if isinstance(checked, Refused):
@@ -177,11 +179,11 @@ class MaintenanceJobs:
         """`is_ours`: the new files may be deleted if the swap is refused."""
 
         def swap(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Refused:
-            if not is_ours and not {file.path for file in self._table.files}.issuperset(prepared.removes):
+            if not is_ours and not {file.path for file in self._table.rewrites.files}.issuperset(prepared.removes):
                 # The table would delete the new files.
                 message = f"{self._name}: expected live files to replace, found some gone"
                 return Refused(ErrorCode.INVALID_REQUEST, message)
-            return functools.partial(self._table.swap_files, prepared, leader_epoch=leader_epoch, now_ms=now_ms)
+            return functools.partial(self._table.rewrites.swap, prepared, leader_epoch=leader_epoch, now_ms=now_ms)
 
         outcome = await self._writer.commit_between_appends(swap)
         match outcome:
@@ -207,7 +209,9 @@ class MaintenanceJobs:
             log_start = decided
             if log_start == log.log_start:
                 return Committed(log.version, log.high_watermark)
-            return functools.partial(self._table.advance_log_start, log_start, leader_epoch=leader_epoch, now_ms=now_ms)
+            return functools.partial(
+                self._table.cleanup.advance_log_start, log_start, leader_epoch=leader_epoch, now_ms=now_ms
+            )
 
         for _ in range(CONFLICTS_MAX):
             outcome = await self._writer.commit_between_appends(delete)
@@ -220,7 +224,7 @@ class MaintenanceJobs:
 
     async def retain(self, rules: RetentionRules) -> JobResult:
         started = time.perf_counter()
-        retained = decide_retention(self._table.files, rules, now_ms=self._clock.now_ms())
+        retained = decide_retention(self._table.rewrites.files, rules, now_ms=self._clock.now_ms())
         if retained is None:
             return Done()
         result = await self.delete_records(retained.log_start, may_delete=True)
@@ -269,14 +273,14 @@ class MaintenanceJobs:
         """Orphans are looked for once after the opening: what comes later is a commit's under way, or found by the next
         opening."""
         committed_before_ms = now_ms - rules.retention_ms
-        if self._table.is_checkpoint_needed_to_drop(committed_before_ms=committed_before_ms):
-            self._table.write_checkpoint()
-        dropped = self._table.drop_old_versions(
+        if self._table.cleanup.is_checkpoint_needed_to_drop(committed_before_ms=committed_before_ms):
+            self._table.cleanup.write_checkpoint()
+        dropped = self._table.cleanup.drop_old_versions(
             committed_before_ms=committed_before_ms,
             count_max=rules.count_max,
             removed_before_ms=now_ms - max(rules.file_delete_delay_ms, self._maintenance.version_age_min_ms),
         )
-        return dropped, self._table.find_orphans() if find_orphans else frozenset()
+        return dropped, self._table.cleanup.find_orphans() if find_orphans else frozenset()
 
     async def _delete_old_orphans(self, rules: VersionRules) -> int | Refused:
         """Only what was an orphan a grace ago. A few at a time, so that no commit waits for long."""
@@ -300,7 +304,7 @@ class MaintenanceJobs:
 
         def delete() -> CommitOutcome:
             nonlocal count
-            count = self._table.delete_orphans(orphans)
+            count = self._table.cleanup.delete_orphans(orphans)
             log = self._table.state
             return Committed(log.version, log.high_watermark)
 
@@ -316,7 +320,7 @@ class MaintenanceJobs:
     async def write_checkpoint(self) -> None:
         started = time.perf_counter()
         try:
-            await self._writer.housekeep(self._table.write_checkpoint)
+            await self._writer.housekeep(self._table.cleanup.write_checkpoint)
         except StorageFault as fault:
             self._fail("checkpoint", fault)
         else:

@@ -256,7 +256,7 @@ class OpenTransactions:
             return False
         if not (waiting.may_be_in_memory and transaction.may_be_one_phase):
             return False
-        if self._writer.stopped is not None or not self._table.staged.hold(key, waiting.batch):
+        if self._writer.stopped is not None or not self._table.transactions.staged.hold(key, waiting.batch):
             return False
         self._follow(transaction, waiting.batch)
         transaction.is_unsaved = True
@@ -304,7 +304,7 @@ class OpenTransactions:
 
     async def _save_once(self, key: StagingKey, transaction: OpenTransaction) -> Refused | None:
         try:
-            refused = await self._calls.commit(functools.partial(self._table.staged.save, key))
+            refused = await self._calls.commit(functools.partial(self._table.transactions.staged.save, key))
             transaction.is_unsaved = refused is not None
             return refused
         except StorageFault as fault:
@@ -371,7 +371,7 @@ class OpenTransactions:
             if refusal is None and transaction.is_unsaved:
                 refusal = await self.save(key, transaction)
             refusal = refusal or await self._calls.commit(
-                functools.partial(self._table.staged.stage, key, waiting.batch)
+                functools.partial(self._table.transactions.staged.stage, key, waiting.batch)
             )
             if refusal is None:
                 self._follow(transaction, waiting.batch)
@@ -438,7 +438,7 @@ class OpenTransactions:
 
     async def find_in_files(self, key: StagingKey) -> Staged | None:
         """What is staged of the transaction, but for what is in memory alone. Raises `StorageFault`."""
-        return await self._calls.read(functools.partial(self._table.staged.find, key))
+        return await self._calls.read(functools.partial(self._table.transactions.staged.find, key))
 
     def list_unsaved(self) -> Mapping[StagingKey, Staged]:
         """Those whose batches are in memory alone."""
@@ -504,7 +504,7 @@ class OpenTransactions:
         if stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             await self._save_open()
         for key in [key for key, known in self._known.items() if known.is_unsaved]:
-            self._table.staged.release(key)
+            self._table.transactions.staged.release(key)
 
     async def save_all(self) -> None:
         """Save what is in memory alone now, and not when it is due. Before the broker stops, when no batch comes any

@@ -265,7 +265,7 @@ class Partition:
             batches = self.writer.tail.read(readable.offset, max_bytes)
             if not batches:
                 call = functools.partial(
-                    self._table.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
+                    self._table.log.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
                 )
                 batches = await self._calls.read(call)
                 if readable.offset < self.state.log_start:
@@ -282,9 +282,9 @@ class Partition:
         decision = decide_list_offsets(self.state, timestamp_ms, current_leader_epoch)
         if not isinstance(decision, SearchTimestamp):
             return decision
-        search = self._table.find_max_timestamp
+        search = self._table.log.find_max_timestamp
         if decision.timestamp_ms is not None:
-            search = functools.partial(self._table.find_timestamp, decision.timestamp_ms)
+            search = functools.partial(self._table.log.find_timestamp, decision.timestamp_ms)
         try:
             found = await self._calls.read(search)
         except StorageFault as fault:
@@ -299,7 +299,7 @@ class Partition:
         if isinstance(bound, Refused):
             return bound
         try:
-            found = await self._calls.read(functools.partial(self._table.high_watermark_at, version))
+            found = await self._calls.read(functools.partial(self._table.log.high_watermark_at, version))
         except RecordsDamaged as damage:
             return refuse_read(self.name, damage, self.stop)
         return ListedOffset(-1 if found is None else found, -1, bound.leader_epoch)

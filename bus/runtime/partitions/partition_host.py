@@ -88,7 +88,9 @@ class FollowedPartition:
             return self._refuse("its table cannot be read for now")
         batches: Sequence[LogBatch] = ()
         if readable.offset < readable.end_offset:
-            call = functools.partial(table.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes)
+            call = functools.partial(
+                table.log.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
+            )
             batches = await self.calls.read(call)
             log_start = table.state.log_start
             if readable.offset < log_start:

@@ -21,7 +21,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.partition_log.compaction import Backlog, decide_internal_compaction, decide_key_compaction
 from bus.partition_log.rolling import MaintenanceRules, decide_roll, plan_full_roll
-from bus.ports import OFFSET_MAX, LogFile, SwapKind, TableMaintenance
+from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.maintenance import (
@@ -66,7 +66,7 @@ class PartitionMaintenance:
     def __init__(
         self,
         name: TopicPartition,
-        table: TableMaintenance,
+        table: PartitionTable,
         *,
         rules: MaintenanceRules,
         calls: BlockingCalls,
@@ -106,7 +106,7 @@ class PartitionMaintenance:
         """To be called by the writer after each commit; returns at once."""
         if self._stopped is not None:
             return
-        if self._table.is_checkpoint_due and self._checkpoint is None:
+        if self._table.cleanup.is_checkpoint_due and self._checkpoint is None:
             self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self._name}/checkpoint")
         if self._is_commit_worth_a_look():
             self._is_look_due = True
@@ -131,9 +131,10 @@ class PartitionMaintenance:
     def _is_internal_compaction_due(self) -> bool:
         if self.jobs.left_alone:
             return False
-        unseen_bytes = self._table.key_compaction_backlog_bytes
+        unseen = self._table.rewrites.find_backlog()
+        unseen_bytes = sum(file.size_bytes for file in unseen)
         return decide_internal_compaction(
-            Backlog(self._table.key_compaction_backlog, unseen_bytes, self._table.state.size_bytes - unseen_bytes)
+            Backlog(len(unseen), unseen_bytes, self._table.state.size_bytes - unseen_bytes)
         )
 
     def _wake(self) -> None:
@@ -224,9 +225,9 @@ class PartitionMaintenance:
         if rules.rolling is None:
             return Done()
         plan = plan_full_roll(
-            self._table.files,
+            self._table.rewrites.files,
             rules.rolling,
-            compacted_to=self._table.compacted_to,
+            compacted_to=self._table.rewrites.compacted_to,
             log_start=self._table.state.log_start,
             left_alone=self.jobs.left_alone,
         )
@@ -238,7 +239,7 @@ class PartitionMaintenance:
         return Done(rewritten_bytes)
 
     async def _compact_now(self) -> JobResult:
-        if self._is_left_alone(self._table.files, OFFSET_MAX):
+        if self._is_left_alone(self._table.rewrites.files, OFFSET_MAX):
             return Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self._name}: compaction reads every file, and there are some that cannot be read",
@@ -318,7 +319,7 @@ class PartitionMaintenance:
         return self._cleaned_version == self._table.state.version and self._cleaned_ms - self._changed_ms > age_ms
 
     def _next_rewrite(self) -> Coroutine[Any, Any, None] | None:
-        files, rules = self._table.files, self._rules
+        files, rules = self._table.rewrites.files, self._rules
         end_offset = self._compaction_end()
         if end_offset is not None:
             return self._try(self.jobs.compact(end_offset, rules))
@@ -326,7 +327,7 @@ class PartitionMaintenance:
             run = decide_roll(
                 files,
                 rules.rolling,
-                compacted_to=self._table.compacted_to,
+                compacted_to=self._table.rewrites.compacted_to,
                 now_ms=self._maintenance.clock.now_ms(),
                 left_alone=self.jobs.left_alone,
             )
@@ -337,14 +338,14 @@ class PartitionMaintenance:
         return None
 
     def _compaction_end(self, *, is_asked: bool = False) -> int | None:
-        rules, files = self._rules, self._table.files
+        rules, files = self._rules, self._table.rewrites.files
         if rules.is_internal:
             return OFFSET_MAX if self._is_internal_compaction_due() else None
         if rules.compaction is None:
             return None
         end_offset = decide_key_compaction(
             files,
-            unseen_count=self._table.key_compaction_backlog,
+            unseen_count=len(self._table.rewrites.find_backlog()),
             rules=rules.compaction,
             now_ms=self._maintenance.clock.now_ms(),
             is_asked=is_asked,

@@ -90,7 +90,7 @@ class PartitionTransactions:
     def find_taken_number(self, applied: AppliedTransaction) -> int:
         """The number of a mark that an earlier life of the id has left, at or above that of the transaction: it is not
         decided, and cannot be committed here. -1 if there is none."""
-        mark = self._table.transaction_of(applied.transactional_id)
+        mark = self._table.transactions.version_of(applied.transactional_id)
         if mark < applied.aborted_version:
             return -1
         if ending_of(self._table, applied) is Ending.OVERTAKEN:  # else the question comes late
@@ -143,7 +143,7 @@ class PartitionTransactions:
             if isinstance(outcome, Refused) and outcome.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 return outcome
         # The mark tells what has become of it, by this call or another one.
-        ending, mark = ending_of(self._table, applied), self._table.transaction_of(applied.transactional_id)
+        ending, mark = ending_of(self._table, applied), self._table.transactions.version_of(applied.transactional_id)
         if ending is Ending.APPLIED:
             here = TransactionWritten(self._writer.state.version, -1)
             written = outcome if isinstance(outcome, TransactionWritten) else here
@@ -170,7 +170,7 @@ class PartitionTransactions:
 
     async def _count_again(self, key: StagingKey, last_sequence: int) -> int:
         """Staged files may be lost that memory knew of. A listing that fails tells nothing."""
-        if self._table.staged.recall(key, last_sequence) is not None:
+        if self._table.transactions.staged.recall(key, last_sequence) is not None:
             return last_sequence
         try:
             found = await self._open.find_in_files(key)
@@ -185,7 +185,7 @@ class PartitionTransactions:
         def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
             if ending_of(self._table, unknown) is not Ending.OPEN:
                 return Committed(self._writer.state.version, self._writer.state.high_watermark)
-            return functools.partial(self._table.abort_transaction, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
+            return functools.partial(self._table.transactions.abort, unknown, leader_epoch=leader_epoch, now_ms=now_ms)
 
         outcome = await self._writer.commit_between_appends(give_up)
         if isinstance(outcome, (Committed, Refused)):
@@ -214,7 +214,7 @@ class PartitionTransactions:
         """What an earlier leader answered, or would have: the answer names a cut of all partitions. `written` if no row
         is left, or they cannot be looked for now."""
         try:
-            found = await self._calls.read(functools.partial(self._table.find_rows, applied))
+            found = await self._calls.read(functools.partial(self._table.transactions.find_rows, applied))
         except StorageFault as fault:
             _log.warning("%s: the rows of %s cannot be looked for: %s", self._name, applied, fault)
             return written
@@ -242,8 +242,8 @@ class PartitionTransactions:
         if isinstance(outcome, Refused):
             return outcome
         # Behind what was given up come those that are decided by records.
-        last_number = (self._table.transaction_of(unknown.transactional_id) - 1) // 2
-        if last_number < unknown.number or self._table.has_written(unknown) is False:
+        last_number = (self._table.transactions.version_of(unknown.transactional_id) - 1) // 2
+        if last_number < unknown.number or self._table.transactions.has_written(unknown) is False:
             return ResolvedTransactions(unknown.number - 1, None)
         last = AppliedTransaction(
             unknown.transactional_id,
@@ -255,10 +255,10 @@ class PartitionTransactions:
 
     async def _read_staged(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
         """As a rule this leader has staged them itself, and a thread would cost more than it does."""
-        recalled = self._table.staged.recall(key, last_sequence)
+        recalled = self._table.transactions.staged.recall(key, last_sequence)
         if recalled is not None:
             return recalled
-        return await self._calls.read(functools.partial(self._table.staged.read, key, last_sequence))
+        return await self._calls.read(functools.partial(self._table.transactions.staged.read, key, last_sequence))
 
     def _recall(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
         """What a repeat is answered, as far as memory goes."""
@@ -303,7 +303,7 @@ class PartitionTransactions:
         files when the partition has stopped is swept by a later leader."""
         transaction, has_stopped = self._open.end(key), self._writer.stopped is not None
         is_written = transaction is not None and bool(transaction.writing)
-        if not is_written and (self._table.staged.forget(key) or has_stopped):
+        if not is_written and (self._table.transactions.staged.forget(key) or has_stopped):
             return answered(None)
         ended = _ToDrop(key, transaction, has_stopped, asyncio.get_running_loop().create_future())
         self._to_drop.append(ended)
@@ -335,9 +335,9 @@ class PartitionTransactions:
     def _drop(self, key: StagingKey, *, keeps_files: bool) -> StorageFault | None:
         try:
             if keeps_files:
-                self._table.staged.release(key)
+                self._table.transactions.staged.release(key)
             else:
-                self._table.staged.drop(key)
+                self._table.transactions.staged.drop(key)
             return None
         except StorageFault as fault:
             return fault
@@ -359,17 +359,17 @@ class PartitionTransactions:
 
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
         """All that lies beside the table, or is in memory alone. Raises `StorageFault`."""
-        found = await self._calls.housekeep(self._table.staged.list)
+        found = await self._calls.housekeep(self._table.transactions.staged.list)
         return list({**dict(found), **self._open.list_unsaved()}.items())
 
     async def find_old_proofs(self, *, updated_before_ms: int) -> Mapping[str, int] | Refused:
-        """See `TransactionIndex.old_transactions`."""
-        find = functools.partial(self._table.old_transactions, updated_before_ms=updated_before_ms)
+        """See `TableTransactions.find_old`."""
+        find = functools.partial(self._table.transactions.find_old, updated_before_ms=updated_before_ms)
         return await self._writer.call_between_appends(find)
 
     async def forget_proofs(self, ended: Mapping[str, int]) -> Refused | None:
-        """See `TransactionIndex.forget_transactions`."""
-        return await self._writer.call_between_appends(functools.partial(self._table.forget_transactions, ended))
+        """See `TableTransactions.forget`."""
+        return await self._writer.call_between_appends(functools.partial(self._table.transactions.forget, ended))
 
     def _refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
         return Refused(code, f"{self._name}: {reason}")

@@ -113,7 +113,7 @@ class PartitionWriter:
             log.log_start, log.high_watermark, log.high_watermark, leader_epoch=leader_epoch, version=log.version
         )
         self.tail = Tail()
-        self._producers = PartitionProducers(table, calls)
+        self._producers = PartitionProducers(table.producers, calls)
         self._queue = PartitionQueue(str(name), queue_bytes_max)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -482,7 +482,7 @@ class PartitionWriter:
         return True
 
     def _refuse_ended(self, waiting: WaitingTransaction, ending: Ending) -> Refused:
-        applied, mark = waiting.applied, self._table.transaction_of(waiting.applied.transactional_id)
+        applied, mark = waiting.applied, self._table.transactions.version_of(waiting.applied.transactional_id)
         reason = f"{applied} was given up, or later ones came: the mark is {mark}"
         if ending is Ending.OVERTAKEN:
             reason = (
@@ -597,7 +597,7 @@ class PartitionWriter:
         else:
             self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         # What was deleted or compacted is not to be read from memory either.
-        self._cache.cut(self.tail, max(log_start, self._table.compacted_to))
+        self._cache.cut(self.tail, max(log_start, self._table.rewrites.compacted_to))
         self._wake_readers()
         self._on_committed()
 
@@ -680,10 +680,10 @@ class PartitionWriter:
 def ending_of(table: PartitionTable, applied: AppliedTransaction) -> Ending:
     """Return what the log says of the transaction. In one phase `LATER` is the mark of a later coordinator, which has
     gone on without it; of a commit that a record has decided it says that it was applied before."""
-    mark = table.transaction_of(applied.transactional_id)
+    mark = table.transactions.version_of(applied.transactional_id)
     if mark < applied.aborted_version:
         return Ending.OPEN
-    return judge(applied, mark, table.has_written(applied))
+    return judge(applied, mark, table.transactions.has_written(applied))
 
 
 def _names_of(transactions: Sequence[AppliedTransaction]) -> str:

@@ -25,7 +25,7 @@ from bus.partition_log.producers import (
     log_append_time_ms,
 )
 from bus.partition_log.state import PartitionState, apply
-from bus.ports import ProducerIndex, ProducerMatch
+from bus.ports import ProducerMatch, TableProducers
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition_queue import (
     Appended,
@@ -49,7 +49,7 @@ class PartitionProducers:
     if they return.
     """
 
-    def __init__(self, table: ProducerIndex, calls: BlockingCalls) -> None:
+    def __init__(self, table: TableProducers, calls: BlockingCalls) -> None:
         self.states = ProducerStates()
         self._table = table
         self._calls = calls
@@ -57,8 +57,8 @@ class PartitionProducers:
 
     def load(self, *, now_ms: int, expiration_ms: int) -> None:
         """Take what the log says, but for those that are idle for too long."""
-        forgotten_max = self._table.forget_producers(updated_before_ms=now_ms - expiration_ms)
-        self.states.reload(self._table.producer_progress, forgotten_max=forgotten_max)
+        forgotten_max = self._table.forget(updated_before_ms=now_ms - expiration_ms)
+        self.states.reload(self._table.progress, forgotten_max=forgotten_max)
         self._forgot_at_ms = now_ms
 
     def forget_idle(self, *, now_ms: int, expiration_ms: int) -> None:
@@ -68,14 +68,14 @@ class PartitionProducers:
         self._forgot_at_ms = now_ms
         idle_since_ms = now_ms - expiration_ms
         self.states.forget(idle_since_ms=idle_since_ms)
-        self._table.forget_producers(updated_before_ms=idle_since_ms)
+        self._table.forget(updated_before_ms=idle_since_ms)
 
     async def ask(self, question: Question, batch: RecordBatch, *, now_ms: int) -> TableAnswer | None:
         """The table's answer about a stamped batch; None: memory knows the producer again. Raises `StorageFault`."""
         assert batch.producer is not None
         match question:
             case Question.MATCH_PRODUCER:
-                return await self._calls.read(functools.partial(self._table.match_producer, batch))
+                return await self._calls.read(functools.partial(self._table.match, batch))
             case Question.FIND_LAST_SEQUENCE:
                 is_known = await self._recall(batch.producer.producer_id, now_ms)
                 return None if is_known else NoTrace()

@@ -120,8 +120,8 @@ class UserLedger:
 def _write_checkpoint(log: TypedLog) -> None:
     """After a change that is committed, so a fault is only logged; a later change tries again."""
     try:
-        if log.table.is_checkpoint_due:
-            log.table.write_checkpoint()
+        if log.table.cleanup.is_checkpoint_due:
+            log.table.cleanup.write_checkpoint()
     except StorageFault as fault:
         _log.warning("no checkpoint of the log of users could be written: %s", first_line(fault))
 

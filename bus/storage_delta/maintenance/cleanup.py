@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from bus.errors import StorageFault
 from bus.ports import Clock, CommitOutcome, Committed, Dropped, FenceLost
+from bus.storage_delta.leadership import Leadership
 from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.actions import encode_removal
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, read_hint
 from bus.storage_delta.log.listing import (
     LAST_CHECKPOINT,
@@ -248,8 +250,7 @@ def _power_of_two(number: int) -> int:
 
 
 class Cleanup:
-    """Of one table. `is_led`: whether this process leads it; nothing is cleaned of one that is followed.
-    `commit_fence`, with leader epoch and time, commits a version that changes nothing."""
+    """Implements `bus.ports.TableCleanup`. Nothing is cleaned of a table that is followed."""
 
     def __init__(
         self,
@@ -258,11 +259,10 @@ class Cleanup:
         reader: PartitionReader,
         log: LogWriter,
         under_way: FilesUnderWay,
+        leadership: Leadership,
         *,
         topic_id: str,
         clock: Clock,
-        is_led: Callable[[], bool],
-        commit_fence: Callable[[int, int], CommitOutcome],
     ) -> None:
         self._store = store
         self._folder = folder
@@ -270,12 +270,12 @@ class Cleanup:
         self._log = log
         self._under_way = under_way
         self._clock = clock
-        self._is_led = is_led
-        self._commit_fence = commit_fence
+        self._leadership = leadership
         self._old_versions = OldVersions(store, folder, topic_id=topic_id)
         self._running = threading.Lock()
         self._removed: dict[str, Removal] = {}  # data files that went in versions after the newest checkpoint
         self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
+        self._idle_since_ms = 0  # checkpoints leave out the producers that were idle since then
         self._checkpoint_version = -1
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
@@ -300,12 +300,28 @@ class Cleanup:
         with self._running:
             return load_txns(self._store, self._folder, self._checkpoint_version, self._reader.state.version)
 
-    # ------------------------------------------------------------------ old versions
+    # ------------------------------------------------------------------ old records and versions
+
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self._leadership.check(leader_epoch)
+        view = self._reader.view
+        assert view.state.log_start < offset <= view.state.high_watermark, (
+            f"{self._folder}: expected a log start above {view.state.log_start} and up to "
+            f"{view.state.high_watermark}, found {offset}"
+        )
+        signature = self._log.sign(leader_epoch, now_ms)
+        high_watermark = view.state.high_watermark
+        removes = [file.path for file in view.live_files if file.next_offset <= offset]
+        data = encode_removal(removes, high_watermark=high_watermark, log_start=offset, signature=signature)
+        outcome = self._log.commit(view.state.version + 1, data, signature, high_watermark=high_watermark)
+        if isinstance(outcome, Committed):
+            self.note_removed(removes, outcome.version, now_ms)
+            self._reader.view = view.started_at(offset, removed_count=len(removes), leader_epoch=leader_epoch)
+        return outcome
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
-        """See `TableMaintenance.drop_old_versions`."""
         with self._running:
-            if not self._is_led() or self._log.must_reload:
+            if not self._leadership.is_led or self._log.must_reload:
                 return Dropped()
             self._log.check_last_once()
             return self._old_versions.drop(
@@ -317,7 +333,6 @@ class Cleanup:
             )
 
     def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        """See `TableMaintenance.is_checkpoint_needed_to_drop`."""
         return any(removal.removed_ms < committed_before_ms for removal in list(self._removed.values()))
 
     def _is_last(self) -> bool:
@@ -326,12 +341,11 @@ class Cleanup:
     # ------------------------------------------------------------------ orphans
 
     def find_orphans(self) -> frozenset[str]:
-        """See `TableMaintenance.find_orphans`."""
         with self._running:
             return self._find_orphans()
 
     def _find_orphans(self) -> frozenset[str]:
-        if not self._is_led() or self._log.is_in_doubt:
+        if not self._leadership.is_led or self._log.is_in_doubt:
             return frozenset()
         # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
         listed = list_data_files(self._store, self._folder)
@@ -362,7 +376,7 @@ class Cleanup:
     def _commit_orphans_fence(self) -> None:
         """Raises `FenceLost`."""
         epoch = max(self._log.leader_epoch, self._reader.state.leader_epoch)
-        outcome = self._commit_fence(epoch, self._clock.now_ms())
+        outcome = self._leadership.commit_fence(epoch, self._clock.now_ms())
         if not isinstance(outcome, Committed):
             raise FenceLost(f"{self._folder}: no fence was committed, so no orphan was deleted: {outcome}", outcome)
 
@@ -373,7 +387,6 @@ class Cleanup:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """See `TableMaintenance.is_checkpoint_due`."""
         state = self._reader.state
         if self._store.table_url(self._folder) is None:
             return False
@@ -385,10 +398,13 @@ class Cleanup:
             last_duration_ms=self._checkpoint_duration_ms,
         )
 
-    def write_checkpoint(self, *, idle_since_ms: int) -> None:
-        """See `TableMaintenance.write_checkpoint`. Producers that were idle since `idle_since_ms` are left out."""
+    def leave_out_idle(self, since_ms: int) -> None:
+        """Leave producers that were idle since then out of the next checkpoints."""
+        self._idle_since_ms = max(self._idle_since_ms, since_ms)
+
+    def write_checkpoint(self) -> None:
         with self._running:
-            if not self._is_led():
+            if not self._leadership.is_led:
                 raise StorageFault(f"{self._folder}: expected to lead the log that is checkpointed, found it followed")
             view = self._reader.view
             version = view.state.version
@@ -404,7 +420,7 @@ class Cleanup:
                     version=version,
                     base_version=self._checkpoint_version,
                     paths=[file.path for file in view.live_files],
-                    idle_since_ms=idle_since_ms,
+                    idle_since_ms=self._idle_since_ms,
                     check_commit=self._log.check_commit,
                 )
             finally:

@@ -2,22 +2,36 @@
 and files that a job wrote.
 
 Guards one promise: what is prepared is never taken for an orphan before it is swapped in or given up, and is told from
-what was prepared before the log was read again. Prepares beside appends and reads, and commits nothing.
+what was prepared before the log was read again. Prepares beside appends and reads; only `swap` commits.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, count_of
-from bus.ports import OFFSET_MAX, LogFile, Pace, PreparedFiles, SwapKind, no_pace
+from bus.ports import (
+    OFFSET_MAX,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    LogFile,
+    Pace,
+    PreparedFiles,
+    SwapKind,
+    no_pace,
+)
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
+from bus.storage_delta.leadership import Leadership
+from bus.storage_delta.log.actions import encode_swap
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
+from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting, is_from
 from bus.storage_delta.maintenance.swap_checks import check_swap
@@ -104,7 +118,7 @@ class _Counted:
 
 
 class Rewrites:
-    """Of one table. `find_removed` names the data files that some version removed and that are not deleted yet."""
+    """Implements `bus.ports.TableRewrites`."""
 
     def __init__(
         self,
@@ -114,8 +128,8 @@ class Rewrites:
         reader: PartitionReader,
         log: LogWriter,
         under_way: FilesUnderWay,
-        *,
-        find_removed: Callable[[], set[str]],
+        leadership: Leadership,
+        cleanup: Cleanup,
     ) -> None:
         self._store = store
         self._folder = folder
@@ -123,13 +137,21 @@ class Rewrites:
         self._reader = reader
         self._log = log
         self._under_way = under_way
-        self._find_removed = find_removed
+        self._leadership = leadership
+        self._cleanup = cleanup
         self._compaction = KeyCompaction(store, folder, reader.data, schema, under_way)
         self._rolling = Rolling(store, folder, reader.data, schema, under_way)
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
 
-    def find_compaction_backlog(self) -> Sequence[LiveFile]:
-        """The live files that no compaction by key has seen."""
+    @property
+    def files(self) -> Sequence[LiveFile]:
+        return self._reader.view.live_files
+
+    @property
+    def compacted_to(self) -> int:
+        return self._reader.view.compacted_to
+
+    def find_backlog(self) -> Sequence[LiveFile]:
         view = self._reader.view
         seen_to = max(view.compacted_to, self._nothing_to_gain_to)
         count = view.state.file_count
@@ -139,7 +161,6 @@ class Rewrites:
     def prepare_key_compaction(
         self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
     ) -> PreparedFiles | None:
-        """See `TableMaintenance.prepare_key_compaction`."""
         reloads = self._log.reloads
         with self._reader.reading() as view:
             files = [file for file in view.live_files if file.next_offset <= end_offset]
@@ -163,7 +184,6 @@ class Rewrites:
         tombstone_retention_ms: int,
         pace: Pace = no_pace,
     ) -> PreparedFiles:
-        """See `TableMaintenance.prepare_roll`."""
         reloads = self._log.reloads
         with self._reader.reading() as view:
             first = view.find_run([file.path for file in files])
@@ -180,7 +200,6 @@ class Rewrites:
         return since_reload(prepared, reloads)
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        """See `TableMaintenance.check_swap`."""
         busy = next((name for name in adds if name in self._under_way), None)
         if busy is not None:
             return Refused(ErrorCode.INVALID_REQUEST, f"{busy}: expected a file of no other swap, found it in one")
@@ -191,7 +210,7 @@ class Rewrites:
         reloads = self._log.reloads
         try:
             with self._reader.reading() as view:
-                removed = self._find_removed()
+                removed = self._cleanup.find_removed()
                 checked = check_swap(
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )
@@ -206,3 +225,46 @@ class Rewrites:
             if not isinstance(checked, PreparedSwap):
                 self._under_way.settle(adds)
         return checked
+
+    def swap(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self._leadership.check(leader_epoch)
+        assert isinstance(prepared, PreparedSwap), f"expected what this table prepared, found {prepared}"
+        view, removes = self._reader.view, prepared.removes
+        first = view.find_run(removes)
+        if first is None or prepared.reloads != self._log.reloads:
+            paths = [file.path for file, _ in prepared.adds]
+            if first is not None and prepared.is_adopted:  # still fit, so their author may ask once more
+                self._under_way.settle(paths)
+            else:
+                self._under_way.discard(paths)
+            changed = "the files have" if first is None else "the log was read again and may have"
+            return Conflicted(view.state.version, None, f"{changed} changed since others were prepared for them")
+        signature = self._log.sign(leader_epoch, now_ms, prepared.txn_id)
+        adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in prepared.adds]
+        data = encode_swap(
+            adds,
+            removes,
+            operation=prepared.operation,
+            high_watermark=view.state.high_watermark,
+            compacted_to=prepared.compacted_to,
+            signature=signature,
+        )
+        new_files = [file for file, _ in adds]
+        outcome = self._log.commit(
+            view.state.version + 1,
+            data,
+            signature,
+            high_watermark=view.state.high_watermark,
+            new_paths=[file.path for file in new_files],
+        )
+        if isinstance(outcome, Committed):
+            self._cleanup.note_removed(removes, outcome.version, now_ms)
+            self._reader.view = view.swapped(
+                new_files,
+                first=first,
+                removed_count=len(removes),
+                compacted_to=prepared.compacted_to,
+                leader_epoch=leader_epoch,
+            )
+            self._under_way.settle(file.path for file in new_files)
+        return outcome

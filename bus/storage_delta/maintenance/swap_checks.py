@@ -53,7 +53,7 @@ def check_swap(
     adds: Sequence[str],
     kind: SwapKind,
 ) -> PreparedSwap | Refused:
-    """As `TableMaintenance.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
+    """As `TableRewrites.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
     the store, or the files to be replaced, fail."""
     try:
         files = _find_removes(view, removes, kind)

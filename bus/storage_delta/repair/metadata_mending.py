@@ -78,7 +78,7 @@ def mend_metadata(store: ObjectStore, steps: Steps, *, cluster_id: str, now_ms: 
     add_new_fields(store, folder, CLUSTER_METADATA_VALUE_TYPE, cache)
     table = DeltaPartitionTable(store, folder, topic_id=cluster_id, cache=cache, value_type=CLUSTER_METADATA_VALUE_TYPE)
     quarantine = Quarantine(store, METADATA)
-    for file in table.files:
+    for file in table.rewrites.files:
         kept = quarantine.keep(file.path)
         steps.add("quarantine", file.path, f"a snapshot takes its place; copied to {kept}")
     _write_snapshot(table, mended.state, steps, now_ms)
@@ -104,7 +104,7 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
     log.lead(leader_epoch, now_ms, fence=False)  # a repair holds the root's lock: no broker leads
     outcome = log.append(rows, leader_epoch=leader_epoch, now_ms=now_ms)
     if isinstance(outcome, Committed) and base_offset > table.state.log_start:
-        outcome = table.advance_log_start(base_offset, leader_epoch=leader_epoch, now_ms=now_ms)
+        outcome = table.cleanup.advance_log_start(base_offset, leader_epoch=leader_epoch, now_ms=now_ms)
     if not isinstance(outcome, Committed):
         raise StorageDamaged(f"{partition_folder(METADATA)}: the snapshot could not be committed: {outcome}")
     topics = len(state.topics)

@@ -25,10 +25,10 @@ def log(tmp_path: Path) -> LogRoot:
     """Three files compacted into one, a checkpoint, then two more."""
     log = LogRoot(tmp_path / "root")
     log.append(3)
-    prepared = log.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
+    prepared = log.table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
     assert prepared is not None
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=SWAPPED_MS), Committed)
-    log.table.write_checkpoint()
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=SWAPPED_MS), Committed)
+    log.table.cleanup.write_checkpoint()
     log.append(2)
     return log
 
@@ -42,10 +42,14 @@ def describe(log: LogRoot, target: str, form: str) -> str:
 
 
 def test_the_detail_of_a_partition_counts_what_is_live_kept_and_orphaned(log: LogRoot) -> None:
-    kept = [path for path in log.folder.glob("*.parquet") if path.name not in {file.path for file in log.table.files}]
+    kept = [
+        path
+        for path in log.folder.glob("*.parquet")
+        if path.name not in {file.path for file in log.table.rewrites.files}
+    ]
     (log.folder / f"{50:020d}-left.parquet").write_bytes(b"half")
     (one,) = json.loads(describe(log, "orders/0", "json"))
-    compacted, *appended = log.table.files
+    compacted, *appended = log.table.rewrites.files
     dirty = sum(file.size_bytes for file in appended)
     levels: list[dict[str, Any]] = [{"level": 0, "file_count": 2, "size_bytes": dirty}]
     if compacted.level:
@@ -89,7 +93,7 @@ def test_a_log_that_was_never_compacted_has_no_dirty_ratio(tmp_path: Path) -> No
 
 
 def test_people_read_facts(log: LogRoot) -> None:
-    log.table.advance_log_start(35, leader_epoch=0, now_ms=NOW_MS)
+    log.table.cleanup.advance_log_start(35, leader_epoch=0, now_ms=NOW_MS)
     text = describe(log, "orders/0", "table")
     assert "log start 35, high watermark 50" in text
     assert "of version 4, 3 versions behind" in text
@@ -102,7 +106,7 @@ def test_transactions_are_told_by_their_proofs_and_by_what_is_staged(tmp_path: P
     for number in range(3):
         apply_transaction(log.table, "orders\n1", number, now_ms=NOW_MS + number)
     abort_transaction(log.table, "bills", 8, now_ms=NOW_MS + 5)
-    log.table.staged.stage(KEY, staged_batch(0, b"open", b"still"))
+    log.table.transactions.staged.stage(KEY, staged_batch(0, b"open", b"still"))
     (one,) = json.loads(describe(log, "orders/0", "json"))
     assert one["transactional_ids"] == 2
     assert one["newest_transactions"] == [
@@ -121,7 +125,7 @@ def test_people_read_how_transactions_ended(tmp_path: Path) -> None:
     assert "Transactions" not in describe(log, "orders/0", "table")
     apply_transaction(log.table, "orders\n1", 2)
     abort_transaction(log.table, "bills", 8, now_ms=NOW_MS + 5)
-    log.table.staged.stage(KEY, staged_batch(0, b"open", b"still"))
+    log.table.transactions.staged.stage(KEY, staged_batch(0, b"open", b"still"))
     shown = describe(log, "orders/0", "table")
     assert "Transactions, the newest 2 of 2:" in shown
     cells = [line.split()[:3] for line in shown.splitlines()]

@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> LogRoot:
     """Versions 0 to 6, a checkpoint of version 3."""
     log = LogRoot(tmp_path / "root")
     log.append(3)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append(3)
     return log
 
@@ -110,7 +110,7 @@ def check_mended(log: LogRoot, offsets: list[int], *, high_watermark: int = RECO
     log.append(1)
     expected = {*offsets, *range(high_watermark, high_watermark + COUNT)}
     assert set(deltalake.DeltaTable(str(log.folder)).to_pyarrow_table().column("offset").to_pylist()) == expected
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     log.open()
     assert log.verify().breaches == []
     assert steps(repair(log)) == []
@@ -415,9 +415,11 @@ def test_a_sound_table_has_nothing_to_mend(log: LogRoot) -> None:
 
 
 def test_records_of_a_lost_file_come_back_from_the_files_that_it_replaced(log: LogRoot) -> None:
-    prepared = log.table.prepare_roll(log.table.files[:4], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
-    rolled = log.folder / log.table.files[0].path
+    prepared = log.table.rewrites.prepare_roll(
+        log.table.rewrites.files[:4], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0
+    )
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    rolled = log.folder / log.table.rewrites.files[0].path
     flip(rolled)
     told = steps(repair(log))
     assert not any(step["action"] == "give up" for step in told)
@@ -427,10 +429,10 @@ def test_records_of_a_lost_file_come_back_from_the_files_that_it_replaced(log: L
 
 
 def test_records_of_a_lost_compacted_file_come_back_from_what_was_compacted(log: LogRoot) -> None:
-    prepared = log.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
+    prepared = log.table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
     assert prepared is not None
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
-    (compacted,) = log.table.files
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    (compacted,) = log.table.rewrites.files
     (log.folder / compacted.path).unlink()
     told = steps(repair(log, "--execute"))
     assert not any(step["action"] == "give up" for step in told)
@@ -453,13 +455,15 @@ def test_given_up_offsets_survive_rolling_checkpoints_and_another_loss(log: LogR
     log.data_file(20).unlink()
     steps(repair(log, "--execute"))
     table = log.open()
-    prepared = table.prepare_roll(table.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    prepared = table.rewrites.prepare_roll(
+        table.rewrites.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=0
+    )
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     log.append(2)
     log.data_file(60).unlink()
     (lost,) = [step for step in steps(repair(log, "--execute")) if step["action"] == "give up"]
     assert (lost["first_offset"], lost["last_offset"]) == (60, 69)
-    log.open().write_checkpoint()
+    log.open().cleanup.write_checkpoint()
     table = log.open()
     assert log.values() == [b"%d" % offset for offset in [*offsets_but(range(20, 30)), *range(70, 80)]]
     report = log.verify()
@@ -476,14 +480,14 @@ def test_a_producer_whose_commit_was_lost_is_known_again_by_its_rows(log: LogRoo
     log.table.append([batch], leader_epoch=0, now_ms=NOW_MS, producers=progress)
     truncate(version(log, 7))
     steps(repair(log, "--execute"))
-    found = log.open().producer_progress[7]
+    found = log.open().producers.progress[7]
     assert (found.producer_epoch, found.last_sequence) == (2, 41)
     assert log.verify().breaches == []
 
 
 @pytest.mark.parametrize("lost", [5, 8], ids=["before its version", "behind its version"])
 def test_records_that_retention_let_go_do_not_come_back(log: LogRoot, lost: int) -> None:
-    log.table.advance_log_start(25, leader_epoch=0, now_ms=NOW_MS)
+    log.table.cleanup.advance_log_start(25, leader_epoch=0, now_ms=NOW_MS)
     log.append(1)
     truncate(version(log, lost))
     steps(repair(log, "--execute"))

@@ -77,7 +77,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         assert isinstance(outcome, Committed), outcome
         if outcome.version == CHECKPOINT_VERSION:
-            table.write_checkpoint()
+            table.cleanup.write_checkpoint()
     storage.close()
     return root
 

@@ -125,7 +125,7 @@ def root_with_bad_rows(tmp_path: Path) -> Path:
     storage = open_storage(str(root))
     log, rows = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
     table = led(storage.open_partition(log, topic_id=topic.topic_id))
-    written = [row for batch in table.read(0, end_offset=4, max_bytes=1 << 20) for row in rows.decode(batch)]
+    written = [row for batch in table.log.read(0, end_offset=4, max_bytes=1 << 20) for row in rows.decode(batch)]
     epoch = next(row for row in written if row.key == b'["offset","epoch","t",1]')
     assert epoch.value is not None
     (negative,) = stored("negative", 5).value["members"]  # type: ignore[index]  # it has one

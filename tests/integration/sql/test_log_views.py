@@ -27,9 +27,9 @@ def rows(log: LogRoot, query: str) -> list[tuple[Any, ...]]:
 
 
 def compact(log: LogRoot) -> None:
-    prepared = log.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
+    prepared = log.table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
     assert prepared is not None
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
 
 
 def test_each_version_says_what_it_did(log: LogRoot) -> None:
@@ -47,9 +47,9 @@ def test_each_version_says_what_it_did(log: LogRoot) -> None:
 
 
 def test_maintenance_shows_files_records_and_bytes_before_and_after(log: LogRoot) -> None:
-    before = sum(file.size_bytes for file in log.table.files)
+    before = sum(file.size_bytes for file in log.table.rewrites.files)
     compact(log)
-    (after,) = log.table.files
+    (after,) = log.table.rewrites.files
     query = "SELECT version, operation, first_offset, last_offset, files_before, files_after, records_before, "
     query += "records_after, bytes_before, bytes_after, level_before, level_after FROM log_maintenance"
     assert rows(log, query) == [
@@ -58,8 +58,8 @@ def test_maintenance_shows_files_records_and_bytes_before_and_after(log: LogRoot
 
 
 def test_retention_is_maintenance_that_adds_nothing(log: LogRoot) -> None:
-    log.table.advance_log_start(25, leader_epoch=0, now_ms=NOW_MS)
-    log.table.advance_log_start(27, leader_epoch=0, now_ms=NOW_MS)
+    log.table.cleanup.advance_log_start(25, leader_epoch=0, now_ms=NOW_MS)
+    log.table.cleanup.advance_log_start(27, leader_epoch=0, now_ms=NOW_MS)
     query = "SELECT version, operation, first_offset, last_offset, files_before, files_after, level_after"
     assert rows(log, f"{query} FROM log_maintenance") == [
         (5, "DELETE", 0, 19, 2, 0, None),
@@ -68,8 +68,8 @@ def test_retention_is_maintenance_that_adds_nothing(log: LogRoot) -> None:
 
 
 def test_files_that_were_added_by_a_version_that_is_gone_are_known_from_the_checkpoint(log: LogRoot) -> None:
-    size = sum(file.size_bytes for file in log.table.files)
-    log.table.write_checkpoint()
+    size = sum(file.size_bytes for file in log.table.rewrites.files)
+    log.table.cleanup.write_checkpoint()
     for version in range(4):
         (log.log / f"{version:020d}.json").unlink()
     compact(log)

@@ -89,17 +89,19 @@ def test_the_same_when_the_table_is_opened_behind_it(table: DeltaPartitionTable,
 def test_files_of_a_job_are_synced_before_a_version_names_them(
     table: DeltaPartitionTable, folder: Path, disk: SyncedFiles
 ) -> None:
-    rolled = table.prepare_roll(table.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-    (source,) = set(folder.glob("*.parquet")) - {folder / file.path for file in table.files}
+    rolled = table.rewrites.prepare_roll(
+        table.rewrites.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
+    (source,) = set(folder.glob("*.parquet")) - {folder / file.path for file in table.rewrites.files}
     job = folder / f"{0:020d}-job.parquet"
     job.write_bytes(source.read_bytes())
     assert rolled.added_count == 1
     disk.inodes.clear()
-    checked = table.check_swap([file.path for file in table.files], [job.name], SwapKind.SAME_ROWS)
+    checked = table.rewrites.check_swap([file.path for file in table.rewrites.files], [job.name], SwapKind.SAME_ROWS)
     assert isinstance(checked, PreparedFiles)
     assert disk.has(job)
     assert disk.has(folder)
-    swapped = table.swap_files(checked, leader_epoch=0, now_ms=NOW_MS)
+    swapped = table.rewrites.swap(checked, leader_epoch=0, now_ms=NOW_MS)
     assert isinstance(swapped, Committed)
     actions = (folder / f"_delta_log/{swapped.version:020d}.json").read_text().splitlines()
     assert [json.loads(line)["add"]["path"] for line in actions if "add" in json.loads(line)] == [job.name]

@@ -54,14 +54,14 @@ class Bench:
             assert isinstance(self.table.append([batch], leader_epoch=0, now_ms=self.now_ms), Committed)
 
     def drop(self, *, before_ms: int = FAR_MS, count_max: int = 10**9, removed_before_ms: int = FAR_MS) -> Dropped:
-        return self.table.drop_old_versions(
+        return self.table.cleanup.drop_old_versions(
             committed_before_ms=before_ms, count_max=count_max, removed_before_ms=removed_before_ms
         )
 
     def compact(self) -> None:
-        prepared = self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=1)
+        prepared = self.table.rewrites.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=1)
         assert prepared is not None
-        assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms), Committed)
+        assert isinstance(self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=self.now_ms), Committed)
 
     def reopen(self) -> None:
         self.table = led(self.storage.open_partition(NAME, topic_id="id"))
@@ -70,7 +70,7 @@ class Bench:
         found: dict[bytes, int] = {}
         offset, end_offset = self.table.state.log_start, self.table.state.high_watermark
         while offset < end_offset:
-            for batch in self.table.read(offset, end_offset=end_offset, max_bytes=1 << 20):
+            for batch in self.table.log.read(offset, end_offset=end_offset, max_bytes=1 << 20):
                 found.update({row.key: (row.value or {})["committed_offset"] for row in self.rows.decode(batch)})
                 offset = batch.next_offset
         return found
@@ -121,7 +121,7 @@ def test_replaced_files_stay_as_long_as_a_version_that_has_them(bench: Bench) ->
     old = bench.data_files()
     bench.compact()
     assert bench.drop() == Dropped()  # no checkpoint allows anything
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.drop(before_ms=NOW_MS) == Dropped()  # no version is that old
     assert bench.data_files() > old
     bench.judge(LAST_OF_SIX)
@@ -136,7 +136,7 @@ def test_replaced_files_stay_as_long_as_a_version_that_has_them(bench: Bench) ->
 def test_the_delay_of_deletion_holds_back_versions_and_their_files_however_many_they_are(bench: Bench) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.drop(before_ms=FAR_MS, count_max=1, removed_before_ms=NOW_MS) == Dropped()
     assert bench.drop(before_ms=0, count_max=1, removed_before_ms=NOW_MS + 1).data_files == 6
 
@@ -145,7 +145,7 @@ def test_a_file_that_was_removed_lately_stays_though_its_versions_are_gone(bench
     bench.append(*range(3))
     bench.now_ms = NOW_MS + 10
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     old = bench.data_files()
     assert bench.drop(removed_before_ms=NOW_MS + 10) == Dropped(versions=4)
     assert bench.data_files() == old
@@ -156,11 +156,11 @@ def test_only_files_of_dropped_versions_go_and_every_kept_version_is_read_by_eve
     bench.append(*range(3))
     first = bench.data_files()
     bench.compact()  # version 4
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.now_ms = NOW_MS + 10
     bench.append(*range(3, 6))
     bench.compact()  # version 8
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     before = bench.data_files()
     dropped = bench.drop(before_ms=NOW_MS + 10)
     assert (dropped.versions, dropped.data_files) == (4, 3)
@@ -173,7 +173,7 @@ def test_only_files_of_dropped_versions_go_and_every_kept_version_is_read_by_eve
 def test_files_go_after_a_restart_too(bench: Bench) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.reopen()
     assert bench.drop(before_ms=NOW_MS) == Dropped()
     bench.reopen()
@@ -183,9 +183,9 @@ def test_files_go_after_a_restart_too(bench: Bench) -> None:
 
 def test_a_file_that_a_read_under_way_holds_stays_until_it_has_ended(bench: Bench) -> None:
     bench.append(*range(6))
-    with bench.table._reader.reading() as view:
+    with bench.table.log.reading() as view:
         bench.compact()
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
         assert bench.drop() == Dropped(versions=7)
         assert [file.path for file in view.live_files if file.path not in bench.data_files()] == []
     assert bench.drop().data_files == 6
@@ -196,7 +196,7 @@ def test_only_what_the_log_names_as_removed_goes(bench: Bench) -> None:
     stray = bench.folder / f"{0:020d}-stray.parquet"
     stray.write_bytes(b"who knows")
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.drop().data_files == 3
     assert stray.exists()
 
@@ -206,7 +206,7 @@ def test_a_file_that_was_put_back_stays(bench: Bench) -> None:
     bench.append(*range(3))
     old = live_files(bench)
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     compacted = live_files(bench)[0]
     foreign_commit(bench, 5, remove_of(compacted, NOW_MS + 5), *(add_of(bench, name) for name in old))
     bench.table.reload()
@@ -214,7 +214,7 @@ def test_a_file_that_was_put_back_stays(bench: Bench) -> None:
     foreign_commit(bench, 6, add_of(bench, compacted), *(remove_of(name, NOW_MS + 6) for name in old))
     bench.table.reload()
     assert bench.drop() == Dropped()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.drop(before_ms=0) == Dropped()
     bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
 
@@ -222,7 +222,7 @@ def test_a_file_that_was_put_back_stays(bench: Bench) -> None:
 def test_a_failure_in_between_is_tried_again(bench: Bench) -> None:
     bench.append(*range(3))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.store.fail_next("delete", StorageFault("busy"))
     with pytest.raises(StorageFault):
         bench.drop()
@@ -235,7 +235,7 @@ def test_after_a_sync_that_failed_no_data_file_goes_before_the_names_are_written
 ) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     files = bench.data_files()
     bench.store.fail_next("sync", StorageFault("the disk does not answer"))
     bench.store.fail_next("sync", StorageFault("the disk does not answer"))
@@ -254,7 +254,7 @@ def test_the_first_pass_after_a_restart_syncs_before_data_files_go(bench: Bench)
     """The one before may have been killed between the versions and the sync."""
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.store.fail_next("sync", StorageFault("killed here"))
     with pytest.raises(StorageFault):
         bench.drop()
@@ -279,15 +279,15 @@ def test_a_checkpoint_that_lacks_a_txn_is_not_kept(bench: Bench, monkeypatch: py
         checkpoints, "encode_checkpoint", lambda **actions: without_txn(made(**actions), "bus/high_watermark")
     )
     with pytest.raises(StorageFault, match="bus/high_watermark at Txn"):
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
     assert list(bench.folder.glob("_delta_log/*checkpoint*")) == []
 
 
 def test_versions_stay_behind_a_checkpoint_of_an_earlier_process_that_lacks_a_txn(bench: Bench) -> None:
     bench.append(*range(6))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(6)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     path = bench.folder / f"_delta_log/{7:020d}.checkpoint.parquet"
     path.write_bytes(without_txn(path.read_bytes(), "bus/leader_epoch"))
     (bench.folder / "_delta_log/_last_checkpoint").unlink()
@@ -299,22 +299,22 @@ def test_versions_stay_behind_a_checkpoint_of_an_earlier_process_that_lacks_a_tx
 def test_a_checkpoint_names_removed_files_as_long_as_they_are_there(bench: Bench) -> None:
     bench.append(*range(4))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert len(bench.removed_in(5)) == 4
     bench.append(4)
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert len(bench.removed_in(7)) == 6
     assert bench.drop(count_max=3, before_ms=0).data_files == 4
     bench.append(5)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.removed_in(8) == bench.removed_in(7) - bench.removed_in(5)
     bench.judge(LAST_OF_SIX)
 
 
 def test_a_checkpoint_is_needed_once_a_removal_is_old_enough_and_none_covers_it(bench: Bench) -> None:
     def is_needed(before_ms: int) -> bool:
-        return bench.table.is_checkpoint_needed_to_drop(committed_before_ms=before_ms)
+        return bench.table.cleanup.is_checkpoint_needed_to_drop(committed_before_ms=before_ms)
 
     bench.append(*range(3))
     assert not is_needed(FAR_MS)
@@ -322,7 +322,7 @@ def test_a_checkpoint_is_needed_once_a_removal_is_old_enough_and_none_covers_it(
     for _ in range(2):
         assert [is_needed(NOW_MS), is_needed(NOW_MS + 1)] == [False, True]
         bench.reopen()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert not is_needed(FAR_MS)
     bench.append(3)
     bench.compact()
@@ -336,7 +336,7 @@ def test_versions_behind_a_checkpoint_go_by_age_or_by_number_and_the_rest_stays_
     for round_number in range(6):  # versions 1 to 30, a checkpoint at each fifth
         bench.now_ms = NOW_MS + round_number
         bench.append(*range(5 * round_number, 5 * round_number + 5))
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
     expected = {b"k0": 27, b"k1": 28, b"k2": 29}
     assert bench.drop(before_ms=0, count_max=1000) == Dropped()
     assert bench.drop(before_ms=NOW_MS, count_max=27) == Dropped()  # versions up to 3 may go; no checkpoint allows it
@@ -351,14 +351,14 @@ def test_versions_behind_a_checkpoint_go_by_age_or_by_number_and_the_rest_stays_
     assert bench.drop(count_max=1) == Dropped(versions=10)
     assert (bench.versions(), bench.checkpoints()) == ([30, 31, 32], [30])
     bench.judge({b"k0": 30, b"k1": 31, b"k2": 29})
-    assert bench.table.high_watermark_at(29) is None
-    assert [bench.table.high_watermark_at(version) for version in (30, 31, 32)] == [30, 31, 32]
+    assert bench.table.log.high_watermark_at(29) is None
+    assert [bench.table.log.high_watermark_at(version) for version in (30, 31, 32)] == [30, 31, 32]
 
 
 def test_of_many_checkpoints_some_stay_spread_over_the_kept_versions(bench: Bench) -> None:
     for value in range(120):
         bench.append(value)
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
         assert bench.drop(before_ms=0) == Dropped()
     found = bench.checkpoints()
     assert 16 <= len(found) <= 34
@@ -370,7 +370,7 @@ def test_of_many_checkpoints_some_stay_spread_over_the_kept_versions(bench: Benc
 def test_a_pass_with_nothing_to_do_looks_at_nothing(bench: Bench) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(6)
     bench.drop(before_ms=NOW_MS)
     bench.store.calls.clear()
@@ -380,9 +380,9 @@ def test_a_pass_with_nothing_to_do_looks_at_nothing(bench: Bench) -> None:
 
 def test_versions_stay_behind_a_checkpoint_that_cannot_be_read(bench: Bench) -> None:
     bench.append(*range(3))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(*range(3, 6))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     newest = bench.folder / "_delta_log" / f"{6:020d}.checkpoint.parquet"
     newest.write_bytes(newest.read_bytes()[:100])
     with contextlib.suppress(StorageFault):
@@ -393,9 +393,9 @@ def test_versions_stay_behind_a_checkpoint_that_cannot_be_read(bench: Bench) -> 
 
 def test_the_checkpoint_that_stands_for_versions_which_are_gone_stays(bench: Bench) -> None:
     bench.append(*range(3))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(*range(3, 6))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     for version in range(4):
         (bench.folder / "_delta_log" / f"{version:020d}.json").unlink()
     older = bench.folder / "_delta_log" / f"{3:020d}.checkpoint.parquet"
@@ -418,12 +418,12 @@ def test_without_a_checkpoint_every_version_stays(bench: Bench) -> None:
 
 def test_a_checkpoint_that_cannot_be_made_leaves_no_trace(bench: Bench) -> None:
     bench.append(*range(5))
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     before = sorted(bench.folder.rglob("*"))
     bench.append(5)
     bench.store.fail_next("put", StorageFault("busy"))
     with pytest.raises(StorageFault, match="busy"):
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
     assert bench.checkpoints() == [5]
     assert len(sorted(bench.folder.rglob("*"))) == len(before) + 2
     bench.judge(LAST_OF_SIX)
@@ -435,20 +435,20 @@ def test_a_checkpoint_that_cannot_be_made_leaves_no_trace(bench: Bench) -> None:
 def test_orphans_are_data_files_of_ours_that_no_kept_version_names(bench: Bench) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(6)
     bench.compact()
     strays = [bench.folder / f"{0:020d}-stray.parquet", bench.folder / "part-00000-of-spark.parquet"]
     for stray in strays:
         stray.write_bytes(b"who knows")
     for _ in range(2):
-        orphans = bench.table.find_orphans()
+        orphans = bench.table.cleanup.find_orphans()
         assert orphans == {strays[0].name}
         bench.reopen()
     before = bench.data_files()
-    assert bench.table.delete_orphans(orphans) == 1
+    assert bench.table.cleanup.delete_orphans(orphans) == 1
     assert bench.data_files() == before - orphans
-    assert bench.table.delete_orphans(orphans) == 0
+    assert bench.table.cleanup.delete_orphans(orphans) == 0
     bench.judge({b"k0": 6, b"k1": 4, b"k2": 5})
 
 
@@ -456,28 +456,28 @@ def test_what_has_become_part_of_the_table_meanwhile_is_no_orphan(bench: Bench) 
     bench.append(*range(3))
     stray = f"{3:020d}-of-somebody.parquet"
     (bench.folder / stray).write_bytes((bench.folder / live_files(bench)[2]).read_bytes())
-    orphans = bench.table.find_orphans()
+    orphans = bench.table.cleanup.find_orphans()
     assert orphans == {stray}
     foreign_commit(
         bench, 4, remove_of(live_files(bench)[2], 4), add_of(bench, live_files(bench)[2], path=stray, tags={})
     )
     bench.table.reload()
-    assert bench.table.delete_orphans(orphans) == 0
+    assert bench.table.cleanup.delete_orphans(orphans) == 0
     bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
 
 
 def test_files_under_way_are_no_orphans(bench: Bench) -> None:
     bench.append(*range(6))
-    prepared = bench.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+    prepared = bench.table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
     assert prepared is not None
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
     found: list[frozenset[str]] = []
-    bench.store.before_next("create", lambda: found.append(bench.table.find_orphans()))
+    bench.store.before_next("create", lambda: found.append(bench.table.cleanup.find_orphans()))
     bench.append(6)
-    bench.store.before_next("create", lambda: found.append(bench.table.find_orphans()))
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    bench.store.before_next("create", lambda: found.append(bench.table.cleanup.find_orphans()))
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     assert found == [frozenset(), frozenset()]
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
 
 
 def test_while_a_version_is_in_doubt_nothing_is_called_an_orphan(bench: Bench) -> None:
@@ -487,10 +487,10 @@ def test_while_a_version_is_in_doubt_nothing_is_called_an_orphan(bench: Bench) -
     bench.store.fail_next("create", OutcomeUnknown("sync failed"), after_doing_it=True)
     with pytest.raises(AssertionError):
         bench.append(2)
-    assert bench.table.find_orphans() == frozenset()
-    assert bench.table.delete_orphans(frozenset({stray.name})) == 0
+    assert bench.table.cleanup.find_orphans() == frozenset()
+    assert bench.table.cleanup.delete_orphans(frozenset({stray.name})) == 0
     bench.table.reload()
-    assert bench.table.find_orphans() == {stray.name}
+    assert bench.table.cleanup.find_orphans() == {stray.name}
 
 
 # ---------------------------------------------------------------- crashes
@@ -525,9 +525,9 @@ class CrashingStore:
 
 def clean(bench: Bench) -> None:
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.drop()
-    bench.table.delete_orphans(bench.table.find_orphans())
+    bench.table.cleanup.delete_orphans(bench.table.cleanup.find_orphans())
 
 
 @pytest.mark.parametrize(
@@ -560,14 +560,14 @@ def test_a_crash_at_any_step_leaves_a_table_that_opens_clean(bench: Bench, opera
     assert bench.table.state.file_count == 1
     is_fenced = operation == "create"  # an orphan was left, so a version was committed before it went
     assert len(bench.versions()) == 1 + is_fenced
-    assert bench.data_files() == {file.path for file in bench.table.files}
+    assert bench.data_files() == {file.path for file in bench.table.rewrites.files}
 
 
 @pytest.mark.parametrize("count", range(1, 10))
 def test_a_crash_between_deletions_leaves_no_checkpoint_with_a_gap_behind_it(bench: Bench, count: int) -> None:
     for number in range(3):
         bench.append(2 * number, 2 * number + 1)
-        bench.table.write_checkpoint()
+        bench.table.cleanup.write_checkpoint()
     crashing = CrashingStore(bench.store)
     bench.storage = open_storage_on(crashing, exclusive=False)  # type: ignore[arg-type]
     bench.reopen()
@@ -584,7 +584,7 @@ def test_a_crash_between_deletions_leaves_no_checkpoint_with_a_gap_behind_it(ben
 
 
 def live_files(bench: Bench) -> list[str]:
-    return [file.path for file in bench.table.files]
+    return [file.path for file in bench.table.rewrites.files]
 
 
 def add_of(bench: Bench, name: str, **changes: Any) -> str:
@@ -606,7 +606,7 @@ def foreign_commit(bench: Bench, version: int, *actions: str) -> None:
 def test_a_vacuum_of_another_engine_leaves_every_kept_version_readable(bench: Bench) -> None:
     bench.append(*range(6))
     bench.compact()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     bench.append(6)
     bench.compact()
     before = bench.data_files()

@@ -32,7 +32,7 @@ def append(table: DeltaPartitionTable, *values: bytes, epoch: int = 0) -> Commit
 
 
 def values_of(table: DeltaPartitionTable) -> list[bytes]:
-    batches = table.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
+    batches = table.log.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
     return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_large_file_leaves_nothing_of_it(
         local.append(batches, leader_epoch=0, now_ms=NOW_MS)
     assert not list((tmp_path / FOLDER).glob("*.parquet"))
     assert local.append(batches, leader_epoch=0, now_ms=NOW_MS) == Committed(version=1, high_watermark=12)
-    found = reopened(tmp_path).read(0, end_offset=12, max_bytes=1 << 30)
+    found = reopened(tmp_path).log.read(0, end_offset=12, max_bytes=1 << 30)
     values = [value for batch in found for value in batch.columns.column("value").to_pylist()]
     assert values == [bytes([at]) * 1_000_000 for at in range(4) for _ in range(3)]
 
@@ -101,9 +101,9 @@ def test_a_disk_that_fails_in_the_middle_of_a_large_file_leaves_nothing_of_it(
 def test_a_read_over_many_small_files_gives_what_it_has_in_time(table: DeltaPartitionTable) -> None:
     for _ in range(300):
         append(table, b"v")
-    first = table.read(0, end_offset=300, max_bytes=1 << 20)
+    first = table.log.read(0, end_offset=300, max_bytes=1 << 20)
     assert first[-1].next_offset == 256
-    rest = table.read(256, end_offset=300, max_bytes=1 << 20)
+    rest = table.log.read(256, end_offset=300, max_bytes=1 << 20)
     assert (rest[0].base_offset, rest[-1].next_offset) == (256, 300)
 
 
@@ -114,9 +114,9 @@ def test_producers_progress_is_kept(table: DeltaPartitionTable) -> None:
         batch = log_batch(table.state.high_watermark, [b"x"])
         table.append([batch], leader_epoch=0, now_ms=NOW_MS, producers=producers)
     expected = {7: replace(second, updated_ms=NOW_MS), 8: replace(other, updated_ms=NOW_MS)}
-    assert table.producer_progress == expected
+    assert table.producers.progress == expected
     table.reload()
-    assert table.producer_progress == expected
+    assert table.producers.progress == expected
 
 
 def test_a_lost_answer_of_our_own_commit_is_committed(table: DeltaPartitionTable, scripted: ScriptedStore) -> None:
@@ -257,7 +257,7 @@ def test_a_commit_that_fails_after_its_effect_keeps_its_data_file(
     else:
         with pytest.raises(RuntimeError):
             append(table, b"a")
-    assert table.find_orphans() == frozenset()
+    assert table.cleanup.find_orphans() == frozenset()
     assert table.reload().high_watermark == 1
     append(table, b"b")
     assert values_of(table) == [b"a", b"b"]

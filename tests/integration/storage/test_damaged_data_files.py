@@ -20,7 +20,7 @@ FLIPS = 150
 def appended() -> tuple[TableBench, LiveFile]:
     bench = TableBench()
     bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(8)))
-    (file,) = bench.table._reader.view.live_files
+    (file,) = bench.table.log.view.live_files
     return bench, file
 
 
@@ -29,7 +29,7 @@ def rolled() -> tuple[TableBench, LiveFile]:
     for first in range(0, 8, 4):
         bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(first, first + 4)))
     bench.roll()
-    (file,) = bench.table._reader.view.live_files
+    (file,) = bench.table.log.view.live_files
     return bench, file
 
 
@@ -109,7 +109,7 @@ def test_two_files_that_were_swapped_are_both_damaged() -> None:
     bench = TableBench()
     for first in (0, 4):
         bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(first, first + 4)))
-    files = bench.table._reader.view.live_files
+    files = bench.table.log.view.live_files
     both = [bytes(bench.store.get(f"{FOLDER}/{file.path}")) for file in files]
     assert len(both[0]) == len(both[1])
     for file, data in zip(files, reversed(both), strict=True):
@@ -124,7 +124,7 @@ def test_no_damage_is_carried_into_a_rewritten_file() -> None:
     bench = TableBench()
     for first in (0, 4):
         bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(first, first + 4)))
-    file = bench.table._reader.view.live_files[1]
+    file = bench.table.log.view.live_files[1]
     data = bytes(bench.store.get(f"{FOLDER}/{file.path}"))
     before = bench.data_files()
     for bit in range(0, len(data) * 8, len(data) * 8 // 20):

@@ -49,14 +49,16 @@ class Table:
 
     def leave_orphans(self) -> None:
         for _ in range(2):
-            self.table.prepare_roll(self.table.files[-2:], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+            self.table.rewrites.prepare_roll(
+                self.table.rewrites.files[-2:], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+            )
 
     def rows(self) -> list[Row]:
         """As a consumer reads them."""
         rows: list[Row] = []
         offset, end_offset = self.table.state.log_start, self.table.state.high_watermark
         while offset < end_offset:
-            for batch in self.table.read(offset, end_offset=end_offset, max_bytes=1 << 20):
+            for batch in self.table.log.read(offset, end_offset=end_offset, max_bytes=1 << 20):
                 rows += [row for row in rows_of(batch) if row[0] >= offset]
                 offset = batch.next_offset
         return rows
@@ -84,12 +86,12 @@ def live_a_while(table: Table) -> None:
     """Leaves what each job needs: small files, versions and data files that may go, a checkpoint before the last
     versions, and orphans. No record has gone yet, so every version has all below its high watermark."""
     table.append(5)
-    prepared = table.table.prepare_roll(
-        table.table.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=FAR_MS
+    prepared = table.table.rewrites.prepare_roll(
+        table.table.rewrites.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=FAR_MS
     )
-    assert isinstance(table.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(table.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     table.append()
-    table.table.write_checkpoint()
+    table.table.cleanup.write_checkpoint()
     table.append(3)
     table.leave_orphans()
 
@@ -115,7 +117,7 @@ def judge(found: Table, before: Table, job: str, *, is_ended: bool) -> None:
     """`found` is what the kill has left of `before`."""
     state, rows, expected = found.table.state, found.rows(), all_rows(before.table.state.high_watermark)
     assert state.high_watermark == len(expected)
-    assert found.table.producer_progress == before.table.producer_progress
+    assert found.table.producers.progress == before.table.producers.progress
     assert verify_partition(LocalStore(str(found.root)), NAME, topic_id=TOPIC_ID).breaches == []
     is_committed = state.version > before.table.state.version
     assert is_committed >= (is_ended and job in ("roll", "compact", "retain"))
@@ -147,9 +149,9 @@ def finish(found: Table, job: str) -> None:
     found.append(2)
     JOBS[job](found.table)
     JOBS["checkpoint"](found.table)
-    found.table.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=FAR_MS)
+    found.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=FAR_MS)
     JOBS["remove_orphans"](found.table)
-    assert found.data_files() == {file.path for file in found.table.files}
+    assert found.data_files() == {file.path for file in found.table.rewrites.files}
     assert found.rows()[-1] == all_rows(found.table.state.high_watermark)[-1]
     assert len(found.kept_versions()) <= 2  # the last one, and a fence if there were orphans
     left = [path.name for path in found.folder.rglob("*") if path.name.startswith(".")]

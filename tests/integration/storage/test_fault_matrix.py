@@ -78,41 +78,41 @@ class Life:
         return outcome
 
     def _swap(self, prepared: PreparedFiles | None) -> CommitOutcome | None:
-        return None if prepared is None else self.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS)
+        return None if prepared is None else self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS)
 
     def roll(self) -> CommitOutcome | None:
-        files = self.table.files[:2]
+        files = self.table.rewrites.files[:2]
         return self._swap(
-            self.table.prepare_roll(files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=FAR_MS)
+            self.table.rewrites.prepare_roll(files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=FAR_MS)
         )
 
     def compact(self) -> CommitOutcome | None:
         """Values of the same key go; here they are told apart by their offsets."""
-        return self._swap(self.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=FAR_MS))
+        return self._swap(self.table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=FAR_MS))
 
     def checkpoint(self) -> None:
-        self.table.write_checkpoint()
+        self.table.cleanup.write_checkpoint()
 
     def drop(self) -> None:
-        self.table.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
+        self.table.cleanup.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
 
     def leave_orphan(self) -> None:
         self.files.put(f"{FOLDER}/{0:020d}-left.parquet", b"of a crash")
 
     def orphans(self) -> None:
-        self.table.delete_orphans(self.table.find_orphans())
+        self.table.cleanup.delete_orphans(self.table.cleanup.find_orphans())
 
     def retain(self) -> CommitOutcome | None:
         state = self.table.state
         if state.high_watermark <= state.log_start + 1:
             return None
-        return self.table.advance_log_start(state.log_start + 1, leader_epoch=0, now_ms=NOW_MS)
+        return self.table.cleanup.advance_log_start(state.log_start + 1, leader_epoch=0, now_ms=NOW_MS)
 
     def judge(self) -> None:
         table = led(open_storage_on(self.files, exclusive=False).open_partition(PARTITION, topic_id="id"))
         rows = {}
         offset, end_offset = table.state.log_start, table.state.high_watermark
-        while offset < end_offset and (found := table.read(offset, end_offset=end_offset, max_bytes=1 << 20)):
+        while offset < end_offset and (found := table.log.read(offset, end_offset=end_offset, max_bytes=1 << 20)):
             for batch in found:
                 values = batch.columns.column("value").to_pylist()
                 offsets = range(batch.base_offset, batch.next_offset)

@@ -62,10 +62,12 @@ def test_what_removes_files_or_adds_none_costs_no_new_reading_of_the_log(
     reader = follow(log)
     table = log.table
     if change == "roll":
-        prepared = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-        assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+        prepared = table.rewrites.prepare_roll(
+            table.rewrites.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+        )
+        assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     elif change == "log start":
-        assert isinstance(table.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
+        assert isinstance(table.cleanup.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
     else:
         assert isinstance(table.lead(1, NOW_MS, fence=True), Committed)
     expected = shown(follow(log).refresh())
@@ -85,15 +87,17 @@ def test_a_view_that_was_given_out_stays_what_it_was(log: LogRoot) -> None:
 def test_rolled_files_are_followed(log: LogRoot) -> None:
     reader = follow(log)
     log.append()
-    prepared = log.table.prepare_roll(log.table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    prepared = log.table.rewrites.prepare_roll(
+        log.table.rewrites.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
     log.append()
     check(log, reader)
 
 
 def test_a_log_start_that_moves_is_followed(log: LogRoot) -> None:
     reader = follow(log)
-    assert isinstance(log.table.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(log.table.cleanup.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
     log.append()
     check(log, reader)
     assert reader.refresh().state.log_start == 13
@@ -102,7 +106,7 @@ def test_a_log_start_that_moves_is_followed(log: LogRoot) -> None:
 def test_versions_that_were_dropped_before_they_were_read_are_passed(log: LogRoot) -> None:
     reader = follow(log)
     log.append(4)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append()
     for version in range(log.table.state.version - 1):
         (log.log / f"{version:020}.json").unlink()
@@ -113,7 +117,7 @@ def test_the_version_that_was_last_read_may_be_dropped(log: LogRoot) -> None:
     reader = follow(log)
     seen = reader.reader.state.version
     log.append(4)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     for version in range(seen + 2):
         (log.log / f"{version:020}.json").unlink()
     check(log, reader)

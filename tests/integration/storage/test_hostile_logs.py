@@ -183,9 +183,9 @@ def test_a_mark_of_the_byte_order_is_no_json_to_any_reader(log: LogRoot) -> None
 
 @pytest.mark.parametrize("damage", ["truncated", "unnamed", "lost"])
 def test_files_are_described_from_the_checkpoint_that_can_be_read(log: LogRoot, damage: str) -> None:
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append(2)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append()
     newest, hint = log.log / f"{5:020}.checkpoint.parquet", log.log / LAST_CHECKPOINT
     if damage == "truncated":

@@ -52,7 +52,7 @@ def append(table: DeltaPartitionTable, count: int, *producers: ProducerProgress)
 
 def test_the_count_at_every_version_is_the_high_watermark_at_that_version(table: DeltaPartitionTable, url: str) -> None:
     outcomes = [append(table, count, ProducerProgress(5, 1, count)) for count in (1, 3, 2, 10)]
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     outcomes.append(append(table, 4))
     for outcome in outcomes:
         judged = deltalake.DeltaTable(url, version=outcome.version)
@@ -87,11 +87,11 @@ def test_statistics_let_a_reader_skip_files(table: DeltaPartitionTable, url: str
 def test_a_checkpoint_is_due_after_a_hundred_commits(table: DeltaPartitionTable, url: str) -> None:
     for _ in range(99):
         append(table, 1)
-    assert not table.is_checkpoint_due
+    assert not table.cleanup.is_checkpoint_due
     append(table, 1)
-    assert table.is_checkpoint_due
-    table.write_checkpoint()
-    assert not table.is_checkpoint_due
+    assert table.cleanup.is_checkpoint_due
+    table.cleanup.write_checkpoint()
+    assert not table.cleanup.is_checkpoint_due
     assert json.loads(Path(url, "_delta_log", "_last_checkpoint").read_text())["version"] == 100
     append(table, 1)
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 101
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_an_older_version_is_that_of_its_time(table: DeltaPartit
     writer.start()
     try:
         for _ in range(5):
-            table.write_checkpoint()
+            table.cleanup.write_checkpoint()
     finally:
         stop.set()
         writer.join()
@@ -144,14 +144,16 @@ def test_a_checkpoint_goes_on_from_one_that_another_engine_wrote(tmp_path: Path,
     table = led(open_storage(str(tmp_path), exclusive=False).create_partition(PARTITION, topic_id="id"))
     for count in (1, 3, 2):
         append(table, count)
-    rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
-    table.swap_files(rolled, leader_epoch=1, now_ms=NOW_MS)
+    rolled = table.rewrites.prepare_roll(
+        table.rewrites.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0
+    )
+    table.rewrites.swap(rolled, leader_epoch=1, now_ms=NOW_MS)
     deltalake.DeltaTable(url).create_checkpoint()
     table = led(open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id"))
     append(table, 4)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     append(table, 1)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     assert verify_partition(LocalStore(str(tmp_path)), PARTITION, topic_id="id").breaches == []
     removed = pq.read_table(f"{url}/_delta_log/{checkpoint_name(6)}").column("remove").drop_null().to_pylist()
     assert sorted(one["path"] for one in removed) == sorted(rolled.removes)
@@ -175,14 +177,16 @@ def test_a_checkpoint_that_cannot_be_made_leaves_the_table_as_another_engine_has
     table = led(storage.create_partition(PARTITION, topic_id="id"))
     for count in (1, 3, 2):
         append(table, count)
-    rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
-    table.swap_files(rolled, leader_epoch=1, now_ms=NOW_MS)
+    rolled = table.rewrites.prepare_roll(
+        table.rewrites.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0
+    )
+    table.rewrites.swap(rolled, leader_epoch=1, now_ms=NOW_MS)
     deltalake.DeltaTable(url).create_checkpoint()
     for _ in range(nth - 1):
         store.before_next(operation, lambda: None)
     store.before_next(operation, fail)
     with pytest.raises(StorageFault, match="the disk"):
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 6
     assert led(storage.open_partition(PARTITION, topic_id="id")).state == table.state
 
@@ -192,13 +196,13 @@ def test_a_checkpoint_that_cannot_be_made_leaves_the_only_one_that_there_is(tmp_
     storage = open_storage(str(tmp_path), exclusive=False)
     table = led(storage.create_partition(PARTITION, topic_id="id"))
     append(table, 1)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     append(table, 3)
     deltalake.DeltaTable(url).create_checkpoint()
     for name in (version_name(0), version_name(1), checkpoint_name(1)):
         Path(url, "_delta_log", name).unlink()
     with pytest.raises(StorageFault, match="does not exist"):
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 4
     assert led(storage.open_partition(PARTITION, topic_id="id")).state == table.state
 
@@ -209,20 +213,20 @@ def test_a_checkpoint_that_cannot_be_synced_is_a_fault_and_the_table_goes_on(
     for _ in range(100):
         append(table, 1)
     disk.fail("fsync", 1, errno.EIO)
-    assert table.is_checkpoint_due
+    assert table.cleanup.is_checkpoint_due
     with pytest.raises(StorageFault):
-        table.write_checkpoint()
-    assert not table.is_checkpoint_due  # not at every commit again
+        table.cleanup.write_checkpoint()
+    assert not table.cleanup.is_checkpoint_due  # not at every commit again
     append(table, 1)
     assert table.reload().high_watermark == 101
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     assert Path(url, "_delta_log", checkpoint_name(101)).exists()
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_named(table: DeltaPartitionTable, disk: FailingFileSystem) -> None:
     append(table, 1)
     disk.calls.clear()
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     assert disk.calls == ["write", "fsync", "fsync"] * 2  # the checkpoint, its folder; then the hint, its folder
 
 
@@ -230,7 +234,7 @@ def test_a_checkpoint_of_a_table_that_is_gone_is_a_fault(table: DeltaPartitionTa
     append(table, 1)
     LocalStore(str(tmp_path)).delete_folder(partition_folder(PARTITION))
     with pytest.raises(StorageFault, match="no checkpoint of version 1"):
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
 
 
 def test_readers_beside_the_writer_see_whole_versions(tmp_path: Path) -> None:
@@ -242,7 +246,7 @@ def test_readers_beside_the_writer_see_whole_versions(tmp_path: Path) -> None:
     def read_on() -> None:
         while not stop.is_set():
             end_offset = table.state.high_watermark
-            found = sum(batch.record_count for batch in table.read(0, end_offset=end_offset, max_bytes=1 << 20))
+            found = sum(batch.record_count for batch in table.log.read(0, end_offset=end_offset, max_bytes=1 << 20))
             if found != end_offset or end_offset % 3:
                 failures.append(f"{found} of {end_offset}")
 

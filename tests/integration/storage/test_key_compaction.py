@@ -32,7 +32,7 @@ from tests.support.version_files import without_sum
 
 def compaction_of(store: ObjectStore, table: DeltaPartitionTable, *, file_bytes_max: int) -> KeyCompaction:
     under_way = FilesUnderWay(store, FOLDER)
-    return KeyCompaction(store, FOLDER, table._reader.data, table._schema, under_way, file_bytes_max=file_bytes_max)
+    return KeyCompaction(store, FOLDER, table.log.data, table._schema, under_way, file_bytes_max=file_bytes_max)
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_key_stay() -> None:
@@ -62,7 +62,9 @@ def test_a_read_inside_a_hole_goes_on_behind_it(offset: int) -> None:
     bench.append((b"c", b"3"))
     expected = [row for row in [(6, b"a", b"1"), (7, b"b", b"2"), (8, b"c", b"3")] if row[0] >= offset]
     assert bench.rows(offset) == bench.rows(offset, max_bytes=1) == expected
-    assert all(batch.next_offset <= 8 for batch in bench.table.read(min(offset, 7), end_offset=8, max_bytes=1 << 20))
+    assert all(
+        batch.next_offset <= 8 for batch in bench.table.log.read(min(offset, 7), end_offset=8, max_bytes=1 << 20)
+    )
 
 
 def test_timestamps_find_what_is_left() -> None:
@@ -71,14 +73,14 @@ def test_timestamps_find_what_is_left() -> None:
         batch = log_batch(base, [b"v"], keys=[key], timestamp_ms=time_ms)
         assert isinstance(bench.table.append([batch], leader_epoch=0, now_ms=1), Committed)
     bench.compact()
-    found = {time_ms: bench.table.find_timestamp(time_ms) for time_ms in (0, 6_500, 7_000, 7_001)}
+    found = {time_ms: bench.table.log.find_timestamp(time_ms) for time_ms in (0, 6_500, 7_000, 7_001)}
     assert {time_ms: result and result.offset for time_ms, result in found.items()} == {
         0: 2,
         6_500: 2,
         7_000: 2,
         7_001: None,
     }
-    largest = bench.table.find_max_timestamp()
+    largest = bench.table.log.find_max_timestamp()
     assert largest is not None
     assert (largest.offset, largest.timestamp_ms) == (2, 7_000)
     assert bench.breaches() == []
@@ -123,14 +125,14 @@ def test_a_record_without_key_and_value_is_no_tombstone() -> None:
 def test_nothing_to_gain_writes_nothing_and_counts_as_seen() -> None:
     bench = TableBench()
     bench.append((b"a", b"1"), (b"b", b"1"))
-    assert bench.table.key_compaction_backlog == 1
+    assert len(bench.table.rewrites.find_backlog()) == 1
     before = bench.data_files()
     assert bench.prepare() is None
     assert bench.data_files() == before
-    assert (bench.table.key_compaction_backlog, bench.table.key_compaction_backlog_bytes) == (0, 0)
+    assert list(bench.table.rewrites.find_backlog()) == []
     bench.append((b"c", b"1"))
-    assert bench.table.key_compaction_backlog == 1
-    assert bench.reopen().key_compaction_backlog == 2
+    assert len(bench.table.rewrites.find_backlog()) == 1
+    assert len(bench.reopen().rewrites.find_backlog()) == 2
 
 
 def test_what_is_appended_between_preparing_and_swapping_stays() -> None:
@@ -140,9 +142,9 @@ def test_what_is_appended_between_preparing_and_swapping_stays() -> None:
     prepared = bench.prepare()
     assert prepared is not None
     bench.append((b"a", b"3"))
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms), Committed)
-    assert bench.table.key_compaction_backlog == 1
-    assert bench.table.key_compaction_backlog_bytes > 0
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert len(bench.table.rewrites.find_backlog()) == 1
+    assert all(file.size_bytes > 0 for file in bench.table.rewrites.find_backlog())
     for _ in range(2):
         assert bench.rows() == [(1, b"a", b"2"), (2, b"a", b"3")]
         bench.reopen()
@@ -156,12 +158,12 @@ def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> Non
     for number in range(12):
         bench.append((f"{number % 9}".encode(), chance.randbytes(size)), (b"hole", b"x"))
     expected = [(row[0], row[1]) for row in bench.rows(max_bytes=1 << 30) if row[1] != b"hole" or row[0] == 23][3:]
-    view = bench.table._reader.view
+    view = bench.table.log.view
     compaction = compaction_of(bench.store, bench.table, file_bytes_max=3 * size)
     prepared = compaction.prepare(view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
     assert prepared.added_count > 2
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
     assert bench.reopen().state.file_count == prepared.added_count
     assert [(row[0], row[1]) for row in bench.rows()] == expected
     assert bench.breaches() == []
@@ -174,9 +176,9 @@ def three_files() -> TableBench:
         bench.append((b"hole", b"x"), (b"%d" % number, b"y"))
     table = bench.table
     compaction = compaction_of(bench.store, table, file_bytes_max=1)
-    prepared = compaction.prepare(table._reader.view.live_files[:3], now_ms=1, tombstone_retention_ms=DAY_MS)
+    prepared = compaction.prepare(table.log.view.live_files[:3], now_ms=1, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
     return bench
 
 
@@ -221,7 +223,7 @@ def rewrite_as_another_engine(bench: TableBench, file: LiveFile, *, is_reversed:
 def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_beside_it(index: int) -> None:
     bench = three_files()
     expected = bench.rows()
-    files = bench.table._reader.view.live_files
+    files = bench.table.log.view.live_files
     assert [(file.base_offset, file.next_offset) for file in files] == [(0, 2), (2, 4), (4, 6), (6, 8)]
     rewrite_as_another_engine(bench, files[index])
     bench.reopen()
@@ -232,7 +234,7 @@ def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_
         bench.append((b"new", b"1"))
         rewrite()
         bench.reopen()
-        assert (bench.table.state.log_start, bench.table.files[0].base_offset) == (0, 0)
+        assert (bench.table.state.log_start, bench.table.rewrites.files[0].base_offset) == (0, 0)
         assert bench.rows()[0] == expected[0]
         assert bench.breaches() == []
 
@@ -240,7 +242,7 @@ def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_
 def test_rows_that_another_engine_shuffled_are_compacted_in_the_order_of_their_offsets() -> None:
     bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"), (b"b", b"2"), (b"d", b"1"))
-    rewrite_as_another_engine(bench, bench.table._reader.view.live_files[0], is_reversed=True)
+    rewrite_as_another_engine(bench, bench.table.log.view.live_files[0], is_reversed=True)
     bench.reopen()
     bench.compact()
     assert bench.rows() == [(1, b"a", b"2"), (3, b"c", b"1"), (4, b"b", b"2"), (5, b"d", b"1")]
@@ -251,7 +253,7 @@ def test_rows_of_a_compacted_file_out_of_order_are_found() -> None:
     bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"))
     bench.compact()
-    (file,) = bench.table._reader.view.live_files
+    (file,) = bench.table.log.view.live_files
     _, data = rewritten(bench, file, is_reversed=True)
     version = f"{FOLDER}/_delta_log/{version_name(2)}"
     told = without_sum(bench.store.get(version)).replace(b'"size":%d' % file.size_bytes, b'"size":%d' % len(data))
@@ -265,7 +267,7 @@ def test_rows_of_a_compacted_file_out_of_order_are_found() -> None:
 @pytest.mark.parametrize("index", [1, 2])
 def test_a_compacted_file_that_is_gone_from_the_log_is_damage_though_holes_are_none(index: int) -> None:
     bench = three_files()
-    gone = bench.table._reader.view.live_files[index]
+    gone = bench.table.log.view.live_files[index]
     actions = [
         {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": "another"}},
         {"remove": {"path": gone.path, "deletionTimestamp": 1, "dataChange": False}},
@@ -283,9 +285,9 @@ def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
     bench.append((b"a", b"2"), producer=(8, 0, 0))
     bench.append((b"c", b"2"), (b"a", b"3"), producer=(7, 0, 2))
     bench.compact()
-    assert bench.reopen().producer_progress[8].last_sequence == 0
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 0, 3)
-    ended = bench.table.find_last_sequence(8)  # its only record fell, and is in the log's memory
+    assert bench.reopen().producers.progress[8].last_sequence == 0
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 0, 3)
+    ended = bench.table.producers.find_last_sequence(8)  # its only record fell, and is in the log's memory
     assert ended == ProducerProgress(8, 0, 0, updated_ms=bench.now_ms)
     assert bench.breaches() == []
 
@@ -296,16 +298,16 @@ def test_a_repeat_of_what_was_compacted_is_told_from_what_was_never_there() -> N
     bench.append((b"a", b"2"), producer=(8, 0, 0))
     columns = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"]), pa.array([b"1", b"1"])], names=["key", "value"])
     repeat = RecordBatch(2, 4, 2, 0, 0, False, columns, ProducerStamp(7, 0, 0))
-    assert bench.table.match_producer(repeat) == ProducerMatch([0, 1], None, has_holes=False)
+    assert bench.table.producers.match(repeat) == ProducerMatch([0, 1], None, has_holes=False)
     bench.roll()
-    assert bench.table.match_producer(repeat) == ProducerMatch([0, 1], None, has_holes=False)
+    assert bench.table.producers.match(repeat) == ProducerMatch([0, 1], None, has_holes=False)
     bench.compact()
     for _ in range(2):
-        match = bench.table.match_producer(repeat)
+        match = bench.table.producers.match(repeat)
         assert (match.offsets, match.has_holes) == ([-1, 1], True)
         bench.reopen()
     bench.roll()
-    assert bench.table.match_producer(repeat).offsets == [-1, 1]
+    assert bench.table.producers.match(repeat).offsets == [-1, 1]
 
 
 def test_a_producer_whose_last_records_fell_goes_on_behind_them() -> None:
@@ -313,8 +315,8 @@ def test_a_producer_whose_last_records_fell_goes_on_behind_them() -> None:
     bench.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), producer=(7, 2, 0))
     bench.append((b"a", b"3"), producer=(8, 0, 0))
     bench.compact()
-    bench.table.forget_producers(updated_before_ms=bench.now_ms + 1)
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 2, 2, bench.now_ms)
+    bench.table.producers.forget(updated_before_ms=bench.now_ms + 1)
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 2, 2, bench.now_ms)
 
 
 def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
@@ -324,11 +326,11 @@ def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
     assert prepared is not None
     rival = led(bench.storage.open_partition(NAME, topic_id="id"))
     assert isinstance(rival.append([log_batch(2, [b"3"], keys=[b"b"])], leader_epoch=1, now_ms=1), Committed)
-    outcome = bench.table.swap_files(prepared, leader_epoch=0, now_ms=1)
+    outcome = bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1)
     assert isinstance(outcome, Conflicted)
     assert (outcome.version, outcome.leader_epoch) == (2, 1)
     bench.table.reload()
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
     assert [row[0] for row in bench.rows()] == [0, 1, 2]
 
 
@@ -339,9 +341,9 @@ def test_files_that_were_replaced_meanwhile_are_not_replaced_again() -> None:
     assert late is not None
     bench.compact()
     version = bench.table.state.version
-    assert isinstance(bench.table.swap_files(late, leader_epoch=0, now_ms=1), Conflicted)
+    assert isinstance(bench.table.rewrites.swap(late, leader_epoch=0, now_ms=1), Conflicted)
     assert bench.table.reload().version == version
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
     assert bench.rows() == [(1, b"a", b"2")]
 
 
@@ -353,11 +355,11 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> Non
     prepared = bench.prepare()
     assert prepared is not None
     store.fail_next("create", OutcomeUnknown("the folder was not synced"), after_doing_it=is_there)
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Unknown)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Unknown)
     bench.table.reload()
     assert bench.table.state.version == (2 if is_there else 1)
     assert bench.rows() == [(0, b"a", b"1"), (1, b"a", b"2")][1 if is_there else 0 :]
-    assert len(bench.table.find_orphans()) == (0 if is_there else 1)
+    assert len(bench.table.cleanup.find_orphans()) == (0 if is_there else 1)
     bench.append((b"b", b"1"))
     assert bench.breaches() == []
 
@@ -371,7 +373,7 @@ def test_small_files_are_read_once_as_long_as_memory_has_room(
     for number in range(4):
         bench.append((b"a", b"%d" % number), (b"%d" % number, b"x"))
     bench.reopen()
-    monkeypatch.setattr(key_compaction, "_KEPT_BYTES_MAX", files_kept * bench.table.files[0].size_bytes)
+    monkeypatch.setattr(key_compaction, "_KEPT_BYTES_MAX", files_kept * bench.table.rewrites.files[0].size_bytes)
     store.calls.clear()
     bench.compact()
     assert store.calls.count("get_range") == reads
@@ -409,7 +411,7 @@ def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
     full = FullAfterOne(bench.store)
     compaction = compaction_of(full, table, file_bytes_max=1)
     with pytest.raises(StorageFault):
-        compaction.prepare(table._reader.view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
+        compaction.prepare(table.log.view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert full.calls.count("delete") == 1
     assert bench.data_files() == before
 
@@ -422,7 +424,7 @@ def test_a_fault_of_the_swap_leaves_the_table_as_it_was() -> None:
     assert prepared is not None
     store.fail_next("create", StorageFault("no room"))
     with pytest.raises(StorageFault):
-        bench.table.swap_files(prepared, leader_epoch=0, now_ms=1)
+        bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1)
     assert bench.table.state == before
     assert bench.rows() == [(0, b"a", b"1"), (1, b"a", b"2")]
     assert len(bench.data_files()) == 1
@@ -434,7 +436,7 @@ def test_a_crash_before_the_swap_leaves_a_table_that_opens_clean() -> None:
     bench.append((b"a", b"1"), (b"a", b"2"))
     bench.prepare()
     bench.reopen()
-    assert len(bench.table.find_orphans()) == 1
+    assert len(bench.table.cleanup.find_orphans()) == 1
     bench.compact()
     assert bench.rows() == [(1, b"a", b"2")]
     assert bench.breaches() == []
@@ -456,10 +458,10 @@ def test_whatever_is_done_the_table_has_the_last_value_of_each_key(steps: list[o
             case "compact":
                 prepared, late = bench.prepare(retention_ms=100), None
                 if prepared is not None:
-                    bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms)
+                    bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=bench.now_ms)
             case "swap late":
                 if late is not None:
-                    bench.table.swap_files(late, leader_epoch=0, now_ms=bench.now_ms)
+                    bench.table.rewrites.swap(late, leader_epoch=0, now_ms=bench.now_ms)
                 late = bench.prepare(retention_ms=100)
             case "reopen":
                 bench.reopen()
@@ -493,10 +495,10 @@ def test_a_typed_table_is_compacted_too() -> None:
         columns = pa.RecordBatch.from_arrays([pa.array([b"k", b"gone"]), values], names=["key", "value"])
         batch = LogBatch(base, base + 2, 2, columns.nbytes, 0, TimestampType.CREATE_TIME, 1_000, 1_000, columns)
         assert isinstance(table.append([batch], leader_epoch=0, now_ms=1_000), Committed)
-    prepared = table.prepare_key_compaction(now_ms=1_000, tombstone_retention_ms=DAY_MS)
+    prepared = table.rewrites.prepare_key_compaction(now_ms=1_000, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1_000), Committed)
-    (batch,) = led(storage.open_partition(name, topic_id="id")).read(0, end_offset=40, max_bytes=1 << 20)
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=1_000), Committed)
+    (batch,) = led(storage.open_partition(name, topic_id="id")).log.read(0, end_offset=40, max_bytes=1 << 20)
     found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
     assert [(row.key, row.value and row.value["committed_offset"]) for row in found] == [(b"k", 38), (b"gone", None)]
 
@@ -505,9 +507,9 @@ def test_compaction_takes_what_lies_below_the_log_start_though_it_is_the_last_of
     bench = TableBench()
     bench.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
     bench.append((b"c", b"2"), (b"d", b"1"))
-    assert isinstance(bench.table.advance_log_start(2, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert isinstance(bench.table.cleanup.advance_log_start(2, leader_epoch=0, now_ms=bench.now_ms), Committed)
     bench.compact()
     assert bench.rows(2) == bench.rows() == [(3, b"c", b"2"), (4, b"d", b"1")]
-    assert [(file.base_offset, file.next_offset) for file in bench.table.files] == [(2, 5)]
+    assert [(file.base_offset, file.next_offset) for file in bench.table.rewrites.files] == [(2, 5)]
     assert bench.breaches() == []
     assert bench.reopen().state.log_start == 2

@@ -108,13 +108,13 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.folder is not None)
     @rule()
     def checkpoint(self) -> None:
-        self.table.write_checkpoint()
+        self.table.cleanup.write_checkpoint()
 
     @rule(data=st.data(), max_bytes=st.integers(0, 2000))
     def read(self, data: st.DataObject, max_bytes: int) -> None:
         end = data.draw(st.integers(0, len(self.rows)))
         start = data.draw(st.integers(0, end))
-        batches = self.table.read(start, end_offset=end, max_bytes=max_bytes)
+        batches = self.table.log.read(start, end_offset=end, max_bytes=max_bytes)
         assert bool(batches) == (start < end)
         offset = start
         for batch in batches:
@@ -136,7 +136,7 @@ class LogMachine(RuleBasedStateMachine):
     def find_timestamp(self, delta_ms: int) -> None:
         wanted = NOW_MS + delta_ms
         expected = next((offset for offset, row in enumerate(self.rows) if row[0] >= wanted * 1000), None)
-        found = self.table.find_timestamp(wanted)
+        found = self.table.log.find_timestamp(wanted)
         assert (None if found is None else found.offset) == expected
         if found is not None:
             us, _, _, _, epoch, _ = self.rows[found.offset]
@@ -144,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def find_max_timestamp(self) -> None:
-        found = self.table.find_max_timestamp()
+        found = self.table.log.find_max_timestamp()
         stamps = [row[0] // 1000 for row in self.rows]
         assert (None if found is None else found.offset) == (stamps.index(max(stamps)) if stamps else None)
 
@@ -169,9 +169,9 @@ def test_timestamps_that_fall_are_found_where_they_first_were_reached(is_reopene
         table.append([log_batch(offset, [b"v"], timestamp_ms=stamp)], leader_epoch=0, now_ms=NOW_MS)
     if is_reopened:
         table = led(storage.open_partition(PARTITION, topic_id="id"))
-    found = [table.find_timestamp(stamp) for stamp in (0, 10, 11, 30, 50, 51, 60, 61)]
+    found = [table.log.find_timestamp(stamp) for stamp in (0, 10, 11, 30, 50, 51, 60, 61)]
     assert [None if one is None else one.offset for one in found] == [0, 0, 1, 1, 1, 5, 5, None]
-    newest = table.find_max_timestamp()
+    newest = table.log.find_max_timestamp()
     assert newest is not None
     assert (newest.offset, newest.timestamp_ms) == (5, 60)
 
@@ -179,7 +179,7 @@ def test_timestamps_that_fall_are_found_where_they_first_were_reached(is_reopene
 def test_a_view_does_not_see_what_was_committed_behind_it() -> None:
     table = led(open_storage_on(MemoryStore()).create_partition(PARTITION, topic_id="id"))
     table.append([log_batch(0, [b"v"], timestamp_ms=10)], leader_epoch=0, now_ms=NOW_MS)
-    reader = table._reader
+    reader = table.log
     view = reader.view
     for offset in (1, 2):
         table.append([log_batch(offset, [b"v"], timestamp_ms=offset * 20)], leader_epoch=0, now_ms=NOW_MS)
@@ -198,6 +198,6 @@ def test_a_long_log_is_found_by_every_offset() -> None:
         bases.append(table.state.high_watermark)
         table.append([log_batch(bases[-1], [b"v"] * (1 + number % 4))], leader_epoch=0, now_ms=NOW_MS)
     for offset in range(table.state.high_watermark):
-        (batch,) = table.read(offset, end_offset=offset + 1, max_bytes=1)
+        (batch,) = table.log.read(offset, end_offset=offset + 1, max_bytes=1)
         assert batch.base_offset == offset
         assert bases[bisect_left(bases, offset + 1) - 1] <= offset

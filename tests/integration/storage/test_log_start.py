@@ -52,7 +52,7 @@ class Bench:
     def start_at(self, offset: int) -> None:
         high_watermark = self.table.state.high_watermark
         expected = Committed(self.table.state.version + 1, high_watermark)
-        assert self.table.advance_log_start(offset, leader_epoch=4, now_ms=NOW_MS) == expected
+        assert self.table.cleanup.advance_log_start(offset, leader_epoch=4, now_ms=NOW_MS) == expected
         assert (self.table.state.log_start, self.table.state.high_watermark) == (offset, high_watermark)
 
     def reopen(self) -> DeltaPartitionTable:
@@ -63,15 +63,15 @@ class Bench:
         """As a consumer reads: each value is its offset."""
         found: list[int] = []
         offset, end = start, self.table.state.high_watermark
-        while offset < end and (batches := self.table.read(offset, end_offset=end, max_bytes=50)):
+        while offset < end and (batches := self.table.log.read(offset, end_offset=end, max_bytes=50)):
             found += [int(value) for batch in batches for value in batch.columns.column("value").to_pylist()]
             offset = batches[-1].next_offset
         return found
 
     def forget_past(self) -> None:
         """A checkpoint, and nothing of what was before it."""
-        self.table.write_checkpoint()
-        self.table.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
+        self.table.cleanup.write_checkpoint()
+        self.table.cleanup.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
 
     def breaches(self) -> list[str]:
         return [str(breach) for breach in verify_partition(self.store, NAME, topic_id="id").breaches]
@@ -109,7 +109,7 @@ def test_nothing_below_it_is_shown_and_whole_files_below_it_are_gone(
     then(bench)
     state = bench.table.state
     assert (state.log_start, state.high_watermark, state.leader_epoch) == (offset, 9, 4)
-    assert state.file_count == len(bench.table.files) == file_count
+    assert state.file_count == len(bench.table.rewrites.files) == file_count
     for start in range(offset + 1):
         assert bench.offsets(start) == list(range(offset, 9))
     assert bench.breaches() == []
@@ -123,10 +123,10 @@ def test_a_log_without_records_goes_on_where_it_ended(bench: Bench, then: Then) 
     bench.append(2, producer=7)
     bench.start_at(6)
     then(bench)
-    assert bench.table.find_timestamp(0) is None
-    assert bench.table.find_max_timestamp() is None
-    assert bench.table.producer_progress == {7: ProducerProgress(7, 2, 5, updated_ms=NOW_MS)}
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 2, 5, updated_ms=NOW_MS)
+    assert bench.table.log.find_timestamp(0) is None
+    assert bench.table.log.find_max_timestamp() is None
+    assert bench.table.producers.progress == {7: ProducerProgress(7, 2, 5, updated_ms=NOW_MS)}
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 2, 5, updated_ms=NOW_MS)
     bench.append()
     assert bench.offsets() == [6, 7, 8]
     assert bench.breaches() == []
@@ -136,15 +136,15 @@ def test_a_log_without_records_goes_on_where_it_ended(bench: Bench, then: Then) 
 def test_timestamps_of_records_below_it_are_not_found(bench: Bench, then: Then) -> None:
     bench.append(stamps_ms=[10, 900, 20])
     bench.append(stamps_ms=[30, 40, 50])
-    assert bench.table.find_max_timestamp() == FoundOffset(1, 900, 4)
+    assert bench.table.log.find_max_timestamp() == FoundOffset(1, 900, 4)
     bench.start_at(2)
     then(bench)
-    assert bench.table.find_max_timestamp() == FoundOffset(5, 50, 4)
-    found = [bench.table.find_timestamp(time_ms) for time_ms in (0, 20, 21, 45, 51, 900)]
+    assert bench.table.log.find_max_timestamp() == FoundOffset(5, 50, 4)
+    found = [bench.table.log.find_timestamp(time_ms) for time_ms in (0, 20, 21, 45, 51, 900)]
     assert [None if one is None else one.offset for one in found] == [2, 2, 3, 5, None, None]
     bench.start_at(5)
-    assert bench.table.find_max_timestamp() == FoundOffset(5, 50, 4)
-    assert bench.table.find_timestamp(0) == FoundOffset(5, 50, 4)
+    assert bench.table.log.find_max_timestamp() == FoundOffset(5, 50, 4)
+    assert bench.table.log.find_timestamp(0) == FoundOffset(5, 50, 4)
 
 
 @THEN
@@ -163,21 +163,21 @@ def test_a_producer_whose_records_are_gone_is_not_new(bench: Bench, then: Then) 
     bench.append(producer=8)
     bench.append()
     bench.start_at(4)
-    bench.table.forget_producers(updated_before_ms=FAR_MS)
+    bench.table.producers.forget(updated_before_ms=FAR_MS)
     then(bench)
-    bench.table.forget_producers(updated_before_ms=FAR_MS)
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 2, 2, updated_ms=NOW_MS)
-    assert bench.table.find_last_sequence(8) == ProducerProgress(8, 2, 5)
-    assert bench.table.find_last_sequence(9) is None
+    bench.table.producers.forget(updated_before_ms=FAR_MS)
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 2, 2, updated_ms=NOW_MS)
+    assert bench.table.producers.find_last_sequence(8) == ProducerProgress(8, 2, 5)
+    assert bench.table.producers.find_last_sequence(9) is None
 
 
 def test_what_another_engine_appended_counts_though_it_brought_no_txn(bench: Bench) -> None:
     bench.append(producer=7)
     rows = log_batch(3, [b"3"], producer=(7, 3, 0))
     assert isinstance(bench.table.append([rows], leader_epoch=4, now_ms=NOW_MS), Committed)  # tells of no progress
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 3, 0)
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 3, 0)
     bench.start_at(4)
-    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 2, 2, updated_ms=NOW_MS)
+    assert bench.table.producers.find_last_sequence(7) == ProducerProgress(7, 2, 2, updated_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("offset", [0, 2, 10])
@@ -185,7 +185,7 @@ def test_it_neither_stays_nor_goes_back_nor_beyond_the_high_watermark(bench: Ben
     bench.append(3)
     bench.start_at(2)
     with pytest.raises(AssertionError, match="expected a log start above 2 and up to 9"):
-        bench.table.advance_log_start(offset, leader_epoch=4, now_ms=NOW_MS)
+        bench.table.cleanup.advance_log_start(offset, leader_epoch=4, now_ms=NOW_MS)
 
 
 def test_its_version_removes_and_adds_nothing_and_time_travel_goes_behind_it(bench: Bench) -> None:
@@ -215,7 +215,7 @@ def test_a_fault_changes_nothing(bench: Bench) -> None:
     before = bench.table.state
     bench.store.fail_next("create", StorageFault("no space"))
     with pytest.raises(StorageFault):
-        bench.table.advance_log_start(5, leader_epoch=4, now_ms=NOW_MS)
+        bench.table.cleanup.advance_log_start(5, leader_epoch=4, now_ms=NOW_MS)
     assert bench.table.state == bench.reopen().state == before
     bench.start_at(5)
 
@@ -224,7 +224,7 @@ def test_a_fault_changes_nothing(bench: Bench) -> None:
 def test_an_unknown_outcome_is_settled_by_reading_the_log(bench: Bench, is_there: bool) -> None:
     bench.append(3)
     bench.store.fail_next("create", OutcomeUnknown("sync failed"), after_doing_it=is_there)
-    assert isinstance(bench.table.advance_log_start(5, leader_epoch=4, now_ms=NOW_MS), Unknown)
+    assert isinstance(bench.table.cleanup.advance_log_start(5, leader_epoch=4, now_ms=NOW_MS), Unknown)
     expected = 5 if is_there else 0
     assert bench.table.reload().log_start == expected
     assert bench.offsets() == list(range(expected, 9))
@@ -235,7 +235,7 @@ def test_a_conflict_leaves_what_the_winner_made(bench: Bench) -> None:
     bench.append(3)
     other = led(bench.storage.open_partition(NAME, topic_id="id"))
     other.append([log_batch(9, [b"9"], leader_epoch=5)], leader_epoch=5, now_ms=NOW_MS)
-    assert bench.table.advance_log_start(9, leader_epoch=4, now_ms=NOW_MS) == Conflicted(4, 5, "WRITE")
+    assert bench.table.cleanup.advance_log_start(9, leader_epoch=4, now_ms=NOW_MS) == Conflicted(4, 5, "WRITE")
     state = bench.table.reload()
     assert (state.log_start, state.high_watermark, state.leader_epoch) == (0, 10, 5)
 
@@ -266,20 +266,22 @@ class LogWithAStart(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def advance(self, share: float) -> None:
         self.log_start += 1 + int(share * (len(self.stamps) - self.log_start - 1))
-        assert isinstance(self.table.advance_log_start(self.log_start, leader_epoch=0, now_ms=NOW_MS), Committed)
+        assert isinstance(
+            self.table.cleanup.advance_log_start(self.log_start, leader_epoch=0, now_ms=NOW_MS), Committed
+        )
 
-    @precondition(lambda self: len(self.table.files) > 1)
+    @precondition(lambda self: len(self.table.rewrites.files) > 1)
     @rule(first=st.integers(0, 5), count=st.integers(2, 5))
     def roll(self, first: int, count: int) -> None:
-        files = self.table.files[min(first, len(self.table.files) - 2) :][:count]
-        prepared = self.table.prepare_roll(files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
-        assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+        files = self.table.rewrites.files[min(first, len(self.table.rewrites.files) - 2) :][:count]
+        prepared = self.table.rewrites.prepare_roll(files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+        assert isinstance(self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
 
     @rule(count_max=st.integers(1, 5))
     def clean(self, count_max: int) -> None:
-        self.table.write_checkpoint()
-        self.table.drop_old_versions(committed_before_ms=0, count_max=count_max, removed_before_ms=FAR_MS)
-        self.table.delete_orphans(self.table.find_orphans())
+        self.table.cleanup.write_checkpoint()
+        self.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=count_max, removed_before_ms=FAR_MS)
+        self.table.cleanup.delete_orphans(self.table.cleanup.find_orphans())
 
     @rule()
     def open_again(self) -> None:
@@ -289,15 +291,15 @@ class LogWithAStart(RuleBasedStateMachine):
     def is_the_list(self) -> None:
         end = len(self.stamps)
         assert (self.table.state.log_start, self.table.state.high_watermark) == (self.log_start, end)
-        batches = self.table.read(0, end_offset=end, max_bytes=1 << 20)
+        batches = self.table.log.read(0, end_offset=end, max_bytes=1 << 20)
         found = [int(value) for batch in batches for value in batch.columns.column("value").to_pylist()]
         assert found == list(range(self.log_start, end))
         visible = list(enumerate(self.stamps))[self.log_start :]
         latest = max(visible, key=lambda one: (one[1], -one[0]), default=None)
-        assert found_pair(self.table.find_max_timestamp()) == latest
+        assert found_pair(self.table.log.find_max_timestamp()) == latest
         for time_ms in (0, 10, 20, 30):
             expected = next(((offset, stamp) for offset, stamp in visible if stamp >= time_ms), None)
-            assert found_pair(self.table.find_timestamp(time_ms)) == expected
+            assert found_pair(self.table.log.find_timestamp(time_ms)) == expected
 
     def teardown(self) -> None:
         if hasattr(self, "storage"):

@@ -36,15 +36,15 @@ class Bench:
         )
         for _ in range(6):
             self.append()
-        prepared = self.table.prepare_roll(
-            self.table.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+        prepared = self.table.rewrites.prepare_roll(
+            self.table.rewrites.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
         )
-        assert self.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS) == Committed(ROLL, 12)
+        assert self.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS) == Committed(ROLL, 12)
         self.append()
-        self.table.write_checkpoint()
-        assert self.table.advance_log_start(9, leader_epoch=0, now_ms=NOW_MS) == Committed(REMOVAL, 14)
+        self.table.cleanup.write_checkpoint()
+        assert self.table.cleanup.advance_log_start(9, leader_epoch=0, now_ms=NOW_MS) == Committed(REMOVAL, 14)
         self.append()
-        self.table.write_checkpoint()
+        self.table.cleanup.write_checkpoint()
 
     def append(self) -> None:
         base = self.table.state.high_watermark
@@ -90,11 +90,14 @@ def set_log_start(offset: int) -> Callable[[Actions], object]:
 
 
 def test_maintenance_as_the_bus_does_it_breaks_no_promise(bench: Bench) -> None:
-    assert (bench.table.state.log_start, [file.base_offset for file in bench.table.files]) == (9, [8, 10, 12, 14])
+    assert (bench.table.state.log_start, [file.base_offset for file in bench.table.rewrites.files]) == (
+        9,
+        [8, 10, 12, 14],
+    )
     assert bench.promises() == set()
     bench.drop_checkpoints()
     assert bench.promises() == set()
-    bench.table.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
+    bench.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
     assert bench.promises() == set()
 
 
@@ -128,7 +131,7 @@ def test_a_log_start_that_the_first_file_does_not_reach_is_found(bench: Bench) -
 
     bench.edit(REMOVAL, forget_log_start)
     (breach,) = bench.found("offsets are dense")
-    assert breach == (bench.table.files[0].path, 10, "offset 0, the log start")
+    assert breach == (bench.table.rewrites.files[0].path, 10, "offset 0, the log start")
 
 
 def test_a_removal_of_records_beside_anything_else_is_found(bench: Bench) -> None:
@@ -162,7 +165,7 @@ def test_a_checkpoint_that_leaves_out_a_removed_file_that_is_there_is_found(benc
 
 
 def test_a_checkpoint_that_leaves_out_a_removed_file_that_is_gone_is_none(bench: Bench) -> None:
-    bench.table.drop_old_versions(committed_before_ms=0, count_max=3, removed_before_ms=2**62)
+    bench.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=3, removed_before_ms=2**62)
     bench.append()
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.promises() == set()

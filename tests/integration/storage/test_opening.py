@@ -78,7 +78,7 @@ def check_whole(table: DeltaPartitionTable, folder: Path, records: int) -> None:
 
 
 def values_of(table: DeltaPartitionTable) -> list[bytes]:
-    batches = table.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
+    batches = table.log.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
     return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
 
 
@@ -124,7 +124,7 @@ def test_data_files_that_no_version_names_are_left_and_found(
     orphan = folder / f"{10:020d}-orphan.parquet"
     orphan.write_bytes(b"half a data file")
     opened = open_again(storage)
-    assert opened.find_orphans() == {orphan.name}
+    assert opened.cleanup.find_orphans() == {orphan.name}
     assert orphan.exists()
     check_whole(opened, folder, 10)
 
@@ -184,7 +184,7 @@ def test_a_reader_repairs_nothing(table: DeltaPartitionTable, tmp_path: Path, lo
 def test_a_checkpoint_alone_is_enough_for_what_it_covers(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     fill(table, 2)
     before = table.state
     for version in range(6):
@@ -196,11 +196,11 @@ def test_a_checkpoint_alone_is_enough_for_what_it_covers(
 def test_producers_survive_a_checkpoint(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
     progress = ProducerProgress(99, 1, 5)
     table.append([log_batch(10, [b"10"])], leader_epoch=7, now_ms=NOW_MS, producers=[progress])
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     for version in range(7):
         (log / version_name(version)).unlink()
     opened = open_again(storage)
-    assert opened.producer_progress == {99: replace(progress, updated_ms=NOW_MS)}
+    assert opened.producers.progress == {99: replace(progress, updated_ms=NOW_MS)}
     assert opened.state.leader_epoch == 7
 
 
@@ -208,7 +208,7 @@ def test_producers_survive_a_checkpoint(table: DeltaPartitionTable, storage: Del
 def test_a_truncated_checkpoint_is_removed_if_the_versions_are_still_there(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path, keep: float
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     checkpoint = log / checkpoint_name(5)
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: int(keep * len(whole)) if keep < 1 else int(keep)])
@@ -221,9 +221,9 @@ def test_a_truncated_checkpoint_is_removed_if_the_versions_are_still_there(
 def test_a_truncated_checkpoint_falls_back_to_an_older_one(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     fill(table, 3)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     (log / checkpoint_name(8)).write_bytes(b"PAR1")
     for version in range(6):
         (log / version_name(version)).unlink()
@@ -235,7 +235,7 @@ def test_a_truncated_checkpoint_falls_back_to_an_older_one(
 def test_a_truncated_checkpoint_without_the_versions_is_damage(
     table: DeltaPartitionTable, storage: DeltaStorage, log: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     fill(table, 1)
     (log / checkpoint_name(5)).write_bytes(b"PAR1")
     (log / version_name(2)).unlink()
@@ -246,7 +246,7 @@ def test_a_truncated_checkpoint_without_the_versions_is_damage(
 def test_a_missing_checkpoint_falls_back_to_the_versions(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     (log / checkpoint_name(5)).unlink()
     opened = open_again(storage)
     assert not (log / "_last_checkpoint").exists()  # other readers fail on a hint that leads nowhere
@@ -257,7 +257,7 @@ def test_a_missing_checkpoint_falls_back_to_the_versions(
 def test_a_wrong_hint_is_put_right(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path, hint: str
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     (log / "_last_checkpoint").write_text(hint)
     (log / "._last_checkpoint.crc").write_bytes(b"crc\x00")
     opened = open_again(storage)
@@ -267,14 +267,14 @@ def test_a_wrong_hint_is_put_right(
 
 
 def test_a_missing_hint_is_written_again(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     (log / "_last_checkpoint").unlink()
     open_again(storage)
     assert json.loads((log / "_last_checkpoint").read_text())["version"] == 5
 
 
 def test_a_right_hint_is_left_alone(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     inode = (log / "_last_checkpoint").stat().st_ino
     open_again(storage)
     assert (log / "_last_checkpoint").stat().st_ino == inode
@@ -294,7 +294,7 @@ class NotedListings(LocalStore):
 def test_opening_lists_neither_data_files_nor_what_is_before_the_checkpoint(
     table: DeltaPartitionTable, tmp_path: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     fill(table, 2)
     store = NotedListings(str(tmp_path))
     opened = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))
@@ -306,9 +306,9 @@ def test_opening_lists_neither_data_files_nor_what_is_before_the_checkpoint(
 def test_without_a_hint_that_leads_anywhere_the_whole_log_is_listed(
     table: DeltaPartitionTable, tmp_path: Path, log: Path
 ) -> None:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     fill(table, 3)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     (log / checkpoint_name(8)).write_bytes(b"PAR1")
     store = NotedListings(str(tmp_path))
     opened = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))
@@ -354,8 +354,8 @@ def test_a_file_that_changes_after_opening_is_damage_when_it_is_read(
     storage2 = open_storage(storage.root_url, exclusive=False)
     assert storage2.cluster_id == storage.cluster_id
     with pytest.raises(StorageDamaged, match=f"{path.name}.*expected {len(whole)} bytes.*found 100 bytes"):
-        opened.read(0, end_offset=10, max_bytes=1 << 20)
-    assert opened.read(2, end_offset=10, max_bytes=1 << 20)
+        opened.log.read(0, end_offset=10, max_bytes=1 << 20)
+    assert opened.log.read(2, end_offset=10, max_bytes=1 << 20)
 
 
 def test_an_absent_table_is_damage(table: DeltaPartitionTable, storage: DeltaStorage, folder: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_version_that_was_changed_is_damage_and_never_set_aside(
     table: DeltaPartitionTable, storage: DeltaStorage, log: Path
 ) -> None:
     """The last one, which has no records, is no torn one: it was written whole."""
-    table.advance_log_start(2, leader_epoch=3, now_ms=NOW_MS)
+    table.cleanup.advance_log_start(2, leader_epoch=3, now_ms=NOW_MS)
     path = log / version_name(table.state.version)
     path.write_bytes(path.read_bytes().replace(b'"bus/log_start","version":2', b'"bus/log_start","version":1'))
     check_damaged(storage, path.name, "has changed since it was written")
@@ -410,11 +410,11 @@ def test_a_version_that_changes_while_it_is_served_goes_into_no_checkpoint(
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"bus/7","version":5', b'"bus/7","version":4'))
     with pytest.raises(StorageFault, match="has changed since it was written"):
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     assert not list(log.glob("*.checkpoint.parquet"))
     fill(table, 1)  # the partition serves on
     path.write_bytes(data)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
 
 
 def test_overlapping_offsets_are_damage(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
@@ -480,7 +480,7 @@ def test_a_rewrite_that_keeps_the_offsets_is_adopted(
     assert opened.state.file_count == 3
     assert opened.state.leader_epoch == 3
     check_whole(opened, folder, 10)
-    opened.write_checkpoint()
+    opened.cleanup.write_checkpoint()
     check_whole(open_again(storage), folder, 12)
 
 
@@ -489,7 +489,7 @@ def test_an_append_that_continues_the_offsets_is_adopted(
 ) -> None:
     name, size = foreign_file(folder, rows_of((10, 14)))
     (log / version_name(6)).write_text(FOREIGN % "MERGE" + add_action(name, size, data_change=True))
-    open_again(storage).write_checkpoint()
+    open_again(storage).cleanup.write_checkpoint()
     check_whole(open_again(storage), folder, 14)
 
 
@@ -523,7 +523,7 @@ def test_what_another_engine_did_and_undid_is_no_damage(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, has_checkpoint: bool
 ) -> None:
     if has_checkpoint:
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     before = table.state
     foreign = deltalake.DeltaTable(str(folder))
     foreign.delete("offset >= 3 and offset < 8")  # whole files, and a file in part
@@ -535,7 +535,7 @@ def test_what_another_engine_did_and_undid_is_no_damage(
     assert table.reload() == dataclasses.replace(before, version=8)
     check_whole(open_again(storage), folder, 10)
     opened = open_again(storage)
-    opened.write_checkpoint()
+    opened.cleanup.write_checkpoint()
     check_whole(open_again(storage), folder, 12)
 
 

@@ -95,7 +95,7 @@ def reopen(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> Delta
 
 
 def reopen_from_checkpoint(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     for version in Path(url, "_delta_log").glob("*[0-9].json"):
         version.unlink()
     return led(storage.open_partition(PARTITION, topic_id="id"))
@@ -157,12 +157,12 @@ def test_a_batch_sent_again_is_found_where_it_is(
         (stamped(9, 0, 2), [-1, -1]),
         (stamped(8, 98, 4), [-1, -1, 8, 9]),
     ]:
-        check_match(table.match_producer(batch), batch, offsets)
+        check_match(table.producers.match(batch), batch, offsets)
 
 
 def test_a_batch_of_which_all_is_missing_is_handed_back_as_it_is(table: DeltaPartitionTable) -> None:
     batch = stamped(7, 0, 5)
-    assert table.match_producer(batch).missing is batch
+    assert table.producers.match(batch).missing is batch
 
 
 @pytest.mark.parametrize("after", AFTER)
@@ -179,8 +179,8 @@ def test_sequences_that_wrap_are_found(
         (stamped(7, 1, 3), [6, -1, -1]),
         (stamped(7, last - 6, 10), [-1, -1, 0, 1, 2, 3, 4, 5, 6, -1]),
     ]:
-        check_match(table.match_producer(batch), batch, offsets)
-    assert table.find_last_sequence(7) == ProducerProgress(7, 0, 1)
+        check_match(table.producers.match(batch), batch, offsets)
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 0, 1)
 
 
 def test_what_is_missing_says_of_itself_what_is_true_and_completes_the_merge(
@@ -190,7 +190,7 @@ def test_what_is_missing_says_of_itself_what_is_true_and_completes_the_merge(
     sent = replace(
         records(None, 6, timestamps_us=[6000, 9000, 9000, 9000, 2000, 7000]), producer=ProducerStamp(7, 0, 0)
     )
-    missing = table.match_producer(sent).missing
+    missing = table.producers.match(sent).missing
     assert missing is not None
     assert missing.columns.column("sequence").type == pa.int32()
     assert missing.columns.column("sequence").to_pylist() == [0, 1, 4, 5]
@@ -198,16 +198,16 @@ def test_what_is_missing_says_of_itself_what_is_true_and_completes_the_merge(
     assert missing.size_bytes == missing.columns.nbytes < sent.size_bytes + 16
     append(table, missing, stamped(9, 0, 1))
     for opened in (table, led(storage.open_partition(PARTITION, topic_id="id"))):
-        assert list(opened.match_producer(sent).offsets) == [2, 3, 0, 1, 4, 5]
-        assert opened.match_producer(sent).missing is None
+        assert list(opened.producers.match(sent).offsets) == [2, 3, 0, 1, 4, 5]
+        assert opened.producers.match(sent).missing is None
 
 
 def test_a_batch_that_was_completed_once_may_be_matched_again(table: DeltaPartitionTable) -> None:
     append(table, stamped(7, 2, 2))
-    missing = table.match_producer(stamped(7, 0, 6)).missing
+    missing = table.producers.match(stamped(7, 0, 6)).missing
     assert missing is not None
     append(table, stamped(7, 4, 1))
-    check_match(table.match_producer(missing), missing, [-1, -1, 2, -1])
+    check_match(table.producers.match(missing), missing, [-1, -1, 2, -1])
 
 
 # ------------------------------------------------------------------ where a producer ended
@@ -221,9 +221,9 @@ def test_the_last_row_of_the_highest_epoch_is_where_a_producer_ended(
     append(table, stamped(7, 0, 3, epoch=1), stamped(8, 6, 2, epoch=3))
     append(table, records(None, 4))
     table = after(table, storage, url)
-    assert table.find_last_sequence(7) == ProducerProgress(7, 1, 2)
-    assert table.find_last_sequence(8) == ProducerProgress(8, 3, 7)
-    assert table.find_last_sequence(9) is None
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 1, 2)
+    assert table.producers.find_last_sequence(8) == ProducerProgress(8, 3, 7)
+    assert table.producers.find_last_sequence(9) is None
 
 
 def test_progress_has_the_time_of_its_commit_also_out_of_a_checkpoint(
@@ -233,9 +233,9 @@ def test_progress_has_the_time_of_its_commit_also_out_of_a_checkpoint(
     append(table, stamped(8, 0, 5), now_ms=2_000)
     append(table, stamped(7, 5, 1), now_ms=3_000)
     expected = {7: ProducerProgress(7, 0, 5, updated_ms=3_000), 8: ProducerProgress(8, 0, 4, updated_ms=2_000)}
-    assert table.producer_progress == expected
-    assert reopen(table, storage, url).producer_progress == expected
-    assert reopen_from_checkpoint(table, storage, url).producer_progress == expected
+    assert table.producers.progress == expected
+    assert reopen(table, storage, url).producers.progress == expected
+    assert reopen_from_checkpoint(table, storage, url).producers.progress == expected
 
 
 def test_idle_producers_are_forgotten_and_come_back_with_the_log(
@@ -243,18 +243,18 @@ def test_idle_producers_are_forgotten_and_come_back_with_the_log(
 ) -> None:
     for at, producer_id in enumerate((3, 9, 5)):
         append(table, stamped(producer_id, 0, 2), now_ms=1_000 + at)
-    assert table.forget_producers(updated_before_ms=1_000) == -1
-    assert table.forget_producers(updated_before_ms=1_002) == 9
-    assert set(table.producer_progress) == {5}
-    assert table.forget_producers(updated_before_ms=0) == 9  # once forgotten, for ever
-    assert table.find_last_sequence(9) == ProducerProgress(9, 0, 1)
+    assert table.producers.forget(updated_before_ms=1_000) == -1
+    assert table.producers.forget(updated_before_ms=1_002) == 9
+    assert set(table.producers.progress) == {5}
+    assert table.producers.forget(updated_before_ms=0) == 9  # once forgotten, for ever
+    assert table.producers.find_last_sequence(9) == ProducerProgress(9, 0, 1)
     opened = led(storage.open_partition(PARTITION, topic_id="id"))
-    assert set(opened.producer_progress) == {3, 5, 9}
-    assert opened.forget_producers(updated_before_ms=1_001) == 3
-    assert opened.forget_producers(updated_before_ms=1_002) == 9
+    assert set(opened.producers.progress) == {3, 5, 9}
+    assert opened.producers.forget(updated_before_ms=1_001) == 3
+    assert opened.producers.forget(updated_before_ms=1_002) == 9
     table.reload()
-    assert set(table.producer_progress) == {3, 5, 9}
-    assert table.forget_producers(updated_before_ms=0) == 9
+    assert set(table.producers.progress) == {3, 5, 9}
+    assert table.producers.forget(updated_before_ms=0) == 9
 
 
 def checkpointed_producers(url: str, version: int) -> set[str]:
@@ -271,18 +271,18 @@ def test_producers_that_were_idle_for_too_long_leave_the_checkpoints_and_their_r
     """A million short-lived producers are not in every opening."""
     for producer_id in range(20):
         append(table, stamped(producer_id, 0, 3), now_ms=1_000 + producer_id)
-    assert table.forget_producers(updated_before_ms=1_018) == 17
+    assert table.producers.forget(updated_before_ms=1_018) == 17
     append(table, stamped(50, 0, 1), now_ms=2_000)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/18", "bus/19", "bus/50"}
     for _ in range(2):  # from this process's checkpoint, and from one that was made of that
         opened = led(storage.open_partition(PARTITION, topic_id="id"))
-        assert set(opened.producer_progress) == {18, 19, 50}
-        assert opened.forget_producers(updated_before_ms=0) == 17  # a lower id that is unknown may be back
-        assert opened.find_last_sequence(4) == ProducerProgress(4, 0, 2)
-        check_match(opened.match_producer(stamped(4, 0, 3)), stamped(4, 0, 3), [12, 13, 14])
-        append(opened, stamped(50, opened.producer_progress[50].last_sequence + 1, 1), now_ms=3_000)
-        opened.write_checkpoint()
+        assert set(opened.producers.progress) == {18, 19, 50}
+        assert opened.producers.forget(updated_before_ms=0) == 17  # a lower id that is unknown may be back
+        assert opened.producers.find_last_sequence(4) == ProducerProgress(4, 0, 2)
+        check_match(opened.producers.match(stamped(4, 0, 3)), stamped(4, 0, 3), [12, 13, 14])
+        append(opened, stamped(50, opened.producers.progress[50].last_sequence + 1, 1), now_ms=3_000)
+        opened.cleanup.write_checkpoint()
     store = LocalStore(url.removesuffix(f"/{partition_folder(PARTITION)}"))
     assert verify_partition(store, PARTITION, topic_id="id").breaches == []
 
@@ -292,21 +292,21 @@ def test_a_forgotten_producer_that_is_back_is_named_again(
 ) -> None:
     append(table, stamped(3, 0, 2), now_ms=1_000)
     append(table, stamped(4, 0, 2), now_ms=1_000)
-    table.forget_producers(updated_before_ms=1_001)
+    table.producers.forget(updated_before_ms=1_001)
     append(table, stamped(3, 2, 1), now_ms=5_000)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/3"}
     opened = led(storage.open_partition(PARTITION, topic_id="id"))
-    assert opened.producer_progress[3].last_sequence == 2
-    assert opened.forget_producers(updated_before_ms=0) == 4
+    assert opened.producers.progress[3].last_sequence == 2
+    assert opened.producers.forget(updated_before_ms=0) == 4
 
 
 def test_no_checkpoint_leaves_a_producer_out_before_the_log_says_that_it_was_forgotten(
     table: DeltaPartitionTable, url: str
 ) -> None:
     append(table, stamped(3, 0, 2), now_ms=1_000)
-    table.forget_producers(updated_before_ms=1_001)
-    table.write_checkpoint()
+    table.producers.forget(updated_before_ms=1_001)
+    table.cleanup.write_checkpoint()
     assert "bus/3" in checkpointed_producers(url, table.state.version)
 
 
@@ -314,12 +314,12 @@ def test_a_root_of_an_earlier_bus_forgets_too(table: DeltaPartitionTable, storag
     """Its checkpoint names every producer there ever was, and says of none that it was forgotten."""
     for producer_id in range(5):
         append(table, stamped(producer_id, 0, 1), now_ms=1_000)
-    table.write_checkpoint()
+    table.cleanup.write_checkpoint()
     opened = led(storage.open_partition(PARTITION, topic_id="id"))
-    assert len(opened.producer_progress) == 5
-    opened.forget_producers(updated_before_ms=2_000)
+    assert len(opened.producers.progress) == 5
+    opened.producers.forget(updated_before_ms=2_000)
     append(opened, stamped(9, 0, 1), now_ms=3_000)
-    opened.write_checkpoint()
+    opened.cleanup.write_checkpoint()
     assert checkpointed_producers(url, opened.state.version) == OWN_TXNS | {"bus/9"}
 
 
@@ -330,10 +330,10 @@ def test_a_producer_that_another_engine_brought_without_a_txn_counts_as_forgotte
     rows = complete_columns(placed(stamped(12, 0, 4), 2))
     deltalake.write_deltalake(url, pa.Table.from_batches([rows]), mode="append")
     opened = led(storage.open_partition(PARTITION, topic_id="id"))
-    assert set(opened.producer_progress) == {3}
-    assert opened.forget_producers(updated_before_ms=0) == 12
-    check_match(opened.match_producer(stamped(12, 2, 4)), stamped(12, 2, 4), [4, 5, -1, -1])
-    assert opened.find_last_sequence(12) == ProducerProgress(12, 0, 3)
+    assert set(opened.producers.progress) == {3}
+    assert opened.producers.forget(updated_before_ms=0) == 12
+    check_match(opened.producers.match(stamped(12, 2, 4)), stamped(12, 2, 4), [4, 5, -1, -1])
+    assert opened.producers.find_last_sequence(12) == ProducerProgress(12, 0, 3)
 
 
 # ------------------------------------------------------------------ which files are opened
@@ -357,13 +357,13 @@ def test_only_the_files_that_hold_the_records_are_opened() -> None:
     store = ScriptedStore(MemoryStore())
     filled(store)
     table = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
-    assert opened_files(store, lambda: table.match_producer(stamped(42, 10, 100))) == 0
-    assert opened_files(store, lambda: table.match_producer(stamped(100, 0, 5))) == 0
-    assert opened_files(store, lambda: table.match_producer(stamped(42, 0, 5, epoch=1))) == 0
-    assert opened_files(store, lambda: table.match_producer(stamped(42, 5, 5))) == 1
-    assert opened_files(store, lambda: table.match_producer(stamped(61, 0, 10))) == 2
-    assert opened_files(store, lambda: table.find_last_sequence(50)) == 1
-    assert opened_files(store, lambda: table.find_last_sequence(100)) == 0
+    assert opened_files(store, lambda: table.producers.match(stamped(42, 10, 100))) == 0
+    assert opened_files(store, lambda: table.producers.match(stamped(100, 0, 5))) == 0
+    assert opened_files(store, lambda: table.producers.match(stamped(42, 0, 5, epoch=1))) == 0
+    assert opened_files(store, lambda: table.producers.match(stamped(42, 5, 5))) == 1
+    assert opened_files(store, lambda: table.producers.match(stamped(61, 0, 10))) == 2
+    assert opened_files(store, lambda: table.producers.find_last_sequence(50)) == 1
+    assert opened_files(store, lambda: table.producers.find_last_sequence(100)) == 0
 
 
 def test_the_newest_files_are_opened_first_and_no_more_once_all_is_found() -> None:
@@ -373,11 +373,11 @@ def test_the_newest_files_are_opened_first_and_no_more_once_all_is_found() -> No
     for commit in range(20):
         append(table, *(stamped(producer_id, 10 * producer_id + commit, 1) for producer_id in range(0, 200, 2)))
     newest, absent, oldest = (stamped(100, 1000 + at, 1) for at in (19, 20, 0))
-    assert opened_files(store, lambda: check_match(table.match_producer(newest), newest, [1950])) == 1
-    assert opened_files(store, lambda: check_match(table.match_producer(absent), absent, [-1])) > 1
-    check_match(table.match_producer(oldest), oldest, [50])
-    assert table.find_last_sequence(100) == ProducerProgress(100, 0, 1019)
-    assert table.find_last_sequence(101) is None
+    assert opened_files(store, lambda: check_match(table.producers.match(newest), newest, [1950])) == 1
+    assert opened_files(store, lambda: check_match(table.producers.match(absent), absent, [-1])) > 1
+    check_match(table.producers.match(oldest), oldest, [50])
+    assert table.producers.find_last_sequence(100) == ProducerProgress(100, 0, 1019)
+    assert table.producers.find_last_sequence(101) is None
 
 
 def test_a_producer_ended_in_a_newer_file_than_that_of_another_engine(
@@ -389,10 +389,10 @@ def test_a_producer_ended_in_a_newer_file_than_that_of_another_engine(
     table = optimize(table, storage, url)
     assert table.state.file_count == 1
     append(table, stamped(7, 15, 1))
-    assert table.find_last_sequence(7) == ProducerProgress(7, 0, 15)
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 0, 15)
     append(table, stamped(7, 0, 1, epoch=1))
     append(table, stamped(8, 0, 1))
-    assert table.find_last_sequence(7) == ProducerProgress(7, 1, 0)
+    assert table.producers.find_last_sequence(7) == ProducerProgress(7, 1, 0)
 
 
 def test_files_without_spans_are_told_apart_by_their_statistics(
@@ -407,10 +407,10 @@ def test_files_without_spans_are_told_apart_by_their_statistics(
         tag = json.loads(lines[-1])["add"]["tags"]["bus.file"]
         path.write_text("".join(lines).replace(tag, " ".join(tag.split()[:6])))
     for opened in (reopen(table, storage, url), reopen_from_checkpoint(table, storage, url)):
-        files = opened._reader.view.files
+        files = opened.log.view.files
         assert [file.producers for file in files] == ["", "7 0 0 32767 0 4"]
-        check_match(opened.match_producer(stamped(7, 3, 4)), stamped(7, 3, 4), [5, 6, -1, -1])
-        assert opened.find_last_sequence(7) == ProducerProgress(7, 0, 4)
+        check_match(opened.producers.match(stamped(7, 3, 4)), stamped(7, 3, 4), [5, 6, -1, -1])
+        assert opened.producers.find_last_sequence(7) == ProducerProgress(7, 0, 4)
 
 
 def test_row_groups_are_skipped_by_their_statistics() -> None:
@@ -423,11 +423,11 @@ def test_row_groups_are_skipped_by_their_statistics() -> None:
         for batch in large
     ]
     append(table, *large)
-    file = table._reader.view.files[0]
+    file = table.log.view.files[0]
     sizes = []
     for sequence in (5990, 0):
         rows = list(
-            table._reader.data.read_columns(
+            table.log.data.read_columns(
                 file,
                 ["offset", "sequence"],
                 lambda statistics, wanted=sequence: (
@@ -439,7 +439,7 @@ def test_row_groups_are_skipped_by_their_statistics() -> None:
         assert sequence in rows[0].column("sequence").to_pylist()
         sizes.append(rows[0].num_rows)
     assert max(sizes) < 3000
-    check_match(table.match_producer(stamped(7, 5998, 4)), stamped(7, 5998, 4), [5998, 5999, -1, -1])
+    check_match(table.producers.match(stamped(7, 5998, 4)), stamped(7, 5998, 4), [5998, 5999, -1, -1])
 
 
 def test_rows_that_another_engine_shuffled_are_found(
@@ -468,9 +468,9 @@ def test_rows_that_another_engine_shuffled_are_found(
     ]
     version.write_text("".join(json.dumps(action) + "\n" for action in actions))
     opened = led(storage.open_partition(PARTITION, topic_id="id"))
-    check_match(opened.match_producer(stamped(7, 3, 8)), stamped(7, 3, 8), [3, 4, 10, 11, 12, 13, 14, -1])
-    assert opened.find_last_sequence(8) == ProducerProgress(8, 0, 4)
-    assert opened.forget_producers(updated_before_ms=0) == 2**63 - 1  # nothing tells who else may be in there
+    check_match(opened.producers.match(stamped(7, 3, 8)), stamped(7, 3, 8), [3, 4, 10, 11, 12, 13, 14, -1])
+    assert opened.producers.find_last_sequence(8) == ProducerProgress(8, 0, 4)
+    assert opened.producers.forget(updated_before_ms=0) == 2**63 - 1  # nothing tells who else may be in there
 
 
 # ------------------------------------------------------------------ the verification
@@ -494,8 +494,8 @@ def test_producers_that_keep_to_the_rules_are_no_breach(
     store = LocalStore(str(tmp_path))
     assert verify_partition(store, PARTITION, topic_id="id").breaches == []
     if after is go_on:
-        oldest = table.files[0]
-        assert isinstance(table.advance_log_start(oldest.next_offset, leader_epoch=1, now_ms=NOW_MS), Committed)
+        oldest = table.rewrites.files[0]
+        assert isinstance(table.cleanup.advance_log_start(oldest.next_offset, leader_epoch=1, now_ms=NOW_MS), Committed)
         assert verify_partition(store, PARTITION, topic_id="id").breaches == []
 
 
@@ -531,9 +531,9 @@ def test_matching_agrees_with_a_merge_over_all_rows(data: st.DataObject) -> None
             base = data.draw(st.one_of(st.integers(0, 12), st.integers(SEQUENCE_MODULUS - 6, SEQUENCE_MODULUS - 1)))
             batch = stamped(producer_id, base, data.draw(st.integers(1, 12)), epoch=epoch)
             expected = [rows.get((producer_id, epoch, sequence), -1) for sequence in sequences_of(batch).tolist()]
-            check_match(opened.match_producer(batch), batch, expected)
+            check_match(opened.producers.match(batch), batch, expected)
         for producer_id in range(5):
             of_producer = [(epoch, offset, seq) for (who, epoch, seq), offset in rows.items() if who == producer_id]
             last = max(of_producer, default=None)
             expected_last = None if last is None else ProducerProgress(producer_id, last[0], last[2])
-            assert opened.find_last_sequence(producer_id) == expected_last
+            assert opened.producers.find_last_sequence(producer_id) == expected_last

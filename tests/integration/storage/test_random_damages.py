@@ -130,7 +130,7 @@ def test_what_a_repair_keeps_of_random_damages_is_read_whole_by_every_reader(see
 def test_a_file_of_other_bytes_than_were_written_is_written_anew_from_its_rows() -> None:
     """Arrow reads it, but it goes by other fields of a footer than another reader does."""
     bench = healthy("plain")
-    path = bench.table._reader.view.live_files[1].path
+    path = bench.table.log.view.live_files[1].path
     files, key = files_of(bench), f"{FOLDER}/{path}"
     files[key] = files[key].replace(b"parquet-cpp-arrow", b"parquet-cpp-arroW")
     store = store_of(bench, files)
@@ -139,7 +139,7 @@ def test_a_file_of_other_bytes_than_were_written_is_written_anew_from_its_rows()
     assert report.error is None
     assert ("quarantine", path) in [(step.action, step.subject) for step in report.steps]
     mended = Reopened(store)
-    assert path not in [file.path for file in mended.table._reader.view.live_files]
+    assert path not in [file.path for file in mended.table.log.view.live_files]
     assert (mended.rows(), mended.progress) == (before.rows(), before.progress)
     assert verify(store).breaches == []
     assert repair(store, is_rehearsal=False).steps == []
@@ -156,7 +156,7 @@ def log(tmp_path: Path) -> LogRoot:
     log = LogRoot(tmp_path / "root")
     for _ in range(3):
         log.append(2)
-        log.table.write_checkpoint()
+        log.table.cleanup.write_checkpoint()
     log.append(2)
     return log
 

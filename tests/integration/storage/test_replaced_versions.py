@@ -59,7 +59,7 @@ class Log:
         return self.table.append([batch], leader_epoch=0, now_ms=NOW_MS)
 
     def values(self) -> list[bytes]:
-        batches = self.table.read(0, end_offset=self.table.state.high_watermark, max_bytes=1 << 20)
+        batches = self.table.log.read(0, end_offset=self.table.state.high_watermark, max_bytes=1 << 20)
         return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
 
     def version_file(self, version: int) -> Path:
@@ -130,7 +130,7 @@ def test_what_no_longer_fits_is_damage_and_stays(log: Log) -> None:
 def test_a_last_version_is_looked_at_by_the_next_cleaning(log: Log) -> None:
     log.replace_version(2)
     with pytest.raises(VersionReplaced):
-        log.table.drop_old_versions(committed_before_ms=0, count_max=10**9, removed_before_ms=FAR_MS)
+        log.table.cleanup.drop_old_versions(committed_before_ms=0, count_max=10**9, removed_before_ms=FAR_MS)
 
 
 def test_a_version_further_back_is_found_by_the_next_checkpoint(log: Log) -> None:
@@ -138,7 +138,7 @@ def test_a_version_further_back_is_found_by_the_next_checkpoint(log: Log) -> Non
     log.replace_version(2)
     log.append(b"d")
     with pytest.raises(VersionReplaced, match=r"0002\.json"):
-        log.table.write_checkpoint()
+        log.table.cleanup.write_checkpoint()
 
 
 def test_the_same_bytes_under_another_inode_are_no_replacement(log: Log) -> None:
@@ -160,8 +160,10 @@ def test_a_number_that_another_leader_has_used_and_cleaned_up_is_not_ours(log: L
         for value in (b"x", b"y", b"z"):
             batch = log_batch(table.state.high_watermark, [value], leader_epoch=1)
             assert isinstance(table.append([batch], leader_epoch=1, now_ms=NOW_MS), Committed)
-        table.write_checkpoint()
-        assert table.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS).versions
+        table.cleanup.write_checkpoint()
+        assert table.cleanup.drop_old_versions(
+            committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS
+        ).versions
 
     log.disk.before.append(meanwhile)
     assert isinstance(log.append(b"late"), Unknown)

@@ -42,7 +42,7 @@ def actions_of(bench: TableBench, version: int) -> list[dict[str, Any]]:
 
 def table_of(bench: TableBench) -> pa.Table:
     """Every column of every row, in the order of the log."""
-    files = bench.table.files
+    files = bench.table.rewrites.files
     return pa.concat_tables([parquet_of(bench, file.path).read() for file in files]).combine_chunks()
 
 
@@ -62,7 +62,7 @@ def test_the_rows_of_all_files_are_those_of_one_and_no_change_of_data() -> None:
         assert bench.reopen().state == after
     changes = [next(iter(action.values())) for action in actions_of(bench, after.version)]
     assert {change["dataChange"] for change in changes if "dataChange" in change} == {False}
-    assert bench.table.compacted_to == 0
+    assert bench.table.rewrites.compacted_to == 0
     assert bench.breaches() == []
 
 
@@ -70,9 +70,12 @@ def test_a_run_in_the_middle_is_rolled_and_its_neighbours_stay() -> None:
     bench = TableBench()
     for number in range(6):
         bench.append((b"a", b"%d" % number))
-    rows, neighbours = bench.rows(), [file.path for file in (*bench.table.files[:2], bench.table.files[5])]
+    rows, neighbours = (
+        bench.rows(),
+        [file.path for file in (*bench.table.rewrites.files[:2], bench.table.rewrites.files[5])],
+    )
     bench.roll(2, 3)
-    files = bench.table.files
+    files = bench.table.rewrites.files
     assert [(file.base_offset, file.next_offset, file.level) for file in files] == [
         (0, 1, 0),
         (1, 2, 0),
@@ -91,9 +94,9 @@ def test_what_is_appended_meanwhile_stays_and_what_was_replaced_meanwhile_is_not
         bench.append((b"a", b"%d" % number))
     first, late = bench.prepare_roll(), bench.prepare_roll()
     bench.append((b"a", b"3"))
-    assert isinstance(bench.table.swap_files(first, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert isinstance(bench.table.rewrites.swap(first, leader_epoch=0, now_ms=bench.now_ms), Committed)
     files = bench.data_files()
-    assert isinstance(bench.table.swap_files(late, leader_epoch=0, now_ms=bench.now_ms), Conflicted)
+    assert isinstance(bench.table.rewrites.swap(late, leader_epoch=0, now_ms=bench.now_ms), Conflicted)
     assert len(files - bench.data_files()) == late.added_count
     assert [row[0] for row in bench.rows()] == [0, 1, 2, 3]
 
@@ -102,10 +105,10 @@ def test_files_that_are_not_live_any_more_are_not_rolled() -> None:
     bench = TableBench()
     for number in range(3):
         bench.append((b"a", b"%d" % number))
-    chosen = bench.table.files
+    chosen = bench.table.rewrites.files
     bench.roll(0, 2)
     with pytest.raises(StorageFault, match="have changed"):
-        bench.table.prepare_roll(chosen, compression="none", now_ms=1, tombstone_retention_ms=1)
+        bench.table.rewrites.prepare_roll(chosen, compression="none", now_ms=1, tombstone_retention_ms=1)
 
 
 def test_a_rolled_file_is_sorted_by_offset_with_a_page_index_and_row_groups_for_a_fetch() -> None:
@@ -114,7 +117,7 @@ def test_a_rolled_file_is_sorted_by_offset_with_a_page_index_and_row_groups_for_
     for _ in range(30):
         bench.append(*((b"k", chance.randbytes(4000)) for _ in range(200)))
     bench.roll()
-    (file,) = bench.table.files
+    (file,) = bench.table.rewrites.files
     metadata = parquet_of(bench, file.path).metadata
     assert metadata.num_row_groups > 3
     following = 0
@@ -138,8 +141,8 @@ def test_a_rolled_file_is_compressed_as_it_is_told(compression: str, codec: str)
     bench.append((b"a", b"1" * 100))
     bench.append((b"a", b"2" * 100))
     prepared = bench.prepare_roll(compression=compression)
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
-    group = parquet_of(bench, bench.table.files[0].path).metadata.row_group(0)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
+    group = parquet_of(bench, bench.table.rewrites.files[0].path).metadata.row_group(0)
     assert {group.column(index).compression for index in range(group.num_columns)} == {codec}
 
 
@@ -151,9 +154,9 @@ def test_a_file_tells_how_often_and_since_when() -> None:
     bench.now_ms += DAY_MS // 2
     for _ in range(2):
         bench.roll(0, 2)
-        (file, *_) = bench.reopen().files
+        (file, *_) = bench.reopen().rewrites.files
         assert file.appended_ms == max(1_060_000, file.appended_ms)
-    assert [(file.level, file.appended_ms) for file in bench.table.files] == [(2, 1_120_000), (0, 1_180_000)]
+    assert [(file.level, file.appended_ms) for file in bench.table.rewrites.files] == [(2, 1_120_000), (0, 1_180_000)]
     assert bench.breaches() == []
 
 
@@ -176,10 +179,10 @@ def test_statistics_name_the_largest_timestamp_and_find_it() -> None:
     for base, time_us in enumerate([5_000_001, 9_000_999, 7_000_000, 6_000_000]):
         batch = log_batch(base, [b"v"], timestamps_us=[time_us], leader_epoch=base // 2)
         assert isinstance(bench.table.append([batch], leader_epoch=base // 2, now_ms=1), Committed)
-    assert isinstance(bench.table.swap_files(bench.prepare_roll(), leader_epoch=1, now_ms=1), Committed)
-    (file,) = bench.reopen().files
+    assert isinstance(bench.table.rewrites.swap(bench.prepare_roll(), leader_epoch=1, now_ms=1), Committed)
+    (file,) = bench.reopen().rewrites.files
     assert (file.timestamp_max_ms, bench.table.state.leader_epoch) == (9_000, 1)
-    found = bench.table.find_max_timestamp()
+    found = bench.table.log.find_max_timestamp()
     assert found is not None
     assert (found.offset, found.timestamp_ms, found.leader_epoch) == (1, 9_000, 0)
     assert bench.breaches() == []
@@ -194,10 +197,10 @@ def test_a_compacted_run_keeps_its_holes_and_what_it_stands_for() -> None:
     bench.compact()
     rows = bench.rows()
     bench.roll()
-    (file,) = bench.reopen().files
+    (file,) = bench.reopen().rewrites.files
     assert (file.base_offset, file.next_offset, file.record_count) == (0, 7, 2)
     assert bench.rows() == rows == [(5, b"b", b"2"), (6, b"a", b"3")]
-    assert bench.table.compacted_to == 7
+    assert bench.table.rewrites.compacted_to == 7
     assert bench.breaches() == []
 
 
@@ -207,10 +210,10 @@ def test_the_rows_of_producers_are_found_after_rolling_and_excluded_where_they_a
         bench.append((b"a", b"1"), (b"a", b"2"), producer=(7 + number % 2, 0, 2 * (number // 2)))
         bench.append((b"a", b"3"))
     bench.roll()
-    (file,) = bench.reopen().files
+    (file,) = bench.reopen().rewrites.files
     assert file.producers == "7 0 0 0 0 19 8 0 0 0 0 19"
     for producer_id in (7, 8):
-        last = bench.table.find_last_sequence(producer_id)
+        last = bench.table.producers.find_last_sequence(producer_id)
         assert last is not None
         assert last.last_sequence == 19
     assert bench.breaches() == []
@@ -221,13 +224,13 @@ def test_sequences_that_wrap_are_two_spans() -> None:
     bench.append((b"a", b"1"), producer=(7, 3, 2**31 - 1))
     bench.append((b"a", b"1"), (b"a", b"2"), producer=(7, 3, 0))
     bench.roll()
-    assert bench.reopen().files[0].producers == f"7 0 3 0 {2**31 - 1} 0 7 0 3 0 0 1"
+    assert bench.reopen().rewrites.files[0].producers == f"7 0 3 0 {2**31 - 1} 0 7 0 3 0 0 1"
     assert bench.breaches() == []
 
 
 def rewrite_all_as_another_engine(bench: TableBench, order: Sequence[int]) -> None:
     """All rows as one file whose rows lie in that order."""
-    files = bench.table.files
+    files = bench.table.rewrites.files
     rows = table_of(bench).take(list(order))
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, row_group_size=2)
@@ -262,7 +265,7 @@ def test_what_another_engine_left_out_of_order_is_in_order_after_rolling() -> No
     bench.reopen()
     bench.append((b"5", b"v"))
     bench.roll()
-    (file,) = bench.reopen().files
+    (file,) = bench.reopen().rewrites.files
     assert file.is_ordered
     assert bench.rows()[:5] == rows
     assert table_of(bench).slice(0, 5).equals(table)
@@ -281,7 +284,9 @@ def test_a_roll_that_is_stopped_leaves_nothing() -> None:
             raise MaintenanceStopped
 
     with pytest.raises(MaintenanceStopped):
-        bench.table.prepare_roll(bench.table.files, compression="none", now_ms=1, tombstone_retention_ms=1, pace=pace)
+        bench.table.rewrites.prepare_roll(
+            bench.table.rewrites.files, compression="none", now_ms=1, tombstone_retention_ms=1, pace=pace
+        )
     assert bench.data_files() == before
     assert all(byte_count > 0 for byte_count in bytes_seen)
 
@@ -291,8 +296,8 @@ def test_all_bytes_that_are_read_and_written_are_paced() -> None:
     for _ in range(5):
         bench.append((b"a", b"1" * 1000))
     read_bytes, paced = bench.table.state.size_bytes, []
-    prepared = bench.table.prepare_roll(
-        bench.table.files, compression="none", now_ms=1, tombstone_retention_ms=1, pace=paced.append
+    prepared = bench.table.rewrites.prepare_roll(
+        bench.table.rewrites.files, compression="none", now_ms=1, tombstone_retention_ms=1, pace=paced.append
     )
     assert sum(paced) == read_bytes + prepared.rewritten_bytes
 
@@ -317,7 +322,7 @@ def test_a_file_whose_rows_are_not_those_of_its_entry_is_damage_and_nothing_stay
     bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"))
     bench.append((b"a", b"3"), (b"a", b"4"))
-    first, second = bench.table.files
+    first, second = bench.table.rewrites.files
     data = bench.store.get(f"{FOLDER}/{first.path}")
     other = bench.store.get(f"{FOLDER}/{second.path}")
     assert len(data) == len(other)
@@ -343,7 +348,7 @@ def test_a_rolled_file_on_disk_is_synced_part_by_part(tmp_path: Path) -> None:
     disk.calls.clear()
     prepared = bench.prepare_roll()
     assert disk.calls == ["write", "fsync"] * 4 + ["fsync"]  # three row groups, the footer, the folder
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
     bench.reopen()
     assert bench.rows(max_bytes=1 << 30) == rows
     assert bench.breaches() == []
@@ -361,7 +366,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing_and_the_table_goes_on(
     with pytest.raises(StorageFull):
         bench.prepare_roll()
     assert bench.data_files() == before
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
     assert bench.table.state == state
     bench.append((b"a", b"4"))
     bench.roll()
@@ -380,7 +385,8 @@ def test_other_readers_read_a_rolled_file_and_skip_by_its_statistics(tmp_path: P
     judged = deltalake.DeltaTable(path)
     assert len(judged.file_uris()) == 1
     assert judged.to_pyarrow_table().equals(before)
-    counted = f"select count(*), count(distinct timestamp), max(\"offset\") from '{path}/{bench.table.files[0].path}'"
+    file = bench.table.rewrites.files[0].path
+    counted = f"select count(*), count(distinct timestamp), max(\"offset\") from '{path}/{file}'"
     assert duckdb.sql(counted).fetchall() == [(1000, 20, 999)]
     (add,) = judged.get_add_actions(flatten=True).to_struct_array().to_pylist()
     assert (add["min.offset"], add["max.offset"], add["num_records"]) == (0, 999, 1000)
@@ -391,11 +397,11 @@ def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
     chance = random.Random(2)
     for _ in range(8):
         bench.append((b"a", chance.randbytes(ROW_GROUP_BYTES // 2)))
-    view = bench.table._reader.view
+    view = bench.table.log.view
     rolling = Rolling(
         bench.store,
         FOLDER,
-        bench.table._reader.data,
+        bench.table.log.data,
         bench.table._schema,
         FilesUnderWay(bench.store, FOLDER),
     )
@@ -409,8 +415,8 @@ def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
         file_bytes_max=2 * ROW_GROUP_BYTES,
     )
     rows = bench.rows(max_bytes=1 << 30)
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
-    assert [(file.base_offset, file.next_offset) for file in bench.reopen().files] == [(0, 4), (4, 8)]
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert [(file.base_offset, file.next_offset) for file in bench.reopen().rewrites.files] == [(0, 4), (4, 8)]
     assert bench.rows(max_bytes=1 << 30) == rows
     assert bench.breaches() == []
 
@@ -424,9 +430,11 @@ def test_a_typed_table_is_rolled_too() -> None:
         columns = pa.RecordBatch.from_arrays([pa.array([b"k", b"gone"]), values], names=["key", "value"])
         batch = LogBatch(base, base + 2, 2, columns.nbytes, 0, TimestampType.CREATE_TIME, 1_000, 1_000, columns)
         assert isinstance(table.append([batch], leader_epoch=0, now_ms=1_000), Committed)
-    prepared = table.prepare_roll(table.files, compression="none", now_ms=1_000, tombstone_retention_ms=DAY_MS)
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1_000), Committed)
-    (batch,) = led(storage.open_partition(name, topic_id="id")).read(0, end_offset=40, max_bytes=1 << 20)
+    prepared = table.rewrites.prepare_roll(
+        table.rewrites.files, compression="none", now_ms=1_000, tombstone_retention_ms=DAY_MS
+    )
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=1_000), Committed)
+    (batch,) = led(storage.open_partition(name, topic_id="id")).log.read(0, end_offset=40, max_bytes=1 << 20)
     found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
     assert [row.value and row.value["committed_offset"] for row in found[-2:]] == [38, None]
     assert len(found) == 40
@@ -449,12 +457,12 @@ def test_whatever_is_rolled_the_rows_are_those_that_were_there(steps: list[objec
                 bench.reopen()
             case "compact":
                 if (prepared := bench.prepare()) is not None:
-                    bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms)
+                    bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=bench.now_ms)
             case list():
                 bench.append(*step)
             case (int(first), int(count)):
                 rows = bench.rows()
-                if bench.table.files[first : first + count]:
+                if bench.table.rewrites.files[first : first + count]:
                     bench.roll(first, count)
                 assert bench.rows() == rows
     assert bench.breaches() == []
@@ -462,7 +470,7 @@ def test_whatever_is_rolled_the_rows_are_those_that_were_there(steps: list[objec
 
 
 def start_at(bench: TableBench, offset: int) -> None:
-    assert isinstance(bench.table.advance_log_start(offset, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert isinstance(bench.table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=bench.now_ms), Committed)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -474,7 +482,7 @@ def test_rolling_leaves_out_what_lies_below_the_log_start(tmp_path: Path, count:
     start_at(bench, 7)
     rows = bench.rows(7)
     bench.roll(0, count)
-    assert [file.base_offset for file in bench.table.files] == [7, *range(5 + 5 * count, 20, 5)]
+    assert [file.base_offset for file in bench.table.rewrites.files] == [7, *range(5 + 5 * count, 20, 5)]
     assert bench.rows(7) == rows
     found = pa.table(deltalake.DeltaTable(str(tmp_path / FOLDER)).to_pyarrow_table()).column("offset").to_pylist()
     assert sorted(found) == sorted(table_of(bench).column("offset").to_pylist()) == list(range(7, 20))
@@ -483,7 +491,7 @@ def test_rolling_leaves_out_what_lies_below_the_log_start(tmp_path: Path, count:
     assert bench.breaches() == []
     bench.reopen()
     assert (bench.table.state.log_start, bench.rows(7)) == (7, rows)
-    bench.table.write_checkpoint()
+    bench.table.cleanup.write_checkpoint()
     assert bench.breaches() == []
 
 
@@ -494,6 +502,6 @@ def test_a_file_of_which_nothing_might_be_left_is_rolled_whole() -> None:
     bench.compact()
     start_at(bench, 3)
     bench.roll(0, 1)
-    assert [(file.base_offset, file.record_count) for file in bench.table.files] == [(0, 1)]
+    assert [(file.base_offset, file.record_count) for file in bench.table.rewrites.files] == [(0, 1)]
     assert bench.rows(3) == [(5, b"a", b"5")]
     assert bench.breaches() == []

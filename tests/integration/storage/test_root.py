@@ -67,10 +67,10 @@ def test_what_is_in_a_root_is_read_by_the_owner_and_the_group_alone(
         for value in (b"a", b"b"):
             batch = log_batch(table.state.high_watermark, [value], keys=[b"k"])
             table.append([batch], leader_epoch=0, now_ms=NOW_MS)
-        prepared = table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+        prepared = table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
         assert prepared is not None
-        table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS)
-        table.write_checkpoint()
+        table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS)
+        table.cleanup.write_checkpoint()
         storage.close()
     finally:
         os.umask(before)
@@ -454,7 +454,7 @@ def test_nothing_is_written_to_a_root_that_is_not_the_one_that_was_locked(
         with pytest.raises(RootLost, match="made again" if is_made_again else "removed"):
             write()
     with pytest.raises(StorageFault):  # the versions that it begins with are not there either
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     assert sorted(root.rglob("*")) == before
     storage.close()
 
@@ -470,7 +470,7 @@ def test_creating_a_partition_removes_what_another_topic_id_left(tmp_path: Path)
     storage = open_storage(str(tmp_path), exclusive=False)
     old = led(storage.create_partition(ORDERS, topic_id="one"))
     old.append([log_batch(0, [b"a"])], leader_epoch=0, now_ms=NOW_MS)
-    old.write_checkpoint()
+    old.cleanup.write_checkpoint()
     new = led(storage.create_partition(ORDERS, topic_id="two"))
     assert (new.state.version, new.state.high_watermark) == (0, 0)
     assert list((tmp_path / "topics/orders/0").glob("*.parquet")) == []
@@ -591,7 +591,7 @@ def test_a_root_in_memory_does_the_same() -> None:
     storage = memory_storage()
     log = led(storage.open_metadata())
     log.append([{"type": "t"}], leader_epoch=0, now_ms=NOW_MS)
-    assert not log.is_checkpoint_due
+    assert not log.table.cleanup.is_checkpoint_due
     table = led(storage.create_partition(ORDERS, topic_id="one"))
     table.append([log_batch(0, [b"a"])], leader_epoch=0, now_ms=NOW_MS)
     assert led(storage.open_partition(ORDERS, topic_id="one")).state == table.state

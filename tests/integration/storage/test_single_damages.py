@@ -33,7 +33,7 @@ class Reopened(TableBench):
 
     @property
     def progress(self) -> dict[int, tuple[int, int]]:
-        told = self.table.producer_progress
+        told = self.table.producers.progress
         return {producer: (one.producer_epoch, one.last_sequence) for producer, one in told.items()}
 
 
@@ -133,7 +133,7 @@ def test_the_end_of_the_log_is_told_and_comes_back() -> None:
 def test_first_files_that_are_lost_with_the_version_of_the_first_are_given_up(lost_files: list[int]) -> None:
     """No version tells any more that the log began before the files that are left."""
     bench = healthy("plain")
-    files, paths = files_of(bench), [file.path for file in bench.table._reader.view.live_files]
+    files, paths = files_of(bench), [file.path for file in bench.table.log.view.live_files]
     files[f"{LOG}/{1:020d}.json"] = b""
     for number in lost_files:
         del files[f"{FOLDER}/{paths[number]}"]
@@ -201,7 +201,7 @@ def test_a_producer_whose_versions_were_lost_appends_nothing_twice() -> None:
     assert repair(store, is_rehearsal=False).error is None
     mended = Reopened(store)
     assert mended.progress == {7: (0, 5), 8: (0, 2)}
-    assert mended.table.find_last_sequence(8) is not None
+    assert mended.table.producers.find_last_sequence(8) is not None
 
 
 def damage_of_column(bench: TableBench, path: str, group: int, column: str) -> bytes:
@@ -217,7 +217,7 @@ def damage_of_column(bench: TableBench, path: str, group: int, column: str) -> b
 @pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp_type", "leader_epoch", "producer_id", "sequence"])
 def test_a_damaged_column_that_the_file_tells_otherwise_costs_no_record(column: str) -> None:
     bench = healthy("plain")
-    file = bench.table._reader.view.live_files[1]
+    file = bench.table.log.view.live_files[1]
     sound = Reopened(store_of(bench, files_of(bench)))
     spoiled = damage_of_column(bench, file.path, 0, column)
     store = store_of(bench, {**files_of(bench), f"{FOLDER}/{file.path}": spoiled})
@@ -234,7 +234,7 @@ def test_a_damaged_row_group_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(data_files, "ROW_GROUP_BYTES", 200)
     bench = TableBench()
     bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(40)))
-    (file,) = bench.table._reader.view.live_files
+    (file,) = bench.table.log.view.live_files
     spoiled = damage_of_column(bench, file.path, 1, "value")
     store = store_of(bench, {**files_of(bench), f"{FOLDER}/{file.path}": spoiled})
     report = repair(store, is_rehearsal=False)

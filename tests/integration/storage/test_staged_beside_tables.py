@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> LogRoot:
     log.append(3)
     apply_transaction(log.table, "orders", 0, b"30", b"31")
     abort_transaction(log.table, "bills", 4)
-    log.table.staged.stage(KEY, staged_batch(0, b"open", b"too"))
+    log.table.transactions.staged.stage(KEY, staged_batch(0, b"open", b"too"))
     staged = log.folder / "_staged"
     (staged / "7" / ".writing-0").write_bytes(b"half")
     (staged / "7" / "41-3-2-3.arrow").write_bytes(b"torn")
@@ -74,18 +74,20 @@ def optimize(log: LogRoot) -> None:
 
 def clean(log: LogRoot) -> None:
     log.append(1)
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     log.append(1)
-    assert log.table.delete_orphans(log.table.find_orphans()) == 0
-    log.table.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
+    assert log.table.cleanup.delete_orphans(log.table.cleanup.find_orphans()) == 0
+    log.table.cleanup.drop_old_versions(committed_before_ms=FAR_MS, count_max=1, removed_before_ms=FAR_MS)
 
 
 def rewrite(log: LogRoot) -> None:
     table = log.table
-    prepared = table.prepare_roll(table.files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1)
-    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
-    compacted = table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
-    assert compacted is None or isinstance(table.swap_files(compacted, leader_epoch=0, now_ms=NOW_MS), Committed)
+    prepared = table.rewrites.prepare_roll(
+        table.rewrites.files, compression="zstd", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
+    assert isinstance(table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    compacted = table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+    assert compacted is None or isinstance(table.rewrites.swap(compacted, leader_epoch=0, now_ms=NOW_MS), Committed)
 
 
 def take_over(log: LogRoot) -> None:
@@ -142,9 +144,11 @@ def test_what_is_staged_is_neither_read_nor_touched(log: LogRoot, do: Callable[[
     assert fingerprint(log) == before
     table = log.open()
     assert [value for value in log.values() if value in (b"30", b"31", b"open", b"too")] == [b"30", b"31"]
-    assert (table.transaction_of("orders"), table.transaction_of("bills")) == (1, 8)
+    assert (table.transactions.version_of("orders"), table.transactions.version_of("bills")) == (1, 8)
     assert log.verify().breaches == []
-    assert [batch.columns.column("value").to_pylist() for batch in table.staged.read(KEY, 1)] == [[b"open", b"too"]]
+    assert [batch.columns.column("value").to_pylist() for batch in table.transactions.staged.read(KEY, 1)] == [
+        [b"open", b"too"]
+    ]
 
 
 def test_other_readers_see_the_rows_and_the_proofs_and_nothing_that_is_staged(log: LogRoot) -> None:
@@ -167,8 +171,8 @@ def test_a_repair_keeps_the_proofs_behind_the_damage(log: LogRoot, lost: str) ->
     repair(log, "--execute")
     table = log.open()
     assert log.values() == [b"%d" % offset for offset in range(32)]
-    assert (table.transaction_of("orders"), table.transaction_of("bills")) == (1, 8)
-    table.write_checkpoint()
+    assert (table.transactions.version_of("orders"), table.transactions.version_of("bills")) == (1, 8)
+    table.cleanup.write_checkpoint()
     log.open()
     assert log.verify().breaches == []
 
@@ -176,7 +180,7 @@ def test_a_repair_keeps_the_proofs_behind_the_damage(log: LogRoot, lost: str) ->
 @pytest.mark.parametrize("damage", ["version gone", "version torn", "all versions behind the checkpoint gone"])
 def test_rows_come_back_with_their_proof_though_their_version_is_lost(log: LogRoot, damage: str) -> None:
     """Else the coordinator, which was not answered, would have them applied again."""
-    log.table.write_checkpoint()
+    log.table.cleanup.write_checkpoint()
     apply_transaction(log.table, 'more "', 6, b"32", epoch=6)
     version = log.log / f"{6:020d}.json"
     if damage == "version torn":
@@ -192,8 +196,8 @@ def test_rows_come_back_with_their_proof_though_their_version_is_lost(log: LogRo
     repair(log, "--execute")
     table = log.open()
     assert log.values()[30:] == [b"30", b"31", b"32", b"33"]
-    assert table.transaction_of('more "') == 15
-    assert (table.transaction_of("orders"), table.transaction_of("bills")) == (1, 8)
+    assert table.transactions.version_of('more "') == 15
+    assert (table.transactions.version_of("orders"), table.transactions.version_of("bills")) == (1, 8)
     assert log.verify().breaches == []
 
 
@@ -205,7 +209,7 @@ def test_an_interrupted_application_that_a_repair_brings_back_is_proved(log: Log
     repair(log, "--execute")
     table = log.open()
     has_rows = log.values()[-1] == b"32"
-    assert table.transaction_of("more") == (13 if has_rows else -1)
+    assert table.transactions.version_of("more") == (13 if has_rows else -1)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_topic_of_that_n
         storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
         table = led(storage.create_partition(name, topic_id="one"))
         apply_transaction(table, "orders", 0)
-        table.staged.stage(KEY, staged_batch(0, b"open"))
+        table.transactions.staged.stage(KEY, staged_batch(0, b"open"))
         for _ in range(at - 1):
             store.before_next("delete", lambda: None)
         store.before_next("delete", lambda: _raise(StorageFault("killed")))
@@ -240,9 +244,9 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_topic_of_that_n
             storage.delete_topic("orders", topic_id="one")
         except StorageFault:
             fresh = led(storage.create_partition(name, topic_id="two"))
-            assert list(fresh.staged.list()) == []
+            assert list(fresh.transactions.staged.list()) == []
             assert fresh.state.high_watermark == 0
-            assert fresh.transaction_of("orders") == -1
+            assert fresh.transactions.version_of("orders") == -1
             continue
         assert not files.list("topics/orders").folders
         assert store.calls[before:].count("delete") == at - 1

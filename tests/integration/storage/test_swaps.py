@@ -29,7 +29,7 @@ def name_of(offset: int, suffix: str = "job") -> str:
 
 def rows_of(bench: TableBench) -> pa.Table:
     """Every column of every row, in the order of the log."""
-    keys = [f"{FOLDER}/{file.path}" for file in bench.table.files]
+    keys = [f"{FOLDER}/{file.path}" for file in bench.table.rewrites.files]
     return pa.concat_tables([pq.read_table(pa.BufferReader(bench.store.get(key)), schema=LOG_SCHEMA) for key in keys])
 
 
@@ -50,13 +50,13 @@ def some_rows() -> TableBench:
 
 
 def check(bench: TableBench, adds: Sequence[str], kind: SwapKind = SAME, *, count: int = 6) -> PreparedFiles | Refused:
-    return bench.table.check_swap([file.path for file in bench.table.files[:count]], adds, kind)
+    return bench.table.rewrites.check_swap([file.path for file in bench.table.rewrites.files[:count]], adds, kind)
 
 
 def swap(bench: TableBench, adds: Sequence[str], kind: SwapKind = SAME, *, count: int = 6) -> None:
     prepared = check(bench, adds, kind, count=count)
     assert isinstance(prepared, PreparedFiles), prepared
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=bench.now_ms), Committed)
 
 
 def refused(answer: PreparedFiles | Refused) -> str:
@@ -71,9 +71,12 @@ def test_the_same_rows_in_fewer_files_are_taken_with_statistics_of_our_own() -> 
     bench.now_ms += 5_000
     adds = [write(bench, rows.slice(0, 7), name_of(0), row_group_size=3), write(bench, rows.slice(7), name_of(7))]
     swap(bench, adds)
-    assert [(file.base_offset, file.next_offset, file.level) for file in bench.table.files] == [(0, 7, 1), (7, 12, 1)]
-    assert [file.appended_ms for file in bench.table.files] == [1_000_000] * 2
-    assert bench.table.files[0].producers == "7 0 0 0 0 3 8 0 0 0 0 2"
+    assert [(file.base_offset, file.next_offset, file.level) for file in bench.table.rewrites.files] == [
+        (0, 7, 1),
+        (7, 12, 1),
+    ]
+    assert [file.appended_ms for file in bench.table.rewrites.files] == [1_000_000] * 2
+    assert bench.table.rewrites.files[0].producers == "7 0 0 0 0 3 8 0 0 0 0 2"
     for _ in range(2):
         assert bench.rows() == before
         assert bench.breaches() == []
@@ -82,13 +85,13 @@ def test_the_same_rows_in_fewer_files_are_taken_with_statistics_of_our_own() -> 
 
 def test_files_in_the_middle_are_replaced_and_the_others_stay() -> None:
     bench = some_rows()
-    before, files = bench.rows(), bench.table.files
+    before, files = bench.rows(), bench.table.rewrites.files
     name = write(bench, rows_of(bench).slice(4, 4), name_of(4))
-    prepared = bench.table.check_swap([file.path for file in files[2:4]], [name], SAME)
+    prepared = bench.table.rewrites.check_swap([file.path for file in files[2:4]], [name], SAME)
     assert isinstance(prepared, PreparedFiles)
     bench.append((b"a", b"9"))
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
-    assert [file.path for file in bench.table.files[:4]] == [files[0].path, files[1].path, name, files[4].path]
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert [file.path for file in bench.table.rewrites.files[:4]] == [files[0].path, files[1].path, name, files[4].path]
     assert bench.rows()[:12] == before
     assert bench.breaches() == []
 
@@ -98,9 +101,9 @@ def test_what_key_compaction_left_out_may_be_missing_and_the_files_stand_for_it(
     rows = rows_of(bench)
     adds = [write(bench, rows.take([1, 3, 5]), name_of(0)), write(bench, rows.take([7, 10, 11]), name_of(6))]
     swap(bench, adds, LAST)
-    assert [(file.base_offset, file.next_offset) for file in bench.reopen().files] == [(0, 6), (6, 12)]
+    assert [(file.base_offset, file.next_offset) for file in bench.reopen().rewrites.files] == [(0, 6), (6, 12)]
     assert [row[0] for row in bench.rows()] == [1, 3, 5, 7, 10, 11]
-    assert bench.table.compacted_to == 12
+    assert bench.table.rewrites.compacted_to == 12
     assert bench.breaches() == []
 
 
@@ -140,7 +143,7 @@ def test_a_name_that_is_none_is_refused(names: list[str], said: str) -> None:
 
 def test_files_that_some_version_names_are_refused() -> None:
     bench = some_rows()
-    rows, live = rows_of(bench), bench.table.files[0].path
+    rows, live = rows_of(bench), bench.table.rewrites.files[0].path
     assert f"{live}: expected a file that no version names" in refused(check(bench, [live]))
     swap(bench, [write(bench, rows, name_of(0))])
     assert f"{live}: expected a file that no version names" in refused(check(bench, [live], count=1))
@@ -153,30 +156,32 @@ def test_files_that_some_version_names_are_refused_while_a_checkpoint_is_written
     for number in range(3):
         bench.append((b"k", b"%d" % number))
         if number == 1:
-            bench.table.write_checkpoint()
-    before = [file.path for file in bench.table.files]
+            bench.table.cleanup.write_checkpoint()
+    before = [file.path for file in bench.table.rewrites.files]
     bench.roll()
-    store.before_next("get", bench.table.write_checkpoint)
+    store.before_next("get", bench.table.cleanup.write_checkpoint)
     assert "expected a file that no version names" in refused(check(bench, before, count=1))
 
 
 def test_files_to_be_removed_that_are_none_or_do_not_follow_each_other_are_refused() -> None:
     bench = some_rows()
-    paths = [file.path for file in bench.table.files]
+    paths = [file.path for file in bench.table.rewrites.files]
     name = write(bench, rows_of(bench), name_of(0))
     table = bench.table
-    assert "at least one file to remove" in refused(table.check_swap([], [name], SAME))
-    assert "gone: expected a live file of version 6" in refused(table.check_swap([paths[0], "gone"], [name], SAME))
-    assert f"{paths[2]}: expected the live file that follows {paths[0]}" in refused(
-        table.check_swap([paths[0], paths[2]], [name], SAME)
+    assert "at least one file to remove" in refused(table.rewrites.check_swap([], [name], SAME))
+    assert "gone: expected a live file of version 6" in refused(
+        table.rewrites.check_swap([paths[0], "gone"], [name], SAME)
     )
-    assert "follows" in refused(table.check_swap([paths[1], paths[0]], [name], SAME))
-    assert "follows" in refused(table.check_swap([paths[0], paths[0]], [name], SAME))
+    assert f"{paths[2]}: expected the live file that follows {paths[0]}" in refused(
+        table.rewrites.check_swap([paths[0], paths[2]], [name], SAME)
+    )
+    assert "follows" in refused(table.rewrites.check_swap([paths[1], paths[0]], [name], SAME))
+    assert "follows" in refused(table.rewrites.check_swap([paths[0], paths[0]], [name], SAME))
 
 
 def started_at(offset: int) -> TableBench:
     bench = some_rows()
-    assert isinstance(bench.table.advance_log_start(offset, leader_epoch=0, now_ms=1), Committed)
+    assert isinstance(bench.table.cleanup.advance_log_start(offset, leader_epoch=0, now_ms=1), Committed)
     return bench
 
 
@@ -189,7 +194,7 @@ def test_rows_below_the_log_start_may_be_missing_in_a_file_that_begins_there(
     base = 2 if offsets[0] == 2 else 3
     name = write(bench, rows.filter(pc.is_in(rows["offset"], pa.array(offsets, pa.int64()))), name_of(base))
     swap(bench, [name], kind, count=5)
-    (file,) = bench.reopen().files
+    (file,) = bench.reopen().rewrites.files
     assert (file.base_offset, file.next_offset) == (base, 12)
     assert [row[0] for row in bench.rows(3)] == [offset for offset in offsets if offset >= 3]
     assert bench.breaches() == []
@@ -217,7 +222,7 @@ def test_rows_from_the_log_start_on_may_not_be_missing(log_start: int, base: int
 def test_key_compaction_that_begins_in_the_middle_is_refused() -> None:
     bench = some_rows()
     name = write(bench, rows_of(bench).slice(2), name_of(2))
-    answer = bench.table.check_swap([file.path for file in bench.table.files[1:]], [name], LAST)
+    answer = bench.table.rewrites.check_swap([file.path for file in bench.table.rewrites.files[1:]], [name], LAST)
     assert "expected key compaction to begin with the first live file" in refused(answer)
 
 
@@ -246,7 +251,7 @@ def test_offsets_that_are_lost_moved_or_invented_are_refused(
     message = refused(check(bench, [name], kind))
     assert message.startswith(f"{name}: ")
     assert said in message
-    assert bench.table.files == bench.reopen().files
+    assert bench.table.rewrites.files == bench.reopen().rewrites.files
 
 
 def test_a_second_file_that_repeats_the_end_of_the_first_is_refused() -> None:
@@ -312,7 +317,7 @@ def test_row_groups_too_large_for_a_fetch_are_refused_unless_they_are_a_few_larg
 def test_rows_to_be_replaced_that_cannot_be_read_are_damage() -> None:
     bench = some_rows()
     name = write(bench, rows_of(bench), name_of(0))
-    bad = bench.table.files[3]
+    bad = bench.table.rewrites.files[3]
     bench.store.put(f"{FOLDER}/{bad.path}", bytes(bad.size_bytes))
     with pytest.raises(StorageDamaged, match=bad.path):
         check(bench, [name])
@@ -342,7 +347,7 @@ def test_a_swap_is_taken_if_and_only_if_its_offsets_are_those_that_may_be(
     is_fit = offsets == [*range(12)] if kind is SAME else bool(offsets) and offsets[-1] == 11
     assert isinstance(answer, PreparedFiles) == is_fit
     if isinstance(answer, PreparedFiles):
-        assert isinstance(bench.table.swap_files(answer, leader_epoch=0, now_ms=1), Committed)
+        assert isinstance(bench.table.rewrites.swap(answer, leader_epoch=0, now_ms=1), Committed)
         assert [row[0] for row in bench.rows()] == offsets
         assert bench.breaches() == []
 
@@ -350,15 +355,15 @@ def test_a_swap_is_taken_if_and_only_if_its_offsets_are_those_that_may_be(
 def test_files_that_wait_for_their_swap_are_no_orphans_and_refused_ones_are() -> None:
     bench = some_rows()
     name = write(bench, rows_of(bench), name_of(0))
-    assert bench.table.find_orphans() == {name}
+    assert bench.table.cleanup.find_orphans() == {name}
     refused(check(bench, [name], count=5))
-    assert bench.table.find_orphans() == {name}
+    assert bench.table.cleanup.find_orphans() == {name}
     prepared = check(bench, [name])
     assert isinstance(prepared, PreparedFiles)
-    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.cleanup.find_orphans() == frozenset()
     assert f"{name}: expected a file of no other swap" in refused(check(bench, [name]))
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
-    assert bench.table.find_orphans() == frozenset()
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert bench.table.cleanup.find_orphans() == frozenset()
 
 
 def test_a_swap_that_comes_too_late_leaves_no_file_and_no_name_under_way() -> None:
@@ -367,10 +372,10 @@ def test_a_swap_that_comes_too_late_leaves_no_file_and_no_name_under_way() -> No
     prepared = check(bench, [name])
     assert isinstance(prepared, PreparedFiles)
     bench.roll()
-    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Conflicted)
+    assert isinstance(bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=1), Conflicted)
     assert name not in bench.data_files()
     write(bench, rows_of(bench), name)
-    assert bench.table.find_orphans() == {name}
+    assert bench.table.cleanup.find_orphans() == {name}
 
 
 def test_ages_stay_few_and_never_grow_older() -> None:
@@ -379,7 +384,7 @@ def test_ages_stay_few_and_never_grow_older() -> None:
         bench.now_ms = 1_000_000 + day * DAY_MS
         bench.append((b"a", b"1"))
     swap(bench, [write(bench, rows_of(bench), name_of(0))], count=300)
-    (file,) = bench.reopen().files
+    (file,) = bench.reopen().rewrites.files
     pairs = [pair.split(":") for pair in file.ages.split()]
     assert len(pairs) < 100
     appended = {offset + 1: 1_000_000 + offset * DAY_MS for offset in range(300)}

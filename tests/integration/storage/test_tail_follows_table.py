@@ -52,7 +52,7 @@ def test_values_that_were_compacted_away_are_not_served_from_memory() -> None:
     async def run(bench: Bench, table: DeltaPartitionTable) -> None:
         await send(bench, (b"k", b"old"), (b"deleted", b"secret"))
         await send(bench, (b"k", b"new"), (b"deleted", None))
-        prepared = table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1 << 60)
+        prepared = table.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1 << 60)
         assert prepared is not None
         await send(bench, (b"k", b"newest"))
         assert isinstance(await bench.partition.maintenance.jobs.commit_swap(prepared, is_ours=True), FilesSwapped)
@@ -68,7 +68,9 @@ def test_what_is_rolled_stays_in_memory() -> None:
     async def run(bench: Bench, table: DeltaPartitionTable) -> None:
         for value in (b"a", b"b"):
             await send(bench, (b"k", value))
-        prepared = table.prepare_roll(table.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+        prepared = table.rewrites.prepare_roll(
+            table.rewrites.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+        )
         assert isinstance(await bench.partition.maintenance.jobs.commit_swap(prepared, is_ours=True), FilesSwapped)
         assert bench.partition.bytes_available(Readable(0, 2), 1 << 40) < 1 << 40
         assert await values_from(bench, 0) == [(0, b"a"), (1, b"b")]

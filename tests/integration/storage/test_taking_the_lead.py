@@ -78,10 +78,10 @@ def test_a_follower_changes_nothing_whatever_a_crash_has_left(brokers: Brokers) 
     _, table = brokers.open()
     table.follow()
     assert table.state.high_watermark == 3
-    assert len(table.read(0, end_offset=3, max_bytes=1 << 20)) == 3
-    assert table.find_orphans() == frozenset()
+    assert len(table.log.read(0, end_offset=3, max_bytes=1 << 20)) == 3
+    assert table.cleanup.find_orphans() == frozenset()
     with pytest.raises(StorageFault, match="found it followed"):
-        table.write_checkpoint()
+        table.cleanup.write_checkpoint()
     assert brokers.content() == before
 
 
@@ -101,12 +101,14 @@ def test_a_follower_leaves_a_table_of_earlier_columns_as_it_is(tmp_path: Path) -
 @pytest.mark.parametrize("change", ["append", "swap", "log start"])
 def test_a_table_that_is_not_led_is_not_committed_to(brokers: Brokers, change: str) -> None:
     _, table = brokers.open()
-    prepared = table.prepare_roll(table.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+    prepared = table.rewrites.prepare_roll(
+        table.rewrites.files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+    )
     before = brokers.content()
     changes: dict[str, Callable[[], object]] = {
         "append": lambda: brokers.append(table, b"d", epoch=9),
-        "swap": lambda: table.swap_files(prepared, leader_epoch=9, now_ms=NOW_MS),
-        "log start": lambda: table.advance_log_start(1, leader_epoch=9, now_ms=NOW_MS),
+        "swap": lambda: table.rewrites.swap(prepared, leader_epoch=9, now_ms=NOW_MS),
+        "log start": lambda: table.cleanup.advance_log_start(1, leader_epoch=9, now_ms=NOW_MS),
     }
     with pytest.raises(AssertionError, match="expected a table that is led"):
         changes[change]()
@@ -160,7 +162,7 @@ def leave_unfinished(log: Path, *, hours_ago: int) -> Path:
 
 
 def test_a_followed_table_is_led_without_reading_its_versions_again(brokers: Brokers) -> None:
-    brokers.old.write_checkpoint()
+    brokers.old.cleanup.write_checkpoint()
     store, table = brokers.open()
     for value in (b"d", b"e", b"f"):
         brokers.append(brokers.old, value, epoch=1)
@@ -274,7 +276,7 @@ def test_a_former_leader_loses_what_it_commits_behind_the_fence(brokers: Brokers
     assert brokers.old.follow().high_watermark == 4
     assert brokers.content().keys() - before.keys() == {
         f"{LOG}/{version_name(5)}",
-        f"{FOLDER}/{table.files[-1].path}",
+        f"{FOLDER}/{table.rewrites.files[-1].path}",
     }
 
 

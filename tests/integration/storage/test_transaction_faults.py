@@ -36,7 +36,7 @@ def values_in(table: DeltaPartitionTable) -> list[bytes]:
     values: list[bytes] = []
     offset, end = table.state.log_start, table.state.high_watermark
     while offset < end:
-        for batch in table.read(offset, end_offset=end, max_bytes=1 << 20):
+        for batch in table.log.read(offset, end_offset=end, max_bytes=1 << 20):
             values += batch.columns.column("value").to_pylist()
             offset = batch.next_offset
     return values
@@ -60,7 +60,7 @@ class Life:
         self.commit(0, [b"a0", b"a1"], [b"a2"])
         self.commit(1, [b"b0"])
         self.abort(2, [b"c0", b"c1"])
-        self.do(self.table_of(lambda table: table.write_checkpoint()))
+        self.do(self.table_of(lambda table: table.cleanup.write_checkpoint()))
         self.commit(3, [b"d0"], [b"d1"])
         self.sweep()
         self.store.is_armed = False
@@ -98,11 +98,11 @@ class Life:
         first = 0
         for values in batches:
             batch = staged_batch(first, *values, key=key)
-            self.do(self.table_of(lambda table, batch=batch: table.staged.stage(key, batch)))  # type: ignore[misc]
+            self.do(self.table_of(lambda table, batch=batch: table.transactions.staged.stage(key, batch)))  # type: ignore[misc]
             first += len(values)
 
         def vote() -> int:
-            staged = self.table.staged.find(key)
+            staged = self.table.transactions.staged.find(key)
             return -1 if staged is None else staged.last_sequence
 
         assert self.do(vote) == first - 1, "an acknowledged batch is not found"
@@ -114,13 +114,13 @@ class Life:
         proof = AppliedTransaction(ID, number, PRODUCER, number)
 
         def apply() -> CommitOutcome | None:
-            is_done = self.table.transaction_of(ID) >= proof.aborted_version
+            is_done = self.table.transactions.version_of(ID) >= proof.aborted_version
             return None if is_done else apply_staged(self.table, key, proof, last)
 
         self.do(apply)
-        assert self.table.transaction_of(ID) == proof.applied_version
+        assert self.table.transactions.version_of(ID) == proof.applied_version
         self.committed += itertools.chain(*batches)
-        self.do(self.table_of(lambda table: table.staged.drop(key)))
+        self.do(self.table_of(lambda table: table.transactions.staged.drop(key)))
 
     def abort(self, number: int, *batches: list[bytes]) -> None:
         key = StagingKey(7, PRODUCER, number)
@@ -128,23 +128,23 @@ class Life:
         proof = AppliedTransaction(ID, number, PRODUCER, number)
 
         def abort() -> CommitOutcome | None:
-            is_done = self.table.transaction_of(ID) >= proof.aborted_version
-            return None if is_done else self.table.abort_transaction(proof, leader_epoch=0, now_ms=NOW_MS)
+            is_done = self.table.transactions.version_of(ID) >= proof.aborted_version
+            return None if is_done else self.table.transactions.abort(proof, leader_epoch=0, now_ms=NOW_MS)
 
         self.do(abort)
-        assert self.table.transaction_of(ID) == proof.aborted_version
-        self.do(self.table_of(lambda table: table.staged.drop(key)))
+        assert self.table.transactions.version_of(ID) == proof.aborted_version
+        self.do(self.table_of(lambda table: table.transactions.staged.drop(key)))
 
     def sweep(self) -> None:
-        for key, _ in self.do(lambda: [*self.table.staged.list()]):
-            self.do(self.table_of(lambda table, key=key: table.staged.drop(key)))  # type: ignore[misc]
+        for key, _ in self.do(lambda: [*self.table.transactions.staged.list()]):
+            self.do(self.table_of(lambda table, key=key: table.transactions.staged.drop(key)))  # type: ignore[misc]
 
     def judge(self) -> None:
         table = led(open_storage_on(self.files, exclusive=False).open_partition(PARTITION, topic_id="id"))
         assert values_in(table) == self.committed == [b"a0", b"a1", b"a2", b"b0", b"d0", b"d1"]
-        assert table.transaction_of(ID) == 7
+        assert table.transactions.version_of(ID) == 7
         assert verify_partition(self.files, PARTITION, topic_id="id").breaches == []
-        assert list(table.staged.list()) == []
+        assert list(table.transactions.staged.list()) == []
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -192,21 +192,23 @@ class PoweredLife:
         store: ObjectStore = LocalStore(str(root))
         table = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))
         assert values_in(table) in (self.values, [*self.values, *self.unsure])
-        assert table.transaction_of(ID) >= self.ended
+        assert table.transactions.version_of(ID) >= self.ended
         for key, batches in self.staged.items():
             last = sum(batch.record_count for batch in batches) - 1
-            found = table.staged.find(key)
+            found = table.transactions.staged.find(key)
             assert (-1 if found is None else found.last_sequence) >= last, "an acknowledged batch is gone"
             if last >= 0:
-                assert [batch.columns for batch in table.staged.read(key, last)] == [one.columns for one in batches]
-        for key, found in table.staged.list():
-            table.staged.read(key, found.last_sequence)
+                assert [batch.columns for batch in table.transactions.staged.read(key, last)] == [
+                    one.columns for one in batches
+                ]
+        for key, found in table.transactions.staged.list():
+            table.transactions.staged.read(key, found.last_sequence)
         assert verify_partition(store, PARTITION, topic_id="id").breaches == []
         shutil.rmtree(root)
 
     def stage(self, key: StagingKey, first: int, *values: bytes) -> None:
         batch = staged_batch(first, *values, key=key)
-        assert self.table.staged.stage(key, batch) is None
+        assert self.table.transactions.staged.stage(key, batch) is None
         self.staged.setdefault(key, []).append(batch)
         self.judge()
 
@@ -219,7 +221,7 @@ class PoweredLife:
 
     def drop(self, key: StagingKey) -> None:
         del self.staged[key]
-        self.table.staged.drop(key)
+        self.table.transactions.staged.drop(key)
         self.judge()
 
 
@@ -231,9 +233,9 @@ def test_a_power_failure_at_any_moment_loses_nothing_that_was_acknowledged(tmp_p
     life.stage(KEY, 2, b"a2")
     life.commit(KEY, 3, b"a0", b"a1", b"a2")
     life.drop(KEY)
-    life.table.write_checkpoint()
+    life.table.cleanup.write_checkpoint()
     proof = AppliedTransaction(ID, 4, PRODUCER, other.producer_epoch)
-    assert isinstance(life.table.abort_transaction(proof, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert isinstance(life.table.transactions.abort(proof, leader_epoch=0, now_ms=NOW_MS), Committed)
     life.ended = proof.aborted_version
     life.drop(other)
     life.stage(other, 0, b"of a zombie")
@@ -270,18 +272,18 @@ def test_killed_before_any_step_a_transaction_is_whole_or_can_be_tried_again(tmp
             is_ended = run(root, "transact", step)
             table = open_table(str(root), QuickFileSystem())
             acknowledged = len(list(root.glob("acknowledged-*")))
-            applied = table.transaction_of(ID)
+            applied = table.transactions.version_of(ID)
             assert values_in(table) == (expected if applied == 1 else [])
             assert applied == 1 or acknowledged < 3
-            found = table.staged.find(KEY)
+            found = table.transactions.staged.find(KEY)
             last = -1 if found is None else found.last_sequence
             if applied < 0:
                 assert last >= [-1, 1, 2][acknowledged]
-                read = [*table.staged.read(KEY, last)] if last >= 0 else []
+                read = [*table.transactions.staged.read(KEY, last)] if last >= 0 else []
                 assert sum(batch.record_count for batch in read) == last + 1
             transact(table)  # once more, as the client and the coordinator do
             assert values_in(table) == expected
-            assert table.staged.find(KEY) is None
+            assert table.transactions.staged.find(KEY) is None
             report = verify_partition(LocalStore(str(root)), NAME, topic_id=TOPIC_ID)
             assert report.breaches == []
             shutil.rmtree(root)

@@ -67,7 +67,7 @@ def test_transactions_stay_whole_through_all_that_maintenance_does(bench: Bench)
     bench.compact()
     assert bench.found() == []
     bench.apply(4)
-    bench.table.advance_log_start(bench.table.state.high_watermark - 2, leader_epoch=0, now_ms=NOW_MS)
+    bench.table.cleanup.advance_log_start(bench.table.state.high_watermark - 2, leader_epoch=0, now_ms=NOW_MS)
     assert bench.found() == []
 
 
@@ -75,8 +75,8 @@ def test_what_versions_said_that_are_gone_is_not_judged(bench: Bench) -> None:
     bench.apply(0)
     bench.apply(1)
     bench.now_ms = NOW_MS + DAY_MS
-    bench.table.write_checkpoint()
-    dropped = bench.table.drop_old_versions(
+    bench.table.cleanup.write_checkpoint()
+    dropped = bench.table.cleanup.drop_old_versions(
         committed_before_ms=NOW_MS + DAY_MS, count_max=1, removed_before_ms=NOW_MS + DAY_MS
     )
     assert dropped.versions > 0
@@ -113,8 +113,8 @@ def test_rows_of_a_transaction_in_another_version_are_found(bench: Bench) -> Non
     bench.apply(0, count=2)
     bench.apply(0, first=2, is_proved=False)
     assert bench.found_of_transactions() == [
-        f"transactions are whole: {bench.table.files[1].path} (version 2): expected bus/txn/orders at offsets 0 to 1, "
-        "those of version 1, found a row of it at offset 2"
+        f"transactions are whole: {bench.table.rewrites.files[1].path} (version 2): expected bus/txn/orders at offsets "
+        "0 to 1, those of version 1, found a row of it at offset 2"
     ]
 
 
@@ -162,7 +162,7 @@ def test_rows_out_of_order_are_found(bench: Bench) -> None:
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_transaction_that_ends_again_is_found(bench: Bench, number: int) -> None:
     bench.apply(3)
-    bench.table._proofs._txns.clear()
+    bench.table.transactions.proofs._txns.clear()
     bench.apply(number, epoch=9)
     (found,) = bench.found_of_transactions()
     assert found.startswith("transactions end once")

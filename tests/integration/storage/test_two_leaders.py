@@ -53,7 +53,7 @@ class Leaders:
     def values(self) -> list[bytes]:
         """As a third one finds them that starts now."""
         _, table = self.start()
-        batches = table.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
+        batches = table.log.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
         return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
 
 
@@ -66,7 +66,7 @@ def leaders() -> Leaders:
 
 
 def delete_orphans(table: DeltaPartitionTable) -> int:
-    return table.delete_orphans(table.find_orphans())
+    return table.cleanup.delete_orphans(table.cleanup.find_orphans())
 
 
 def test_a_younger_leader_does_not_delete_what_an_older_one_is_about_to_commit(leaders: Leaders) -> None:
@@ -88,35 +88,35 @@ def test_an_older_leader_does_not_delete_what_a_younger_one_is_about_to_commit(l
 
 def test_an_orphan_that_was_listed_before_it_was_committed_by_another_stays(leaders: Leaders) -> None:
     found: list[frozenset[str]] = []
-    leaders.old_store.before_next("create", lambda: found.append(leaders.young.find_orphans()))
+    leaders.old_store.before_next("create", lambda: found.append(leaders.young.cleanup.find_orphans()))
     assert isinstance(leaders.append(leaders.old, b"second", epoch=1), Committed)
     assert len(found[0]) == 1
     with pytest.raises(FenceLost) as lost:
-        leaders.young.delete_orphans(found[0])
+        leaders.young.cleanup.delete_orphans(found[0])
     assert isinstance(lost.value.outcome, Conflicted)
     leaders.young.reload()
-    assert leaders.young.delete_orphans(found[0]) == 0
+    assert leaders.young.cleanup.delete_orphans(found[0]) == 0
     assert leaders.values() == [b"first", b"second"]
 
 
 def test_a_leader_that_is_behind_deletes_nothing(leaders: Leaders) -> None:
     """It has committed since it listed, and so has another one since."""
     leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
-    orphans = leaders.old.find_orphans()
+    orphans = leaders.old.cleanup.find_orphans()
     assert isinstance(leaders.append(leaders.old, b"second", epoch=1), Committed)
     leaders.young.reload()
     assert isinstance(leaders.append(leaders.young, b"third", epoch=2), Committed)
-    assert leaders.old.delete_orphans(orphans) == 0
+    assert leaders.old.cleanup.delete_orphans(orphans) == 0
     leaders.young.reload()
     assert delete_orphans(leaders.young) == 1
 
 
 def test_an_own_commit_after_the_listing_is_fence_enough(leaders: Leaders) -> None:
     leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
-    orphans = leaders.young.find_orphans()
+    orphans = leaders.young.cleanup.find_orphans()
     leaders.append(leaders.young, b"second", epoch=2)
     version = leaders.young.state.version
-    assert leaders.young.delete_orphans(orphans) == 1
+    assert leaders.young.cleanup.delete_orphans(orphans) == 1
     assert leaders.young.state.version == version
 
 
@@ -127,21 +127,21 @@ def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders:
         leaders.append(leaders.old, b"%d" % number, epoch=1)
     leaders.young.reload()
     if is_rolled:
-        prepared = leaders.old.prepare_roll(
-            leaders.old.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+        prepared = leaders.old.rewrites.prepare_roll(
+            leaders.old.rewrites.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
         )
     else:
-        found = leaders.old.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+        found = leaders.old.rewrites.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
         if found is None:
             pytest.skip("nothing to gain")
         prepared = found
-    orphans = leaders.young.find_orphans()
+    orphans = leaders.young.cleanup.find_orphans()
     assert len(orphans) == 1
     leaders.append(leaders.young, b"young", epoch=2)
     leaders.old.reload()
-    leaders.young.delete_orphans(orphans)
+    leaders.young.cleanup.delete_orphans(orphans)
     led(leaders.old, 3)
-    assert isinstance(leaders.old.swap_files(prepared, leader_epoch=3, now_ms=NOW_MS), Conflicted)
+    assert isinstance(leaders.old.rewrites.swap(prepared, leader_epoch=3, now_ms=NOW_MS), Conflicted)
     assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
 
 
@@ -149,8 +149,8 @@ def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders:
 
 
 def drop_versions(table: DeltaPartitionTable) -> None:
-    table.write_checkpoint()
-    assert table.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62).versions > 0
+    table.cleanup.write_checkpoint()
+    assert table.cleanup.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62).versions > 0
 
 
 def test_a_leader_that_slept_since_it_read_the_log_takes_no_number_that_was_dropped(leaders: Leaders) -> None:
@@ -286,11 +286,11 @@ def test_the_boundary_of_a_topic_that_had_the_name_before_does_not_count(leaders
 def test_no_version_goes_before_the_boundary_is_there(leaders: Leaders) -> None:
     for number in range(3):
         leaders.append(leaders.old, b"%d" % number, epoch=1)
-    leaders.old.write_checkpoint()
+    leaders.old.cleanup.write_checkpoint()
     before = list(list_log(leaders.files, FOLDER).versions)
     leaders.old_store.fail_next("put", StorageFault("the disk"))
     with pytest.raises(StorageFault, match="the disk"):
-        leaders.old.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
+        leaders.old.cleanup.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
     assert list(list_log(leaders.files, FOLDER).versions) == before
 
 
@@ -319,13 +319,13 @@ def test_a_boundary_that_stops_the_table_is_found_and_repaired(leaders: Leaders,
 def test_a_leader_that_slept_since_its_commit_deletes_nothing_behind_dropped_versions(leaders: Leaders) -> None:
     """An external job's file, which this one took for an orphan, is in another leader's log by now."""
     leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a job")
-    orphans = leaders.old.find_orphans()
+    orphans = leaders.old.cleanup.find_orphans()
     leaders.append(leaders.old, b"second", epoch=1)
     leaders.young.reload()
     for number in range(3):
         leaders.append(leaders.young, b"%d" % number, epoch=2)
     drop_versions(leaders.young)
-    assert leaders.old.delete_orphans(orphans) == 0
+    assert leaders.old.cleanup.delete_orphans(orphans) == 0
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -338,26 +338,26 @@ def last_checkpoint(leaders: Leaders) -> int:
 
 def test_a_leader_that_is_behind_writes_no_checkpoint(leaders: Leaders) -> None:
     """It would set `_last_checkpoint` back, to one that its successor may have deleted."""
-    leaders.young.write_checkpoint()
+    leaders.young.cleanup.write_checkpoint()
     leaders.append(leaders.old, b"second", epoch=1)
     version = leaders.young.state.version
     leaders.append(leaders.young, b"lost", epoch=2)
-    leaders.old.write_checkpoint()
+    leaders.old.cleanup.write_checkpoint()
     assert last_checkpoint(leaders) == leaders.old.state.version > version
-    leaders.young.write_checkpoint()
+    leaders.young.cleanup.write_checkpoint()
     assert last_checkpoint(leaders) == leaders.old.state.version
 
 
 def test_no_checkpoint_goes_that_a_former_leader_has_made_the_last_one(leaders: Leaders) -> None:
     """A leader that slept while it wrote one: other engines begin with it."""
-    leaders.old.write_checkpoint()
+    leaders.old.cleanup.write_checkpoint()
     hint = leaders.files.get(f"{FOLDER}/_delta_log/_last_checkpoint")
     version = last_checkpoint(leaders)
     for number in range(3):
         leaders.append(leaders.old, b"%d" % number, epoch=1)
-    leaders.old.write_checkpoint()
+    leaders.old.cleanup.write_checkpoint()
     leaders.files.put(f"{FOLDER}/_delta_log/_last_checkpoint", hint)
-    dropped = leaders.old.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
+    dropped = leaders.old.cleanup.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
     assert dropped.versions == 0
     assert leaders.files.get(f"{FOLDER}/_delta_log/{version:020d}.checkpoint.parquet")
     leaders.append(leaders.old, b"next", epoch=1)
@@ -475,7 +475,7 @@ def test_orphans_go_through_the_writer_and_memory_follows_the_fence(leaders: Lea
     leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
 
     async def scenario(bench: Bench) -> None:
-        orphans = leaders.young.find_orphans()
+        orphans = leaders.young.cleanup.find_orphans()
         assert await bench.partition.maintenance.jobs.delete_orphans(orphans) == 1
         assert bench.partition.state.version == leaders.young.state.version == 2
         assert isinstance(await send(bench), Appended)
@@ -485,7 +485,7 @@ def test_orphans_go_through_the_writer_and_memory_follows_the_fence(leaders: Lea
 
 def test_a_leader_whose_fence_comes_too_late_steps_down(leaders: Leaders) -> None:
     leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
-    orphans = leaders.old.find_orphans()
+    orphans = leaders.old.cleanup.find_orphans()
     leaders.append(leaders.young, b"successor", epoch=2)
 
     async def scenario(bench: Bench) -> None:

@@ -48,7 +48,7 @@ def test_the_table_of_an_internal_topic_is_typed_and_a_reader_finds_structs(tmp_
 
     storage = open_storage(str(tmp_path))
     reader = open_reader(str(tmp_path)).open_partition(OFFSETS_3)
-    for log in (led(storage.open_partition(OFFSETS_3, topic_id="id")), reader):
+    for log in (led(storage.open_partition(OFFSETS_3, topic_id="id")).log, reader):
         batches = log.read(0, end_offset=2, max_bytes=1 << 20)
         found = [row for batch in batches for row in rows.decode(batch)]
         assert [row.key for row in found] == [b"k", b"k"]
@@ -78,7 +78,7 @@ def test_a_table_of_an_earlier_struct_gets_the_new_fields_when_it_is_opened(
     rows = storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
     table = led(storage.open_partition(OFFSETS_3, topic_id="id"))
     commit(table, keyed_batch([KeyedRow(b"k", {"commit_ms": 9})], 1, rows))
-    found = [row.value for batch in table.read(0, end_offset=2, max_bytes=1 << 20) for row in rows.decode(batch)]
+    found = [row.value for batch in table.log.read(0, end_offset=2, max_bytes=1 << 20) for row in rows.decode(batch)]
     assert [(value or {})["committed_offset"] for value in found] == [5, None]
     assert [(value or {})["commit_ms"] for value in found] == [None, 9]
     storage.close()
@@ -89,7 +89,7 @@ def test_each_version_tells_the_high_watermark_that_it_left(tmp_path: Path) -> N
     table = led(storage.create_partition(ORDERS, topic_id="id"))
     commit(table, log_batch(0, [b"a", b"b"]))
     commit(table, log_batch(2, [b"c"]))
-    assert [table.high_watermark_at(version) for version in (-1, 0, 1, 2, 3)] == [None, 0, 2, 3, None]
+    assert [table.log.high_watermark_at(version) for version in (-1, 0, 1, 2, 3)] == [None, 0, 2, 3, None]
     (tmp_path / "topics/orders/0/_delta_log" / f"{1:020d}.json").unlink()
-    assert [table.high_watermark_at(version) for version in (0, 1, 2)] == [0, None, 3]
+    assert [table.log.high_watermark_at(version) for version in (0, 1, 2)] == [0, None, 3]
     storage.close()

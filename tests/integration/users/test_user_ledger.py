@@ -12,11 +12,11 @@ import pytest
 
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.runtime.users.user_directory import UserLedger
+from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.table import DeltaPartitionTable
 from bus.system_clock import SystemClock
 from bus.users.users import DeleteScram, SetScram
 from tests.support.stores import FailingFileSystem
@@ -208,11 +208,11 @@ def test_a_disk_that_fails_once_costs_that_change_alone(tmp_path: Path, call: st
 def test_a_change_is_done_though_no_checkpoint_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: DeltaPartitionTable) -> None:
+    def fail(_: Cleanup) -> None:
         raise StorageFault("the disk is full")
 
-    monkeypatch.setattr(DeltaPartitionTable, "is_checkpoint_due", True)
-    monkeypatch.setattr(DeltaPartitionTable, "write_checkpoint", fail)
+    monkeypatch.setattr(Cleanup, "is_checkpoint_due", True)
+    monkeypatch.setattr(Cleanup, "write_checkpoint", fail)
     ledger = ledger_on(LocalStore(str(tmp_path / "root")))
     assert ledger.alter([setting("alice")]) == {"alice": None}
     assert caplog.messages == ["no checkpoint of the log of users could be written: the disk is full"]

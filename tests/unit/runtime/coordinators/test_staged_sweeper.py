@@ -59,9 +59,9 @@ def sweeper(
 
 def lay(bench: Bench, key: StagingKey, *, at_ms: int = 0) -> None:
     """As an earlier leader left it."""
-    bench.table.staged.now_ms = at_ms
+    bench.table.transactions.staged.now_ms = at_ms
     stamp = ProducerStamp(key.producer_id, key.producer_epoch, 0)
-    bench.table.staged.stage(key, records(1, producer=stamp))
+    bench.table.transactions.staged.stage(key, records(1, producer=stamp))
 
 
 def test_what_is_open_nowhere_and_old_is_deleted() -> None:
@@ -71,7 +71,7 @@ def test_what_is_open_nowhere_and_old_is_deleted() -> None:
         lay(bench, OTHER)
         coordinators.open = {ProducerIdentity(8, 0)}
         assert await sweeper(bench, coordinators).sweep() == 1
-        assert set(bench.table.staged.batches) == {OTHER}
+        assert set(bench.table.transactions.staged.batches) == {OTHER}
         assert sorted(coordinators.asked) == [4, 5]
 
     run(scenario)
@@ -83,7 +83,7 @@ def test_nothing_is_deleted_while_a_coordinator_cannot_tell() -> None:
         lay(bench, OLD)
         coordinators.refused = Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it is being read")
         assert await sweeper(bench, coordinators).sweep() == 0
-        assert OLD in bench.table.staged.batches
+        assert OLD in bench.table.transactions.staged.batches
 
     run(scenario)
 
@@ -96,7 +96,7 @@ def test_what_is_young_is_kept_unless_its_transaction_is_known_to_have_ended() -
         assert await sweeper(bench, coordinators).sweep() == 0
         coordinators.ended = {ProducerIdentity(OLD.producer_id, OLD.producer_epoch)}
         assert await sweeper(bench, coordinators).sweep() == 1
-        assert set(bench.table.staged.batches) == {OTHER}
+        assert set(bench.table.transactions.staged.batches) == {OTHER}
 
     run(scenario)
 
@@ -115,7 +115,7 @@ class TakeOver:
 
     @property
     def is_swept(self) -> bool:
-        return OLD not in self.bench.table.staged.batches
+        return OLD not in self.bench.table.transactions.staged.batches
 
 
 def take_over(scenario: Callable[[TakeOver], Awaitable[None]]) -> None:
@@ -190,7 +190,7 @@ def test_partition_whose_sweep_fails_after_the_take_over_is_left_to_the_sweep_of
 
         broker.led = [broker.bench.partition]
         with monkeypatch.context() as patch:
-            patch.setattr(broker.bench.table.staged, "list", fail)
+            patch.setattr(broker.bench.table.transactions.staged, "list", fail)
             await asyncio.sleep(100)
         assert len(looks) == 1
         await asyncio.sleep(600)
@@ -227,7 +227,7 @@ def test_what_this_leader_staged_itself_goes_once_its_coordinator_has_forgotten_
         assert staged_of(bench.partition).keys() == {OLD}
         coordinators.open.clear()
         assert await sweeper(bench, coordinators).sweep() == 1
-        assert (bench.table.staged.batches, staged_of(bench.partition)) == ({}, {})
+        assert (bench.table.transactions.staged.batches, staged_of(bench.partition)) == ({}, {})
 
     run(scenario)
 
@@ -243,7 +243,7 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
         coordinators = Coordinators()
         coordinators.find_needed = find_needed  # type: ignore[method-assign]
         assert await sweeper(bench, coordinators).sweep() == 0
-        assert OLD in bench.table.staged.batches
+        assert OLD in bench.table.transactions.staged.batches
 
     run(scenario)
 
@@ -254,8 +254,8 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
 async def apply(bench: Bench, transactional_id: str, number: int) -> None:
     applied = AppliedTransaction(transactional_id, number, OLD.producer_id, number)
     key = StagingKey(4, OLD.producer_id, number)
-    bench.table.staged.now_ms = 10_000
-    bench.table.staged.stage(key, records(1, producer=ProducerStamp(OLD.producer_id, number, 0)))
+    bench.table.transactions.staged.now_ms = 10_000
+    bench.table.transactions.staged.stage(key, records(1, producer=ProducerStamp(OLD.producer_id, number, 0)))
     written = await bench.partition.transactions.apply(key, applied, 0)
     assert isinstance(written, TransactionWritten)
 
@@ -267,7 +267,7 @@ def test_proofs_of_ids_that_no_coordinator_knows_are_given_up() -> None:
         for number, transactional_id in enumerate(("known", "expired", "too")):
             await apply(bench, transactional_id, number)
         assert await sweeper(bench, coordinators).forget_expired() == 2
-        assert set(bench.table.transactions) == {"known"}
+        assert set(bench.table.transactions.versions) == {"known"}
         assert sorted(coordinators.asked) == [3, 5, 7]
 
     run(scenario)
@@ -279,7 +279,7 @@ def test_proofs_stay_while_a_coordinator_cannot_tell() -> None:
         await apply(bench, "expired", 1)
         coordinators.refused = Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it is being read")
         assert await sweeper(bench, coordinators).forget_expired() == 0
-        assert set(bench.table.transactions) == {"expired"}
+        assert set(bench.table.transactions.versions) == {"expired"}
 
     run(scenario)
 
@@ -292,7 +292,7 @@ def test_proofs_stay_while_older_batches_are_there() -> None:
         await apply(bench, "expired", 1)
         lay(bench, OLD, at_ms=10_000 - ID_AGE_MS - 1)
         assert await sweeper(bench, coordinators).forget_expired() == 0
-        bench.table.staged.now_ms = 10_000 - ID_AGE_MS
+        bench.table.transactions.staged.now_ms = 10_000 - ID_AGE_MS
         assert await sweeper(bench, coordinators).forget_expired() == 1
 
     run(scenario)
@@ -302,7 +302,7 @@ def test_young_proofs_are_not_even_asked_about() -> None:
     async def scenario(bench: Bench) -> None:
         coordinators = Coordinators()
         await apply(bench, "young", 1)
-        bench.table.transactions_ms = 10_000 - ID_AGE_MS
+        bench.table.transactions.updated_ms = 10_000 - ID_AGE_MS
         assert await sweeper(bench, coordinators).forget_expired() == 0
         assert not coordinators.asked
 
@@ -322,7 +322,7 @@ def test_an_id_that_comes_back_while_the_coordinator_is_asked_keeps_its_proof() 
         coordinators.find_needed = find_needed  # type: ignore[method-assign]
         await apply(bench, "back", 1)
         await sweeper(bench, coordinators).forget_expired()
-        assert bench.table.transaction_of("back") == 181
+        assert bench.table.transactions.version_of("back") == 181
 
     run(scenario)
 
@@ -340,7 +340,7 @@ def test_an_id_that_is_made_again_after_its_expiry_is_not_taken_for_done() -> No
 def test_a_coordinator_is_asked_about_many_ids_in_several_calls() -> None:
     async def scenario(bench: Bench) -> None:
         coordinators = Coordinators()
-        bench.table.transactions = {f"{number:05}": 1 for number in range(2_500)}
+        bench.table.transactions.versions = {f"{number:05}": 1 for number in range(2_500)}
         assert await sweeper(bench, coordinators).forget_expired() == 2_500
         assert coordinators.asked == [5, 5, 5]
 

@@ -190,7 +190,7 @@ def test_read_of_records_that_were_deleted_meanwhile_is_out_of_range() -> None:
         partition = bench.serving()
         readable = partition.decide_fetch(0, None)
         assert isinstance(readable, Readable)
-        bench.table.advance_log_start(1, leader_epoch=0, now_ms=0)
+        bench.table.cleanup.advance_log_start(1, leader_epoch=0, now_ms=0)
         refused = await partition.read(readable, 1_000)
         assert isinstance(refused, Refused)
         assert refused.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -281,7 +281,7 @@ def test_file_that_cannot_be_read_refuses_this_fetch_only() -> None:
         def fail(offset: int, *, end_offset: int, max_bytes: int) -> list[object]:
             raise StorageFault("the disk does not answer")
 
-        bench.table.read = fail  # type: ignore[assignment]
+        bench.table.log.read = fail  # type: ignore[assignment]
         ((_, result),) = await fetch(wish(0), lambda name, topic_id: bench.partition, proved, Stopping())
         assert isinstance(result, Refused)
         assert result.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -320,7 +320,7 @@ def test_a_time_is_looked_up_in_damaged_records_with_the_answer_of_a_fetch(
 ) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
-        bench.table.read_fault = fault
+        bench.table.log.fault = fault
         assert await bench.partition.list_offset(timestamp_ms, None) == answer
         assert (bench.partition.stopped is not None) is is_stopped
 

@@ -169,7 +169,7 @@ def test_created_table_is_served_and_not_opened_again() -> None:
 def test_log_with_a_higher_epoch_than_the_metadata_is_told_before_it_serves() -> None:
     async def scenario(bench: HostBench) -> None:
         table = bench.storage.tables["id-1", 0] = FakeTable()
-        table._state = replace(table.state, leader_epoch=7)
+        table.state = replace(table.state, leader_epoch=7)
         bench.follow(ORDERS)
         await bench.settle()
         assert bench.raised == [(P0, 7)]
@@ -188,7 +188,7 @@ def test_log_that_a_later_leader_has_fenced_is_refused_and_looked_at_again() -> 
 
     async def scenario(bench: HostBench) -> None:
         table = bench.storage.tables["id-1", 0] = FakeTable()
-        table._state = replace(table.state, leader_epoch=7)
+        table.state = replace(table.state, leader_epoch=7)
         bench.is_controller = False
         bench.follow(ORDERS)
         await bench.settle()
@@ -243,9 +243,9 @@ def test_no_young_version_is_deleted_where_another_broker_may_have_led(is_alone:
         partition, table = bench.serving(P0), bench.storage.tables["id-1", 0]
         await append(bench, P0)
         partition.look_after()
-        while not table.dropping:  # noqa: ASYNC110  # what is to come runs in a thread
+        while not table.cleanup.dropping:  # noqa: ASYNC110  # what is to come runs in a thread
             await asyncio.sleep(0)
-        _, _, removed_before_ms = table.dropping[0]
+        _, _, removed_before_ms = table.cleanup.dropping[0]
         assert bench.clock.now_ms() - removed_before_ms == (1 if is_alone else 60_000)
 
     run_host(scenario)

@@ -79,7 +79,7 @@ async def settle() -> None:
 
 
 def levels(table: FakeTable) -> list[int]:
-    return [file.level for file in table.live]
+    return [file.level for file in table.rewrites.live]
 
 
 # ---------------------------------------------------------------- rolling
@@ -102,7 +102,7 @@ def test_a_partition_that_nobody_writes_to_is_rolled_when_it_is_looked_after() -
     async def scenario(_: Bench) -> None:
         bench = await opened(RUN_FILES_MAX)
         await settle()
-        assert bench.table.prepared == []
+        assert bench.table.rewrites.prepared == []
         bench.partition.look_after()
         await wait_until(lambda: levels(bench.table) == [1])
         assert bench.partition.state.version == bench.table.state.version
@@ -124,16 +124,16 @@ def test_a_swap_that_fails_is_tried_again_after_the_backoff(outcome: CommitOutco
         bench = await opened(RUN_FILES_MAX)
         bench.table.change_script = [outcome]
         bench.partition.look_after()
-        await wait_until(lambda: len(bench.table.swaps) == 1)
+        await wait_until(lambda: len(bench.table.rewrites.swaps) == 1)
         await settle()
         assert base_offset(await bench.append()) == RUN_FILES_MAX
         bench.partition.look_after()
         await settle()
-        assert bench.table.prepared == ["roll"]
+        assert bench.table.rewrites.prepared == ["roll"]
         await asyncio.sleep(BACKOFF_S + 1)
         is_there = outcome is Scripted.LOST_REPLY
         assert levels(bench.table) == ([1, 0] if is_there else [1])
-        assert len(bench.table.prepared) == (1 if is_there else 2)
+        assert len(bench.table.rewrites.prepared) == (1 if is_there else 2)
         assert bench.partition.stopped is None
         assert bench.partition.state.version == bench.table.state.version
 
@@ -144,12 +144,12 @@ def test_a_swap_that_fails_is_tried_again_after_the_backoff(outcome: CommitOutco
 def test_files_that_cannot_be_prepared_disturb_no_append_and_are_tried_again(fault: Exception) -> None:
     async def scenario(_: Bench) -> None:
         bench = await opened(RUN_FILES_MAX)
-        bench.table.prepare_script = [fault]
+        bench.table.rewrites.script = [fault]
         bench.partition.look_after()
         await settle()
         for expected in range(RUN_FILES_MAX, RUN_FILES_MAX + 50):
             assert base_offset(await bench.append()) == expected
-        assert (bench.table.prepared, bench.table.swaps) == (["roll"], [])
+        assert (bench.table.rewrites.prepared, bench.table.rewrites.swaps) == (["roll"], [])
         await asyncio.sleep(BACKOFF_S + 1)
         assert levels(bench.table)[0] == 1
 
@@ -164,7 +164,7 @@ def test_a_swap_that_loses_to_a_leader_of_a_higher_epoch_ends_this_one() -> None
         await wait_until(lambda: bench.partition.stopped is not None)
         assert code(await bench.append()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await asyncio.sleep(BACKOFF_S * 2)
-        assert len(bench.table.swaps) == 1
+        assert len(bench.table.rewrites.swaps) == 1
 
     run(scenario)
 
@@ -172,13 +172,13 @@ def test_a_swap_that_loses_to_a_leader_of_a_higher_epoch_ends_this_one() -> None
 def test_files_that_cannot_be_read_are_left_alone_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(_: Bench) -> None:
         bench = await opened(RUN_FILES_MAX)
-        bench.table.prepare_script = [RecordsDamaged("file-7 is no Parquet")]
+        bench.table.rewrites.script = [RecordsDamaged("file-7 is no Parquet")]
         bench.partition.look_after()
         await settle()
         await asyncio.sleep(BACKOFF_S * 3)
         bench.partition.look_after()
         await settle()
-        assert bench.table.prepared == ["roll"]
+        assert bench.table.rewrites.prepared == ["roll"]
         for _ in range(RUN_FILES_MAX + 20):
             await bench.append()
         await wait_until(lambda: 1 in levels(bench.table))
@@ -199,11 +199,11 @@ def test_files_that_cannot_be_read_make_no_other_run_wait_for_the_backoff() -> N
         fill(table, 1, size_bytes=500_000)
         fill(table, RUN_FILES_MAX)
         bench = Bench(table=table, settings=with_rules(ROLLING), calls=InlineCalls(), backoff_s=BACKOFF_S)
-        table.prepare_script = [RecordsDamaged("file-7 is no Parquet")]
+        table.rewrites.script = [RecordsDamaged("file-7 is no Parquet")]
         bench.partition.look_after()
         await settle()
         assert levels(table) == [1, 0, *[0] * RUN_FILES_MAX]
-        assert table.prepared == ["roll", "roll"]
+        assert table.rewrites.prepared == ["roll", "roll"]
 
     run(scenario)
 
@@ -212,15 +212,15 @@ def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
         await bench.partition.writer.rebuild()
-        bench.table.prepare_gate.clear()
+        bench.table.rewrites.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.prepared == ["roll"])
+        await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         deleted = await bench.partition.delete_records(5)
         assert isinstance(deleted, RecordsDeleted)
-        bench.table.prepare_gate.set()
-        await wait_until(lambda: len(bench.table.discarded) == 1)
+        bench.table.rewrites.gate.set()
+        await wait_until(lambda: len(bench.table.rewrites.discarded) == 1)
         assert base_offset(await bench.append()) == RUN_FILES_MAX
-        assert (bench.partition.state.log_start, bench.table.live[0].base_offset) == (5, 5)
+        assert (bench.partition.state.log_start, bench.table.rewrites.live[0].base_offset) == (5, 5)
         assert bench.partition.stopped is None
 
     in_threads(scenario)
@@ -234,8 +234,8 @@ def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceR
         try:
             await scenario(bench)
         finally:
-            bench.table.prepare_gate.set()
-            bench.table.drop_gate.set()
+            bench.table.rewrites.gate.set()
+            bench.table.cleanup.gate.set()
             bench.partition.stop(ErrorCode.UNKNOWN_SERVER_ERROR, "the test has ended")
             await bench.close()
 
@@ -246,15 +246,15 @@ def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs()
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
         await bench.partition.writer.rebuild()
-        bench.table.prepare_gate.clear()
+        bench.table.rewrites.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.prepared == ["roll"])
+        await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         bench.partition.configure(with_rules(replace(RETAINING, rolling=None)))
         bench.clock.advance(10_000)
         bench.partition.look_after()
-        bench.table.prepare_gate.set()
+        bench.table.rewrites.gate.set()
         await wait_until(lambda: bench.partition.state.log_start == RUN_FILES_MAX)
-        assert bench.table.prepared == ["roll"]
+        assert bench.table.rewrites.prepared == ["roll"]
 
     in_threads(scenario)
 
@@ -268,7 +268,7 @@ def test_stopping_waits_for_no_roll() -> None:
         bench.partition.look_after()
         await wait_until(lambda: bench.partition.maintenance._running is not None)
         await bench.partition.close(DELETED)
-        assert bench.table.swaps == []
+        assert bench.table.rewrites.swaps == []
 
     in_threads(scenario)
 
@@ -277,15 +277,15 @@ def test_a_deleted_topic_waits_until_nothing_touches_its_files() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
         await bench.partition.writer.rebuild()
-        bench.table.prepare_gate.clear()
+        bench.table.rewrites.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.prepared == ["roll"])
+        await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await settle()
         assert not retiring.done()
-        bench.table.prepare_gate.set()
+        bench.table.rewrites.gate.set()
         await retiring
-        assert bench.table.swaps == []
+        assert bench.table.rewrites.swaps == []
 
     in_threads(scenario)
 
@@ -302,7 +302,7 @@ def test_what_waits_for_its_thread_is_not_begun_once_the_partition_stops() -> No
         busy.set()
         await other
         await bench.partition.end_maintenance()
-        assert bench.table.prepared == []
+        assert bench.table.rewrites.prepared == []
 
     in_threads(scenario)
 
@@ -320,11 +320,11 @@ def test_what_is_older_than_the_retention_goes_when_the_partition_is_looked_afte
         bench.clock.advance(401)
         bench.partition.look_after()
         await wait_until(lambda: bench.partition.state.log_start == 3)
-        assert bench.table.removals == [3]
+        assert bench.table.cleanup.removals == [3]
         bench.clock.advance(10_000)
         bench.partition.look_after()
         await wait_until(lambda: bench.partition.state.log_start == 5)
-        assert (bench.partition.state.high_watermark, bench.table.live) == (5, [])
+        assert (bench.partition.state.high_watermark, bench.table.rewrites.live) == (5, [])
         assert base_offset(await bench.append()) == 5
 
     run(scenario, RETAINING)
@@ -346,15 +346,15 @@ def test_maintenance_that_is_under_way_can_be_waited_for() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
         await bench.partition.writer.rebuild()
-        bench.table.prepare_gate.clear()
+        bench.table.rewrites.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.prepared == ["roll"])
+        await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         finishing = asyncio.ensure_future(bench.partition.finish_maintenance())
         await settle()
         assert not finishing.done()
-        bench.table.prepare_gate.set()
+        bench.table.rewrites.gate.set()
         await finishing
-        assert len(bench.table.swaps) == 1
+        assert len(bench.table.rewrites.swaps) == 1
 
     in_threads(scenario)
 
@@ -399,7 +399,7 @@ def test_records_are_deleted_also_within_a_file_and_the_answer_says_where_the_lo
         await bench.append(10)
         await bench.append(10)
         assert await bench.partition.delete_records(13) == RecordsDeleted(13, 3)
-        assert [file.base_offset for file in bench.table.live] == [10]
+        assert [file.base_offset for file in bench.table.rewrites.live] == [10]
         assert await bench.partition.delete_records(4) == RecordsDeleted(13, 3)
         assert low_watermark(await bench.partition.delete_records(-1)) == 20
         assert code(await bench.partition.delete_records(21)) is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -413,7 +413,7 @@ def test_a_log_that_is_only_compacted_lets_nobody_delete_records() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
         assert code(await bench.partition.delete_records(1)) is ErrorCode.POLICY_VIOLATION
-        assert bench.table.removals == []
+        assert bench.table.cleanup.removals == []
 
     run(scenario, COMPACTED)
 
@@ -439,13 +439,13 @@ def test_a_read_beside_which_its_records_are_deleted_is_refused_and_not_answered
         await bench.append(3)
         readable = bench.partition.decide_fetch(0, None)
         bench.partition.writer._cache.clear(bench.partition.writer.tail)
-        may_go_on, read = threading.Event(), bench.table.read
+        may_go_on, read = threading.Event(), bench.table.log.read
 
         def read_slowly(offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
             may_go_on.wait()
             return read(offset, end_offset=end_offset, max_bytes=max_bytes)
 
-        bench.table.read = read_slowly  # type: ignore[method-assign]
+        bench.table.log.read = read_slowly  # type: ignore[method-assign]
         reading = asyncio.ensure_future(bench.partition.read(readable, 100))  # type: ignore[arg-type]
         await settle()
         await bench.partition.delete_records(2)
@@ -558,43 +558,43 @@ def test_a_compacted_topic_is_compacted_up_to_its_newest_file() -> None:
         for _ in range(FILES_MIN + 1):
             await bench.append()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.compacted_to > 0)
-        assert bench.table.compacted_to == FILES_MIN
+        await wait_until(lambda: bench.table.rewrites.compacted_to > 0)
+        assert bench.table.rewrites.compacted_to == FILES_MIN
         await settle()
-        assert bench.table.prepared == ["compact"]
+        assert bench.table.rewrites.prepared == ["compact"]
 
     run(scenario, COMPACTED)
 
 
 def test_compaction_that_gains_nothing_is_not_tried_again_before_more_has_come() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.gains = False
+        bench.table.rewrites.gains = False
         for _ in range(FILES_MIN + 1):
             await bench.append()
         for _ in range(5):
             bench.partition.look_after()
             await settle()
-        assert bench.table.prepared == ["compact"]
+        assert bench.table.rewrites.prepared == ["compact"]
 
     run(scenario, COMPACTED)
 
 
 def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.prepare_script = [RecordsDamaged("file-1 is no Parquet")]
+        bench.table.rewrites.script = [RecordsDamaged("file-1 is no Parquet")]
         for _ in range(FILES_MIN + 1):
             await bench.append()
         for _ in range(5):
             bench.partition.look_after()
             await asyncio.sleep(BACKOFF_S * 2)
-        assert bench.table.prepared == ["compact"]
+        assert bench.table.rewrites.prepared == ["compact"]
         assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.KAFKA_STORAGE_ERROR
         bench.partition.configure(with_rules(replace(COMPACTED, may_delete_records=True)))
         await bench.partition.delete_records(FILES_MIN)
         for _ in range(FILES_MIN):
             await bench.append()
         bench.partition.look_after()
-        await wait_until(lambda: bench.table.compacted_to > 0)
+        await wait_until(lambda: bench.table.rewrites.compacted_to > 0)
 
     run(scenario, COMPACTED)
 
@@ -603,7 +603,7 @@ def test_the_bus_own_topics_are_compacted_as_a_whole_after_commits() -> None:
     async def scenario(bench: Bench) -> None:
         for _ in range(FILES_MIN):
             await bench.append()
-        await wait_until(lambda: bench.table.compacted_to == FILES_MIN)
+        await wait_until(lambda: bench.table.rewrites.compacted_to == FILES_MIN)
         assert base_offset(await bench.append()) == FILES_MIN
 
     run(scenario, INTERNAL)
@@ -619,7 +619,7 @@ def test_versions_and_files_are_dropped_by_their_ages_and_then_it_rests() -> Non
         bench.partition.look_after()
         await settle()
         now_ms = bench.clock.time_ms
-        assert bench.table.dropping == [
+        assert bench.table.cleanup.dropping == [
             (now_ms - versions.retention_ms, versions.count_max, now_ms - versions.file_delete_delay_ms)
         ]
         await asyncio.sleep(60)
@@ -627,11 +627,11 @@ def test_versions_and_files_are_dropped_by_their_ages_and_then_it_rests() -> Non
         for _ in range(3):
             bench.partition.look_after()
             await settle()
-        assert len(bench.table.dropping) == 2
+        assert len(bench.table.cleanup.dropping) == 2
         await bench.append()
         bench.partition.look_after()
         await settle()
-        assert len(bench.table.dropping) == 3
+        assert len(bench.table.cleanup.dropping) == 3
 
     run(scenario)
 
@@ -639,10 +639,10 @@ def test_versions_and_files_are_dropped_by_their_ages_and_then_it_rests() -> Non
 def test_a_checkpoint_is_written_where_versions_stay_only_for_want_of_one() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append()
-        bench.table.is_checkpoint_needed = True
+        bench.table.cleanup.is_checkpoint_needed = True
         bench.partition.look_after()
-        await wait_until(lambda: len(bench.table.dropping) == 1)
-        assert bench.table.checkpoints == [1]
+        await wait_until(lambda: len(bench.table.cleanup.dropping) == 1)
+        assert bench.table.cleanup.checkpoints == [1]
 
     run(scenario)
 
@@ -653,29 +653,29 @@ def test_many_versions_are_dropped_after_a_checkpoint_without_waiting_for_their_
         bench.partition.configure(with_rules(rules))
         for _ in range(100):
             await bench.append()
-        bench.table.is_checkpoint_due = True
+        bench.table.cleanup.is_checkpoint_due = True
         await bench.append()
-        await wait_until(lambda: len(bench.table.dropping) == 1)
+        await wait_until(lambda: len(bench.table.cleanup.dropping) == 1)
 
     run(scenario)
 
 
 def test_orphans_are_deleted_a_grace_after_they_were_found_and_only_once() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.orphans = frozenset({"left"})
+        bench.table.cleanup.orphans = frozenset({"left"})
         grace_s = ROLLING.versions.file_delete_delay_ms / 1000
         bench.partition.look_after()
         await settle()
-        bench.table.orphans = frozenset({"left", "new"})
+        bench.table.cleanup.orphans = frozenset({"left", "new"})
         await asyncio.sleep(grace_s - 1)
         bench.partition.look_after()
         await settle()
-        assert bench.table.deleted_orphans == []
+        assert bench.table.cleanup.deleted_orphans == []
         await asyncio.sleep(2)
         for _ in range(3):
             bench.partition.look_after()
             await settle()
-        assert bench.table.deleted_orphans == [frozenset({"left"})]
+        assert bench.table.cleanup.deleted_orphans == [frozenset({"left"})]
 
     run(scenario)
 
@@ -684,28 +684,28 @@ def test_files_are_rolled_while_old_ones_are_being_deleted() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
         await bench.partition.writer.rebuild()
-        bench.table.drop_gate.clear()
+        bench.table.cleanup.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: len(bench.table.dropping) == 1)
+        await wait_until(lambda: len(bench.table.cleanup.dropping) == 1)
         await wait_until(lambda: levels(bench.table) == [1])
         bench.partition.look_after()
         await settle()
-        assert len(bench.table.dropping) == 1
-        bench.table.drop_gate.set()
-        await wait_until(lambda: len(bench.table.dropping) == 2)
+        assert len(bench.table.cleanup.dropping) == 1
+        bench.table.cleanup.gate.set()
+        await wait_until(lambda: len(bench.table.cleanup.dropping) == 2)
 
     in_threads(scenario)
 
 
 def test_a_partition_that_stops_waits_until_nothing_is_deleted_any_more() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.drop_gate.clear()
+        bench.table.cleanup.gate.clear()
         bench.partition.look_after()
-        await wait_until(lambda: len(bench.table.dropping) == 1)
+        await wait_until(lambda: len(bench.table.cleanup.dropping) == 1)
         retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await settle()
         assert not retiring.done()
-        bench.table.drop_gate.set()
+        bench.table.cleanup.gate.set()
         await retiring
 
     in_threads(scenario)
@@ -713,22 +713,22 @@ def test_a_partition_that_stops_waits_until_nothing_is_deleted_any_more() -> Non
 
 def test_cleaning_that_fails_is_tried_again_after_the_backoff() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.drop_fault = StorageFault("no answer")
+        bench.table.cleanup.fault = StorageFault("no answer")
         bench.partition.look_after()
         await settle()
-        assert len(bench.table.dropping) == 1
-        bench.table.drop_fault = None
+        assert len(bench.table.cleanup.dropping) == 1
+        bench.table.cleanup.fault = None
         await asyncio.sleep(BACKOFF_S + 1)
-        assert len(bench.table.dropping) == 2
+        assert len(bench.table.cleanup.dropping) == 2
 
     run(scenario)
 
 
 def test_a_checkpoint_is_written_when_the_table_says_so() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.is_checkpoint_due = True
+        bench.table.cleanup.is_checkpoint_due = True
         await bench.append()
-        await wait_until(lambda: bench.table.checkpoints == [1])
+        await wait_until(lambda: bench.table.cleanup.checkpoints == [1])
 
     run(scenario)
 
@@ -740,7 +740,7 @@ def test_a_broker_that_stops_leaves_a_log_that_is_opened_quickly(commits: int, i
             await bench.append()
         await bench.partition.end_maintenance()
         await bench.partition.write_last_checkpoint()
-        assert bool(bench.table.checkpoints) is is_written
+        assert bool(bench.table.cleanup.checkpoints) is is_written
         bench.partition.look_after()
         assert code(await bench.partition.maintain(MaintenanceAction.CLEAN)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -780,7 +780,7 @@ def test_a_compaction_by_hand_needs_the_policy_and_leaves_the_newest_file() -> N
             await bench.append()
         result = await bench.partition.maintain(MaintenanceAction.COMPACT)
         assert isinstance(result, MaintenanceResult)
-        assert (result.files_after, result.rewritten_bytes, bench.table.compacted_to) == (2, 100, 2)
+        assert (result.files_after, result.rewritten_bytes, bench.table.rewrites.compacted_to) == (2, 100, 2)
         bench.partition.configure(with_rules(ROLLING))
         assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.POLICY_VIOLATION
 
@@ -791,7 +791,7 @@ def test_cleaning_by_hand_does_retention_too_and_counts_what_went() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
         bench.clock.advance(2_000)
-        bench.table.drop_result = Dropped(versions=4, data_files=2, data_bytes=77)
+        bench.table.cleanup.drop_result = Dropped(versions=4, data_files=2, data_bytes=77)
         result = await bench.partition.maintain(MaintenanceAction.CLEAN)
         assert isinstance(result, MaintenanceResult)
         assert (result.log_start, result.files_before, result.files_after) == (3, 1, 0)
@@ -804,7 +804,7 @@ def test_what_is_asked_for_by_hand_is_refused_if_it_fails_and_does_not_wait_for_
     async def scenario(bench: Bench) -> None:
         for _ in range(2):
             await bench.append()
-        bench.table.prepare_script = [StorageFull("no room"), RuntimeError("a bug")]
+        bench.table.rewrites.script = [StorageFull("no room"), RuntimeError("a bug")]
         assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.UNKNOWN_SERVER_ERROR
         assert isinstance(await bench.partition.maintain(MaintenanceAction.ROLL), MaintenanceResult)
@@ -816,12 +816,12 @@ def test_files_that_others_prepared_are_checked_and_swapped_in() -> None:
     async def scenario(bench: Bench) -> None:
         for _ in range(3):
             await bench.append()
-        removes = [file.path for file in bench.table.live[:2]]
+        removes = [file.path for file in bench.table.rewrites.live[:2]]
         assert await bench.partition.swap_files(removes, ["theirs"], SwapKind.SAME_ROWS) == FilesSwapped(4)
-        assert [file.path for file in bench.table.live] == ["theirs", "file-3"]
-        bench.table.swap_refusal = Refused(ErrorCode.INVALID_REQUEST, "expected offset 3, found 4")
+        assert [file.path for file in bench.table.rewrites.live] == ["theirs", "file-3"]
+        bench.table.rewrites.swap_refusal = Refused(ErrorCode.INVALID_REQUEST, "expected offset 3, found 4")
         refused = await bench.partition.swap_files(["file-3"], ["bad"], SwapKind.SAME_ROWS)
-        assert refused == bench.table.swap_refusal
+        assert refused == bench.table.rewrites.swap_refusal
         by_key = await bench.partition.swap_files(["file-3"], ["fewer"], SwapKind.LAST_OF_KEYS)
         assert code(by_key) is ErrorCode.POLICY_VIOLATION
 
@@ -832,12 +832,14 @@ def test_files_that_others_prepared_stay_if_the_log_has_moved_under_them() -> No
     async def scenario(bench: Bench) -> None:
         for _ in range(3):
             await bench.append()
-        prepared = bench.table.check_swap([file.path for file in bench.table.live[:2]], ["theirs"], SwapKind.SAME_ROWS)
+        prepared = bench.table.rewrites.check_swap(
+            [file.path for file in bench.table.rewrites.live[:2]], ["theirs"], SwapKind.SAME_ROWS
+        )
         assert not isinstance(prepared, Refused)
         await bench.partition.delete_records(1)
         refused = await bench.partition.maintenance.jobs.commit_swap(prepared, is_ours=False)
         assert code(refused) is ErrorCode.INVALID_REQUEST
-        assert bench.table.discarded == []
+        assert bench.table.rewrites.discarded == []
 
     run(scenario)
 
@@ -846,14 +848,14 @@ def test_whoever_has_asked_by_hand_is_told_when_the_partition_stops() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, 2)
         await bench.partition.writer.rebuild()
-        bench.table.prepare_gate.clear()
+        bench.table.rewrites.gate.clear()
         running, waiting = (bench.partition.maintain(MaintenanceAction.ROLL) for _ in range(2))
-        await wait_until(lambda: bench.table.prepared == ["roll"])
+        await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         bench.partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced")
-        bench.table.prepare_gate.set()
+        bench.table.rewrites.gate.set()
         assert code(await waiting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert code(await running) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert bench.table.swaps == []
+        assert bench.table.rewrites.swaps == []
 
     in_threads(scenario)
 

@@ -23,7 +23,7 @@ def test_repeat_has_the_offset_and_the_version_of_the_original() -> None:
         await bench.append(5)
         assert await bench.send(7, 0, 10) == first == Appended(0, 1, -1, 0)
         assert len(bench.table.commits) == 2
-        assert bench.table.asked == []
+        assert bench.table.producers.asked == []
 
     run(scenario)
 
@@ -109,9 +109,9 @@ def test_batch_older_than_the_last_five_is_found_in_the_table() -> None:
         for sequence in range(0, 12, 2):
             await bench.send(7, sequence, 2)
         assert await bench.send(7, 2, 2) == Appended(2, 2, -1, 0)
-        assert bench.table.asked == []
+        assert bench.table.producers.asked == []
         assert await bench.send(7, 0, 2) == Appended(0, 6, -1, 0)
-        assert bench.table.asked == ["match_producer"]
+        assert bench.table.producers.asked == ["match_producer"]
         assert sequences(bench) == list(range(12))
 
     run(scenario)
@@ -169,7 +169,7 @@ def test_compacted_records_are_never_appended_again() -> None:
         await bench.send(7, 4, 4)
         bench = bench.reopened()
         bench.table.rows = [row for row in bench.table.rows if row.offset in (2, 3, 7)]
-        bench.table.compacted_to = 8
+        bench.table.rewrites.compacted_to = 8
         assert code(await bench.send(7, 0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         assert code(await bench.send(7, 4, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         in_part = await bench.send(7, 0, 4)
@@ -198,7 +198,7 @@ def test_new_leader_knows_the_producers_of_the_old_one() -> None:
         assert code(await bench.send(7, 0, 4, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert code(await bench.send(7, 5, 4, epoch=2)) is OUT_OF_ORDER
         assert await bench.send(7, 0, 4, epoch=2) == first
-        assert bench.table.asked == ["match_producer"]
+        assert bench.table.producers.asked == ["match_producer"]
         assert base_offset(await bench.send(7, 4, 4, epoch=2)) == 4
 
     run(scenario)
@@ -274,11 +274,11 @@ def test_table_that_cannot_be_asked_refuses_this_batch_only() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.commit_stamped(ProducerStamp(7, 0, 0), 4)
         bench = bench.reopened()
-        bench.table.ask_fault = StorageFault("the disk does not answer")
+        bench.table.producers.fault = StorageFault("the disk does not answer")
         repeat, other = bench.send(7, 0, 4), bench.send(8, 0, 1)
         assert code(await repeat) is ErrorCode.KAFKA_STORAGE_ERROR
         assert base_offset(await other) == 4
-        bench.table.ask_fault = None
+        bench.table.producers.fault = None
         assert base_offset(await bench.send(7, 0, 4)) == 0
 
     run(scenario)
@@ -288,7 +288,7 @@ def test_bug_while_the_table_is_asked_answers_all_that_waited() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.commit_stamped(ProducerStamp(7, 0, 0), 4)
         bench = bench.reopened()
-        bench.table.ask_fault = RuntimeError("a bug")
+        bench.table.producers.fault = RuntimeError("a bug")
         before, repeat, after = bench.append(), bench.send(7, 0, 4), bench.append()
         assert base_offset(await before) == 4
         assert code(await repeat) is code(await after) is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -315,13 +315,13 @@ def test_idle_producer_leaves_memory_and_goes_on_where_its_rows_end() -> None:
         await bench.send(7, 0, 4, epoch=1)
         bench.clock.time_ms += DAY_MS + 1
         await bench.send(9, 0, 1)  # at this commit the other one is forgotten
-        assert set(bench.table.producer_progress) == {9}
+        assert set(bench.table.producers.progress) == {9}
         assert code(await bench.send(7, 0, 4)) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert bench.table.asked == ["find_last_sequence"]
+        assert bench.table.producers.asked == ["find_last_sequence"]
         assert code(await bench.send(7, 5, 1, epoch=1)) is OUT_OF_ORDER
         assert base_offset(await bench.send(7, 0, 4, epoch=1)) == 0
         assert base_offset(await bench.send(7, 4, 4, epoch=1)) == 5
-        assert bench.table.asked == ["find_last_sequence", "match_producer"]
+        assert bench.table.producers.asked == ["find_last_sequence", "match_producer"]
         assert sequences(bench) == list(range(8))
 
     run(scenario)
@@ -333,7 +333,7 @@ def test_repeat_of_a_producer_that_was_idle_while_nobody_led_is_found() -> None:
         bench.clock.time_ms += DAY_MS + 1
         bench = bench.reopened()
         assert await bench.send(7, 0, 4) == first
-        assert bench.table.asked == ["find_last_sequence", "match_producer"]
+        assert bench.table.producers.asked == ["find_last_sequence", "match_producer"]
 
     run(scenario)
 
@@ -347,7 +347,7 @@ def test_forgotten_producer_whose_rows_are_gone_goes_on_where_it_ended() -> None
         assert code(await bench.send(7, 6, 2)) is OUT_OF_ORDER
         assert base_offset(await bench.send(7, 4, 4)) == 4
         assert code(await bench.send(7, 2, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-        assert bench.table.asked == ["find_last_sequence", "match_producer"]
+        assert bench.table.producers.asked == ["find_last_sequence", "match_producer"]
 
     run(scenario)
 
@@ -357,9 +357,9 @@ def test_producer_that_keeps_appending_is_not_forgotten() -> None:
         for sequence in range(6):
             await bench.send(7, sequence)
             bench.clock.time_ms += DAY_MS // 2
-        bench.table.asked.clear()
+        bench.table.producers.asked.clear()
         assert base_offset(await bench.send(7, 5)) == 5
-        assert bench.table.asked == []
+        assert bench.table.producers.asked == []
 
     run(scenario)
 

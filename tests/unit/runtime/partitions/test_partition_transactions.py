@@ -58,7 +58,7 @@ def test_staged_batches_are_in_no_version_until_they_are_applied_as_one() -> Non
         assert len(bench.table.commits) == 1
         assert await transactions.apply(KEY, APPLIED, 3) == TransactionWritten(2, 3)
         assert rows(bench) == [(3, 7, 0), (4, 7, 1), (5, 7, 2), (6, 7, 3)]
-        assert bench.table.transaction_of("payments") == APPLIED.applied_version
+        assert bench.table.transactions.version_of("payments") == APPLIED.applied_version
         assert coordinator.calls == 1
         assert bench.partition.state.high_watermark == 7
 
@@ -75,11 +75,11 @@ def test_answer_waits_for_the_file_and_for_the_coordinator() -> None:
         coordinator.gate.set()
         assert await answer == STAGED
 
-        bench.table.staged.gate.clear()
+        bench.table.transactions.staged.gate.clear()
         answer = stage(bench, coordinator, 0, key=OTHER)
         await wait_until(lambda: coordinator.calls == 2)
         assert not answer.done()
-        bench.table.staged.gate.set()
+        bench.table.transactions.staged.gate.set()
         assert await answer == STAGED
 
     run(scenario)
@@ -92,7 +92,7 @@ def test_what_the_coordinator_refuses_is_not_staged_and_it_is_asked_again() -> N
         coordinator = AddingCoordinator()
         coordinator.refused = Refused(ErrorCode.INVALID_PRODUCER_EPOCH, "another instance came")
         assert code(await stage(bench, coordinator, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert KEY not in bench.table.staged.batches
+        assert KEY not in bench.table.transactions.staged.batches
         coordinator.refused = None
         assert await stage(bench, coordinator, 0) == STAGED
         assert coordinator.calls == 2
@@ -107,7 +107,7 @@ def test_batch_of_another_transactional_id_is_none_of_the_transaction_that_is_op
         stranger.refused = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "of another id")
         refused = await stage(bench, stranger, 1, transactional_id="stranger")
         assert code(refused) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert list(bench.table.staged.batches[KEY]) == [(0, 0)]
+        assert list(bench.table.transactions.staged.batches[KEY]) == [(0, 0)]
         assert await stage(bench, coordinator, 1) == STAGED
         assert (coordinator.calls, stranger.calls) == (1, 1)
 
@@ -120,12 +120,12 @@ def test_vote_waits_for_what_is_being_staged_and_nothing_is_staged_behind_it() -
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         assert await stage(bench, coordinator, 0) == STAGED
-        bench.table.staged.gate.clear()
+        bench.table.transactions.staged.gate.clear()
         before, behind = stage(bench, coordinator, 1), stage(bench, coordinator, 2)
         await asyncio.sleep(0)
         voting = asyncio.ensure_future(transactions.vote(KEY, -1))
         await asyncio.sleep(0)
-        bench.table.staged.gate.set()
+        bench.table.transactions.staged.gate.set()
         assert await voting == 1
         assert await before == STAGED
         assert code(await behind) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -142,7 +142,7 @@ def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
         answers = [stage(bench, coordinator, 0, 2), stage(bench, coordinator, 2, 2), stage(bench, coordinator, 0, 2)]
         assert await asyncio.gather(*answers) == [STAGED] * 3
         assert code(await stage(bench, coordinator, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert sorted(bench.table.staged.batches[KEY]) == [(0, 1), (2, 3)]
+        assert sorted(bench.table.transactions.staged.batches[KEY]) == [(0, 1), (2, 3)]
 
     run(scenario)
 
@@ -152,7 +152,7 @@ def test_transaction_of_which_nothing_could_be_staged_is_not_remembered() -> Non
 
     async def scenario(bench: Bench) -> None:
         open_transactions, coordinator = bench.partition.open_transactions, AddingCoordinator()
-        bench.table.staged.faults = [StorageFull("no room")]
+        bench.table.transactions.staged.faults = [StorageFull("no room")]
         assert code(await stage(bench, coordinator, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
         await bench.tasks.join()
         assert open_transactions.check_outside(ProducerStamp(7, 3, 0)) is None
@@ -166,7 +166,9 @@ def test_transaction_of_which_nothing_could_be_staged_is_not_remembered() -> Non
 def test_transaction_that_the_coordinator_refuses_is_not_remembered_though_files_of_it_lie_here() -> None:
     async def scenario(bench: Bench) -> None:
         open_transactions, coordinator = bench.partition.open_transactions, AddingCoordinator()
-        bench.table.staged.stage(KEY, records(3, producer=ProducerStamp(KEY.producer_id, KEY.producer_epoch, 0)))
+        bench.table.transactions.staged.stage(
+            KEY, records(3, producer=ProducerStamp(KEY.producer_id, KEY.producer_epoch, 0))
+        )
         coordinator.refused = Refused(ErrorCode.INVALID_TXN_STATE, "it has ended")
         assert code(await stage(bench, coordinator, 3)) is ErrorCode.INVALID_TXN_STATE
         await bench.tasks.join()
@@ -179,7 +181,7 @@ def test_transaction_that_the_coordinator_refuses_is_not_remembered_though_files
 def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator = AddingCoordinator()
-        bench.table.staged.faults = [StorageFault("the disk is away")]
+        bench.table.transactions.staged.faults = [StorageFault("the disk is away")]
         first, second = stage(bench, coordinator, 0), stage(bench, coordinator, 1)
         assert code(await first) is ErrorCode.KAFKA_STORAGE_ERROR
         assert code(await second) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -194,7 +196,7 @@ def test_next_leader_goes_on_where_the_folder_ends() -> None:
         coordinator, successor = AddingCoordinator(), bench.reopened()
         assert await stage(successor, coordinator, 4) == STAGED
         assert await stage(successor, coordinator, 2) == STAGED  # a repeat
-        assert (coordinator.calls, bench.table.staged.finds) == (1, 1)
+        assert (coordinator.calls, bench.table.transactions.staged.finds) == (1, 1)
         assert await successor.partition.transactions.vote(KEY, 4) == 4
 
     run(scenario)
@@ -204,16 +206,16 @@ def test_vote_counts_what_is_staged_wherever_memory_does_not_agree_with_the_prod
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
         await stage(bench, AddingCoordinator(), 0, 4)
-        assert (await transactions.vote(KEY, 3), bench.table.staged.finds) == (3, 0)
-        assert (await transactions.vote(KEY, -1), bench.table.staged.finds) == (3, 1)
+        assert (await transactions.vote(KEY, 3), bench.table.transactions.staged.finds) == (3, 0)
+        assert (await transactions.vote(KEY, -1), bench.table.transactions.staged.finds) == (3, 1)
         # A leader that is deposed, and does not know, has staged one more.
         batch = records(1, producer=ProducerStamp(7, 3, 4))
-        bench.table.staged.stage(KEY, batch)
-        assert (await transactions.vote(KEY, 4), bench.table.staged.finds) == (4, 2)
-        del bench.table.staged.batches[KEY][0, 3]
+        bench.table.transactions.staged.stage(KEY, batch)
+        assert (await transactions.vote(KEY, 4), bench.table.transactions.staged.finds) == (4, 2)
+        del bench.table.transactions.staged.batches[KEY][0, 3]
         assert await transactions.vote(KEY, 5) == -1
         assert await transactions.vote(OTHER, 0) == -1
-        bench.table.staged.find_fault = StorageFault("away")
+        bench.table.transactions.staged.find_fault = StorageFault("away")
         assert code(await transactions.vote(OTHER, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(scenario)
@@ -225,7 +227,7 @@ def test_vote_on_lost_batches_is_refused_where_the_producer_names_no_sequence() 
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions
         await stage(bench, AddingCoordinator(), 0, 4)
-        del bench.table.staged.batches[KEY][0, 3]
+        del bench.table.transactions.staged.batches[KEY][0, 3]
         refused = await transactions.vote(KEY, -1)
         assert isinstance(refused, Refused)
         assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -240,10 +242,10 @@ def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
         await stage(bench, AddingCoordinator(), 0, 2)
         both = await asyncio.gather(transactions.apply(KEY, APPLIED, 1), transactions.apply(KEY, APPLIED, 1))
         assert both == [TransactionWritten(1, 0)] * 2
-        await wait_until(lambda: KEY not in bench.table.staged.batches)
+        await wait_until(lambda: KEY not in bench.table.transactions.staged.batches)
         assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
         await bench.append()
-        assert bench.table.asked == []
+        assert bench.table.producers.asked == []
         assert len(bench.table.rows) == 2
 
     run(scenario)
@@ -258,13 +260,13 @@ def test_next_leader_finds_where_the_rows_are_as_long_as_one_is_left() -> None:
         following = bench.reopened().partition.transactions
         assert await following.apply(KEY, APPLIED, 1) == TransactionWritten(2, 3)
         assert await following.apply(KEY, APPLIED, 1) == TransactionWritten(2, 3)
-        assert bench.table.asked == ["find_rows"]
+        assert bench.table.producers.asked == ["find_rows"]
 
-        bench.table.transaction_rows.clear()  # the log does not tell any more
+        bench.table.transactions.rows.clear()  # the log does not tell any more
         assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, 3)
-        bench.table.ask_fault = StorageFault("the disk is away")
+        bench.table.producers.fault = StorageFault("the disk is away")
         assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, -1)
-        bench.table.ask_fault = None
+        bench.table.producers.fault = None
         bench.table.rows.clear()
         assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, -1)
 
@@ -277,7 +279,7 @@ def test_application_whose_answer_was_lost_is_found_in_the_log() -> None:
         await stage(bench, AddingCoordinator(), 0, 2)
         bench.table.script = [Scripted.LOST_REPLY]
         assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert KEY in bench.table.staged.batches
+        assert KEY in bench.table.transactions.staged.batches
         await bench.append()
         assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
         assert rows(bench)[:2] == [(0, 7, 0), (1, 7, 1)]
@@ -300,7 +302,7 @@ def test_application_that_failed_leaves_no_row_and_can_be_repeated() -> None:
 def test_what_this_leader_remembers_is_applied_without_reading_it() -> None:
     async def scenario(bench: Bench) -> None:
         await stage(bench, AddingCoordinator(), 0, 2)
-        staged = bench.table.staged
+        staged = bench.table.transactions.staged
         staged.recalled[KEY] = [*staged.batches.pop(KEY).values()]
         assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
         assert rows(bench) == [(0, 7, 0), (1, 7, 1)]
@@ -313,7 +315,7 @@ def test_staged_rows_that_are_missing_are_never_left_out() -> None:
         transactions = bench.partition.transactions
         await stage(bench, AddingCoordinator(), 0, 2)
         await stage(bench, AddingCoordinator(), 2, 2)
-        del bench.table.staged.batches[KEY][2, 3]
+        del bench.table.transactions.staged.batches[KEY][2, 3]
         assert code(await transactions.apply(KEY, APPLIED, 3)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert not bench.table.rows
 
@@ -324,14 +326,14 @@ def test_dropped_transaction_refuses_late_batches_and_the_next_one_begins() -> N
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = AddingCoordinator(), bench.partition.transactions
         await stage(bench, coordinator, 0, 2)
-        bench.table.staged.gate.clear()
+        bench.table.transactions.staged.gate.clear()
         late = stage(bench, coordinator, 2)
         dropping = asyncio.ensure_future(transactions.drop(KEY))
         await asyncio.sleep(0)
-        bench.table.staged.gate.set()
+        bench.table.transactions.staged.gate.set()
         assert await dropping is None
         await late
-        assert KEY not in bench.table.staged.batches
+        assert KEY not in bench.table.transactions.staged.batches
         assert code(await stage(bench, coordinator, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert await transactions.drop(KEY) is None
         assert await stage(bench, coordinator, 0, key=replace(KEY, producer_epoch=4)) == STAGED
@@ -349,7 +351,7 @@ def test_transaction_that_ends_waits_for_no_coordinator() -> None:
         assert await bench.partition.transactions.drop(KEY) is None
         assert code(await first) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert code(await second) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert bench.table.staged.batches == {}
+        assert bench.table.transactions.staged.batches == {}
 
     run(scenario)
 
@@ -425,7 +427,7 @@ def test_version_that_decides_is_never_written_if_rows_are_missing(staged: int) 
         assert await transactions.commit(KEY, APPLIED, 4) == Decided(staged - 1, None)
         version = bench.partition.state.version
         batch = records(5, producer=ProducerStamp(7, 3, 0))
-        assert bench.table.staged.stage(KEY, batch) is None
+        assert bench.table.transactions.staged.stage(KEY, batch) is None
         again = await transactions.commit(KEY, APPLIED, 4)
         assert isinstance(again, Decided)
         assert again.rows is None
@@ -555,9 +557,9 @@ def test_transactions_that_wait_at_the_same_time_are_one_version_and_each_is_who
         applying = await queue_behind_a_commit(bench, APPLIED, *others)
         assert await asyncio.gather(*applying) == [TransactionWritten(2, offset) for offset in (1, 3, 5)]
         assert rows(bench) == [(1, 7, 0), (2, 7, 1), (3, 20, 0), (4, 20, 1), (5, 21, 0), (6, 21, 1)]
-        proofs = [bench.table.transaction_of(each.transactional_id) for each in (APPLIED, *others)]
+        proofs = [bench.table.transactions.version_of(each.transactional_id) for each in (APPLIED, *others)]
         assert proofs == [11, 7, 7]
-        progress = bench.table.producer_progress
+        progress = bench.table.producers.progress
         assert [(progress[each].producer_epoch, progress[each].last_sequence) for each in (7, 20, 21)] == [
             (3, 1),
             (0, 1),
@@ -575,7 +577,7 @@ def test_transactions_that_wait_at_the_same_time_are_one_version_and_each_is_who
 
 def test_what_is_staged_of_transactions_that_share_a_version_is_deleted_though_one_cannot_be() -> None:
     async def scenario(bench: Bench) -> None:
-        staged = bench.table.staged
+        staged = bench.table.transactions.staged
         staged.drop_faults[KEY] = StorageFault("the disk is away")
         applied = [APPLIED, *(AppliedTransaction(str(number), 3, 20 + number, 0) for number in range(2))]
         await asyncio.gather(*await queue_behind_a_commit(bench, *applied))
@@ -598,7 +600,7 @@ def test_transactions_of_one_id_are_a_version_each() -> None:
             TransactionWritten(3, 3),
             TransactionWritten(3, 5),
         ]
-        assert bench.table.transaction_of("payments") == following.applied_version
+        assert bench.table.transactions.version_of("payments") == following.applied_version
 
     run(scenario)
 
@@ -631,7 +633,7 @@ def test_transactions_whose_common_commit_failed_leave_no_row_and_can_be_repeate
         refused = [code(answer) for answer in await asyncio.gather(*applying)]
         assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
         assert not bench.table.rows
-        assert bench.table.transaction_of("bills") == -1
+        assert bench.table.transactions.version_of("bills") == -1
         transactions = bench.partition.transactions
         assert await transactions.apply(StagingKey(4, 9, 0), other, 1) == TransactionWritten(2, 1)
         assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(3, 3)
@@ -672,10 +674,10 @@ def test_bytes_of_one_transaction_are_bounded() -> None:
 
 def test_batches_that_wait_to_be_staged_are_bounded() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.staged.gate.clear()
+        bench.table.transactions.staged.gate.clear()
         first, second = stage(bench, AddingCoordinator(), 0), stage(bench, AddingCoordinator(), 1)
         assert code(await second) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        bench.table.staged.gate.set()
+        bench.table.transactions.staged.gate.set()
         assert await first == STAGED
 
     run(scenario, queue_bytes_max=150)
@@ -683,13 +685,13 @@ def test_batches_that_wait_to_be_staged_are_bounded() -> None:
 
 def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.table.staged.gate.clear()
+        bench.table.transactions.staged.gate.clear()
         staging, waiting = stage(bench, AddingCoordinator(), 0), stage(bench, AddingCoordinator(), 1)
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(bench.partition.close(DELETED))
         await asyncio.sleep(0)
         assert not closing.done()
-        bench.table.staged.gate.set()
+        bench.table.transactions.staged.gate.set()
         await closing
         assert (await staging, code(await waiting)) == (STAGED, DELETED.code)
         assert code(await stage(bench, AddingCoordinator(), 2)) is DELETED.code
@@ -702,7 +704,7 @@ def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
 
 def test_partition_that_closes_waits_for_what_is_being_deleted_though_the_caller_has_gone() -> None:
     async def scenario(bench: Bench) -> None:
-        staged = bench.table.staged
+        staged = bench.table.transactions.staged
         await stage(bench, AddingCoordinator(), 0)
         staged.gate.clear()
         staging = stage(bench, AddingCoordinator(), 1)
@@ -726,7 +728,7 @@ def test_partition_that_has_closed_deletes_nothing_of_what_was_committed_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        staged, dropped = bench.table.staged, list[StagingKey]()
+        staged, dropped = bench.table.transactions.staged, list[StagingKey]()
         monkeypatch.setattr(staged, "drop", dropped.append)
         await stage(bench, AddingCoordinator(), 0)
         bench.table.gate.clear()
@@ -784,7 +786,7 @@ def test_batch_of_a_transactions_producer_outside_of_it_is_refused() -> None:
 
 def test_batches_of_a_young_transaction_are_committed_from_memory() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         assert await hold(bench, coordinator, 0, 2) == STAGED
         second = hold(bench, coordinator, 2)
         assert second.done(), "neither the coordinator nor the disk is asked"
@@ -805,7 +807,7 @@ def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to
         first = hold(bench, coordinator, 0)
         assert first.done()
         assert first.result() == STAGED
-        assert KEY in bench.table.staged.held
+        assert KEY in bench.table.transactions.staged.held
         assert (coordinator.calls_at_once, coordinator.calls) == (1, 0)
         coordinator.at_once = None
         assert await hold(bench, coordinator, 0, key=OTHER) == STAGED
@@ -813,7 +815,7 @@ def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to
         coordinator.at_once = Added()
         durable = StagingKey(4, 9, 0)
         assert await hold(bench, coordinator, 0, key=durable) == STAGED
-        assert durable in bench.table.staged.batches
+        assert durable in bench.table.transactions.staged.batches
         assert coordinator.calls == 1
 
     run(scenario)
@@ -822,7 +824,7 @@ def test_first_batch_is_in_memory_at_once_where_the_coordinator_does_not_have_to
 @pytest.mark.parametrize("why", ["two phases", "producer does not say", "no room", "not the first"])
 def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer(why: str) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=why != "two phases"), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=why != "two phases"), bench.table.transactions.staged
         staged.holds = why != "no room"
         if why == "not the first":
             first = records(1, producer=ProducerStamp(7, 3, 0))
@@ -838,7 +840,7 @@ def test_batches_that_may_not_be_in_memory_alone_are_durable_before_their_answer
 
 def test_vote_makes_durable_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0, 2)
         staged.faults.append(StorageFull("no room"))
         assert code(await bench.partition.transactions.vote(KEY, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -852,7 +854,7 @@ def test_vote_makes_durable_what_is_in_memory_alone() -> None:
 
 def test_transaction_that_is_no_longer_young_is_made_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0)
         assert staged.held
         await wait_until(lambda: KEY in staged.batches)
@@ -868,7 +870,7 @@ def test_batches_that_cannot_be_made_durable_are_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0)
         refused = Refused(ErrorCode.INVALID_RECORD, "another file is there")
         monkeypatch.setattr(staged, "save", lambda key: refused if next(tries) < 3 else None)
@@ -888,7 +890,7 @@ def test_batches_that_cannot_be_made_durable_are_warned_of_once(
 
 def test_transaction_that_cannot_be_made_durable_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         save, refused = staged.save, Refused(ErrorCode.INVALID_RECORD, "another file is there")
         monkeypatch.setattr(staged, "save", lambda key: refused if key == KEY else save(key))
         await hold(bench, coordinator, 0)
@@ -919,7 +921,7 @@ def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPat
     """Else a record would decide a commit whose rows are lost if the leader dies now."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0)
         staged.gate.clear()
         await wait_until(lambda: staged.saves == 1)
@@ -937,7 +939,7 @@ def test_vote_waits_for_what_is_being_made_durable(monkeypatch: pytest.MonkeyPat
 
 def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0)
         staged.gate.clear()
         await wait_until(lambda: staged.saves == 1)
@@ -955,7 +957,7 @@ def test_transaction_that_ends_while_it_is_made_durable_leaves_no_file(monkeypat
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_partition_that_is_closed_leaves_what_is_in_memory_to_the_next_leader(is_deleted: bool) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0, 2)
         moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now")
         await bench.partition.close(DELETED if is_deleted else moved)
@@ -969,7 +971,7 @@ def test_partition_that_closes_in_a_commit_keeps_no_memory_for_a_save_that_fails
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        staged = bench.table.staged
+        staged = bench.table.transactions.staged
         await hold(bench, AddingCoordinator(may_be_one_phase=True), 0)
         bench.table.gate.clear()
         committing = asyncio.ensure_future(bench.partition.transactions.commit(KEY, APPLIED, 0))
@@ -992,7 +994,7 @@ def test_partition_that_is_closed_keeps_no_memory_for_what_cannot_be_saved() -> 
     """It is that of all partitions, and what is in memory alone gives way to nothing."""
 
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0, 2)
         staged.faults.append(StorageFull("no room"))
         await bench.partition.close(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
@@ -1025,7 +1027,7 @@ def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(), bench.table.staged
+        coordinator, staged = AddingCoordinator(), bench.table.transactions.staged
         await stage(bench, coordinator, 0)
         read = staged.read
 
@@ -1036,7 +1038,7 @@ def test_commit_of_unknown_outcome_whose_files_are_lost_names_a_version_that_has
 
         monkeypatch.setattr(staged, "read", read_once)
         bench.table.script.append(Scripted.LOST_REPLY)
-        bench.table.ask_fault = StorageFault("no rows can be looked for")
+        bench.table.producers.fault = StorageFault("no rows can be looked for")
         decided = await bench.partition.transactions.commit(KEY, APPLIED, 0)
         assert decided == Decided(0, TransactionWritten(1, -1))
 
@@ -1050,7 +1052,7 @@ def test_broker_that_stops_does_not_wait_until_what_is_in_memory_is_due() -> Non
         began_ms = bench.clock.monotonic_ms()
         await bench.partition.end_maintenance()
         await bench.tasks.join()
-        assert list(bench.table.staged.batches[KEY]) == [(0, 1)]
+        assert list(bench.table.transactions.staged.batches[KEY]) == [(0, 1)]
         assert bench.clock.monotonic_ms() - began_ms < 1_000
 
     run(scenario)
@@ -1058,7 +1060,7 @@ def test_broker_that_stops_does_not_wait_until_what_is_in_memory_is_due() -> Non
 
 def test_abort_drops_what_is_in_memory_alone() -> None:
     async def scenario(bench: Bench) -> None:
-        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.staged
+        coordinator, staged = AddingCoordinator(may_be_one_phase=True), bench.table.transactions.staged
         await hold(bench, coordinator, 0, 2)
         assert await bench.partition.transactions.drop(KEY) is None
         assert not staged.held
@@ -1090,7 +1092,7 @@ def test_decided_commit_that_meets_a_higher_mark_is_refused_aloud_and_keeps_its_
         assert "expected a mark of the id below 10" in str(found)
         assert "found the mark 199" in str(found)
         assert [row[1] for row in rows(bench)] == [2]
-        assert KEY in bench.table.staged.batches, "nothing is deleted that was not written"
+        assert KEY in bench.table.transactions.staged.batches, "nothing is deleted that was not written"
         assert any(each.levelname == "ERROR" and "cannot be applied" in each.message for each in caplog.records)
 
     run(scenario)
