@@ -24,7 +24,7 @@ import numpy as np
 
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.scram import SCRAM_SHA_256, ScramClient, salt_password
+from bus.security.scram import SCRAM_SHA_256, ScramClient, salt_password
 
 _TIMEOUT_S = 30.0
 Headers = tuple[tuple[str, str], ...]

@@ -7,15 +7,6 @@ from typing import TYPE_CHECKING, Any
 from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
-    from bus.authorization.acls import (
-        AclBinding,
-        AclBindingFilter,
-        AclOperation,
-        AclPermission,
-        AclResourceType,
-        PatternMatch,
-        PatternType,
-    )
     from bus.client.admin.admin import Admin
     from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, ProducerSettings
     from bus.client.consumer.records import RecordDeserializationError
@@ -34,6 +25,15 @@ if TYPE_CHECKING:
     from bus.processing import Acknowledgement, Output, RecordFailed, RunningConsumer, RunSummary
     from bus.processing.consumer import Consumer
     from bus.processing.listeners import listener, run_listeners
+    from bus.security.acls import (
+        AclBinding,
+        AclBindingFilter,
+        AclOperation,
+        AclPermission,
+        AclResourceType,
+        PatternMatch,
+        PatternType,
+    )
 
     __version__: str
 
@@ -80,11 +80,11 @@ __all__ = [
 
 _HOMES = {
     "Acknowledgement": "bus.processing",
-    "AclBinding": "bus.authorization.acls",
-    "AclBindingFilter": "bus.authorization.acls",
-    "AclOperation": "bus.authorization.acls",
-    "AclPermission": "bus.authorization.acls",
-    "AclResourceType": "bus.authorization.acls",
+    "AclBinding": "bus.security.acls",
+    "AclBindingFilter": "bus.security.acls",
+    "AclOperation": "bus.security.acls",
+    "AclPermission": "bus.security.acls",
+    "AclResourceType": "bus.security.acls",
     "Admin": "bus.client.admin.admin",
     "AdminSettings": "bus.client.config.typed_settings",
     "BatchMetadata": "bus.client.values",
@@ -98,8 +98,8 @@ _HOMES = {
     "NewTopic": "bus.client.values",
     "OffsetAndMetadata": "bus.client.values",
     "Output": "bus.processing",
-    "PatternMatch": "bus.authorization.acls",
-    "PatternType": "bus.authorization.acls",
+    "PatternMatch": "bus.security.acls",
+    "PatternType": "bus.security.acls",
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",

@@ -43,11 +43,7 @@ from bus.grpc_api.server.logins import BrokerLogin
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServer
-from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker
-from bus.oauth.documents import read_document
-from bus.oauth.token_sources import TokenSource
-from bus.oauth.urls import DocumentUrl
 from bus.ports import Clock, Storage
 from bus.process_tuning import connections_max, give_back_memory_when_idle, tune_process
 from bus.runtime.audit_log import AuditLog
@@ -62,10 +58,14 @@ from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.users.user_directory import UserDirectory
-from bus.sasl import OAUTHBEARER
+from bus.security.bearer_tokens import TokenRules
+from bus.security.key_material import KeyMaterialFault, WatchedKeyMaterial
+from bus.security.oauth.documents import read_document
+from bus.security.oauth.token_sources import TokenSource
+from bus.security.oauth.urls import DocumentUrl
+from bus.security.sasl import OAUTHBEARER
 from bus.storage_delta.root import open_storage
 from bus.system_clock import SystemClock
-from bus.users.bearer_tokens import TokenRules
 
 _log = logging.getLogger(__name__)
 

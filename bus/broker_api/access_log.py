@@ -1,7 +1,8 @@
 """Reports what was decided about access: to the logger `bus.authorizer`, with Kafka's line, and to the audit.
 
-Denials at INFO, those that repeat as one line a minute (auditing/denials.py). Grants, and what a list merely left out,
-at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and written.
+Denials at INFO, those that repeat as one line a minute (security/audited_denials.py). Grants, and what a list merely
+left out, at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and
+written.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
-from bus.auditing.events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind
-from bus.authorization.acls import AclBinding, AclOperation, AclResource, PatternType
-from bus.authorization.decisions import Decision, Requester, Rule
 from bus.broker_api.requests import Caller
 from bus.client_texts import shown
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import run_in_slices
+from bus.security.acl_decisions import Decision, Requester, Rule
+from bus.security.acls import AclBinding, AclOperation, AclResource, PatternType
+from bus.security.audit_events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind
+from bus.security.audited_denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 
 _log = logging.getLogger("bus.authorizer")
 

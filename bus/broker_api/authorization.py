@@ -9,25 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.authorization.acls import (
-    CLUSTER,
-    CLUSTER_NAME,
-    OPERATIONS,
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclResource,
-    AclResourceType,
-)
-from bus.authorization.decisions import (
-    AclPolicy,
-    Decision,
-    Requester,
-    allowed_operations,
-    decide_access,
-    decide_access_to_any,
-)
-from bus.authorization.index import AclIndex
 from bus.broker_api.access_log import AccessDecided, AccessLog
 from bus.broker_api.calls import Need
 from bus.broker_api.requests import ANONYMOUS, Caller
@@ -37,6 +18,25 @@ from bus.config.listeners import Listener
 from bus.errors import ErrorCode, Refused
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
+from bus.security.acl_decisions import (
+    AclPolicy,
+    Decision,
+    Requester,
+    allowed_operations,
+    decide_access,
+    decide_access_to_any,
+)
+from bus.security.acl_index import AclIndex
+from bus.security.acls import (
+    CLUSTER,
+    CLUSTER_NAME,
+    OPERATIONS,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclResource,
+    AclResourceType,
+)
 
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
 _KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be

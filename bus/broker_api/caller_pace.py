@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable
 
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
-from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
-from bus.client_quotas.usage import Allowance
 from bus.runtime.tasks import time_limit
+from bus.security.quota_usage import Allowance
+from bus.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
 
 # A call waits for at most this share of the time to its deadline: its work takes time as well.
 _DEADLINE_SHARE = 0.5

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.authorization.acls import AclOperation, AclResourceType
 from bus.errors import ErrorCode
+from bus.security.acls import AclOperation, AclResourceType
 
 ITEMS_MAX = 20_000  # in one request, at every depth
 

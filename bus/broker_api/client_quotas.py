@@ -23,8 +23,14 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from bus.broker_api.requests import Caller, current_caller
-from bus.client_quotas.meters import RateMeter, Windows
-from bus.client_quotas.quotas import (
+from bus.errors import ErrorCode, Refused, show_names
+from bus.runtime.blocking import FairTurns
+from bus.runtime.cluster import Cluster
+from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.tasks import time_limit
+from bus.security.quota_meters import RateMeter, Windows
+from bus.security.quota_usage import Allowance, QuotaMeters
+from bus.security.quotas import (
     CLIENT_ID,
     CONTROLLER_MUTATION_RATE,
     ENTITY_TYPES,
@@ -37,12 +43,6 @@ from bus.client_quotas.quotas import (
     find_quota,
     matches,
 )
-from bus.client_quotas.usage import Allowance, QuotaMeters
-from bus.errors import ErrorCode, Refused, show_names
-from bus.runtime.blocking import FairTurns
-from bus.runtime.cluster import Cluster
-from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.tasks import time_limit
 
 CommandT = TypeVar("CommandT")
 AnswerT = TypeVar("AnswerT")

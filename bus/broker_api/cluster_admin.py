@@ -21,7 +21,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registe
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
 from bus.runtime.users.user_directory import UserDirectory
-from bus.users.users import Alteration, Credentials, DeleteScram
+from bus.security.users import Alteration, Credentials, DeleteScram
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bus.auditing.events import AuditEvent, AuditKind
 from bus.broker_api.logins import LoginReport
+from bus.security.audit_events import AuditEvent, AuditKind
 
 
 def login_event(report: LoginReport, now_ms: int) -> AuditEvent:

@@ -29,18 +29,19 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from bus.addresses import counted_host
-from bus.auditing.denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, Refused, show_names
-from bus.oauth.token_sources import NoToken, check_form, parse_client_response
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls, FairTurns
 from bus.runtime.loop_shares import run_in_slices
 from bus.runtime.users.key_directory import KeyDirectory
 from bus.runtime.users.login_table import Login, LoginTable, Proof
 from bus.runtime.users.user_directory import UserDirectory
-from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, SESSION_EXPIRED
-from bus.scram import (
+from bus.security.audited_denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
+from bus.security.bearer_tokens import AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
+from bus.security.oauth.token_sources import NoToken, check_form, parse_client_response
+from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, SESSION_EXPIRED
+from bus.security.scram import (
     SCRAM_MECHANISMS,
     ScramCredential,
     ScramError,
@@ -49,8 +50,7 @@ from bus.scram import (
     is_password_of,
     parse_client_first,
 )
-from bus.users.bearer_tokens import AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
-from bus.users.users import Users
+from bus.security.users import Users
 
 _log = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ class TokenLogins:
 # A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have hundreds under way,
 # and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, host and
 # mechanism ten names are reported at once. The rest of a minute is one line, and a report for each name with how many
-# there were, as with denials (auditing/denials.py). All mechanisms that nobody has heard of count as one, since a
-# caller can make up any number. Guards two promises: every host is reported, and a thousand names of it in a minute,
+# there were, as with denials (security/audited_denials.py). All mechanisms that nobody has heard of count as one, since
+# a caller can make up any number. Guards two promises: every host is reported, and a thousand names of it in a minute,
 # what is beyond being counted; and reports of a minute hold the event loop for one slice at a time.
 
 NAMES_COUNTED_MAX = 1_000  # of a listener, a host and a mechanism, in an interval

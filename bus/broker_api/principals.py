@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.authorization.acls import PRINCIPAL_TYPE, RESERVED_NAMES
 from bus.config.login_settings import (
     TRUST_DOMAIN,
     DefaultRule,
@@ -27,6 +26,7 @@ from bus.config.login_settings import (
     parse_mapping_rules,
     unreadable,
 )
+from bus.security.acls import PRINCIPAL_TYPE, RESERVED_NAMES
 
 NAME_CHARACTERS_MAX = 2_048
 _REMEMBERED_MAX = 1_024  # certificates: each call of a connection shows the same

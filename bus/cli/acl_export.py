@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.authorization.acls import ANY_PRINCIPAL
-from bus.authorization.file_readers import FileReaders, TopicReaders
 from bus.cli.failures import Failure
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
+from bus.security.acls import ANY_PRINCIPAL
+from bus.security.file_readers import FileReaders, TopicReaders
 
 PrincipalMap = Mapping[str, str]  # a principal -> its user or group in the storage
 _POSIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\$?")

@@ -9,7 +9,19 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bus.authorization.acls import (
+from bus.cli.acl_export import (
+    GrantPlan,
+    Grants,
+    parse_principal_map,
+    posix_script,
+)
+from bus.cli.groups import BusGroup
+from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
+from bus.cli.output import Column, echo, write_listing
+from bus.cli.posix_check import check_files, find_open_topic
+from bus.security.acl_decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
+from bus.security.acl_index import index_of
+from bus.security.acls import (
     ANY_HOST,
     CLUSTER_NAME,
     AclBinding,
@@ -21,19 +33,7 @@ from bus.authorization.acls import (
     PatternMatch,
     PatternType,
 )
-from bus.authorization.decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
-from bus.authorization.file_readers import plan_file_readers
-from bus.authorization.index import index_of
-from bus.cli.acl_export import (
-    GrantPlan,
-    Grants,
-    parse_principal_map,
-    posix_script,
-)
-from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, echo, write_listing
-from bus.cli.posix_check import check_files, find_open_topic
+from bus.security.file_readers import plan_file_readers
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin

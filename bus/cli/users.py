@@ -18,7 +18,7 @@ from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
 from bus.errors import BusError, Refused
-from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
+from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
 
 if TYPE_CHECKING:
     from bus.client.values import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
@@ -228,7 +228,7 @@ class _UsersOfRoot:
 
     def alter_user_scram_credentials(self, alterations: Alterations) -> None:
         from bus.client.values import UserScramCredentialDeletion
-        from bus.users.users import DeleteScram
+        from bus.security.users import DeleteScram
 
         answers = self._ledger.alter(
             [
@@ -242,7 +242,7 @@ class _UsersOfRoot:
 
 
 def _salted(one: UserScramCredentialUpsertion) -> Any:
-    from bus.users.users import SetScram
+    from bus.security.users import SetScram
 
     mechanism, salt = SCRAM_MECHANISMS[one.credential.mechanism], secrets.token_bytes(_SECRET_BYTES)
     iterations = one.credential.iterations

@@ -13,9 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from bus.authorization.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
-from bus.authorization.index import AclIndex
-from bus.client_quotas.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
 from bus.cluster_metadata import cluster_records as records
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_OF_SECURITY, ClusterState, Topic
@@ -47,6 +44,9 @@ from bus.model import (
     Step,
     TopicPartition,
 )
+from bus.security.acl_index import AclIndex
+from bus.security.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
+from bus.security.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from bus.authorization.index import AclIndexDraft
 from bus.cluster_metadata.cluster_state import BUS_VERSION, Broker, ClusterState, Leadership, Topic
 from bus.cluster_metadata.producer_ids import ProducerIdsDraft
+from bus.security.acl_index import AclIndexDraft
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")

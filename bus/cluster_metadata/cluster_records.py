@@ -19,15 +19,6 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar
 
-from bus.authorization.acls import (
-    AclBinding,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    PatternType,
-    check_acl,
-)
-from bus.client_quotas.quotas import decode_entity, decode_quotas, encode_entity, encode_quotas
 from bus.cluster_metadata.broker_records import (
     BrokerFenced,
     BrokerListeners,
@@ -62,6 +53,15 @@ from bus.cluster_metadata.topic_records import (
 )
 from bus.errors import show_range
 from bus.json_views import JsonView
+from bus.security.acls import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    check_acl,
+)
+from bus.security.quotas import decode_entity, decode_quotas, encode_entity, encode_quotas
 
 # A smaller log is read in no time.
 _SNAPSHOT_RECORDS_MIN = 200

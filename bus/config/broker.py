@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from bus.authorization.acls import PRINCIPAL_TYPE, check_principal
-from bus.authorization.decisions import AclPolicy
 from bus.config.keys import (
     INT_MAX,
     AnyOf,
@@ -51,9 +49,11 @@ from bus.config.listeners import (
 from bus.config.topic import TOPIC_CONFIGS
 from bus.config.variables import PROVIDERS
 from bus.model import SSL, KeyFiles, NameChanges
-from bus.oauth.urls import shown_url
-from bus.sasl import MECHANISMS
-from bus.scram import SCRAM_MECHANISMS
+from bus.security.acl_decisions import AclPolicy
+from bus.security.acls import PRINCIPAL_TYPE, check_principal
+from bus.security.oauth.urls import shown_url
+from bus.security.sasl import MECHANISMS
+from bus.security.scram import SCRAM_MECHANISMS
 
 MEMORY_BYTES_MIN = 384 * 1024 * 1024  # a broker that has no clients takes a third of it
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions

@@ -5,7 +5,7 @@ For those who bring a server.properties: a setting that would do nothing is refu
 
 from __future__ import annotations
 
-from bus.sasl import MECHANISMS
+from bus.security.sasl import MECHANISMS
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
 _PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"

@@ -17,7 +17,7 @@ from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import ConfigError, ConfigKey, ConfigValue, field_name, unknown_key_message
 from bus.config.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener
 from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
-from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
+from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
 
 PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"

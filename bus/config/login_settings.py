@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bus.authorization.acls import PRINCIPAL_TYPE
 from bus.client_texts import is_seen
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig
 from bus.config.keys import ConfigError, check_at_most, field_name
 from bus.config.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
 from bus.config.listeners import Listener, check_secrets_are_hidden
 from bus.model import SASL_PROTOCOLS
-from bus.oauth.token_settings import TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url, shown_url
-from bus.sasl import OAUTHBEARER
+from bus.security.acls import PRINCIPAL_TYPE
+from bus.security.oauth.token_settings import TokenSettings
+from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
+from bus.security.sasl import OAUTHBEARER
 
 _OF_LOGINS = ("sasl.enabled.mechanisms", SESSION_LIFE, "connection.failed.authentication.delay.ms")
 _OF_BROKER_LOGINS = ("sasl.mechanism.inter.broker.protocol", JAAS)

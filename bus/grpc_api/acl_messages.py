@@ -8,7 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from bus.authorization.acls import (
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.security.acls import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -17,7 +18,6 @@ from bus.authorization.acls import (
     PatternMatch,
     PatternType,
 )
-from bus.grpc_api.v1 import bus_pb2 as pb
 
 EnumT = TypeVar("EnumT", bound=Enum)
 _ANY = 0  # in filters: all values

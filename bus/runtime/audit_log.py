@@ -3,7 +3,7 @@
 Theory of operation. Callers of `add` put an event into memory and go on. A task of the broker appends the events of the
 last second, or sooner if there are many, to the one partition of the topic, here or at the broker that leads it. Guards
 two promises: no request waits for the audit or fails with it; events that could not be kept are counted in a row (see
-auditing/trail.py). The controller creates the topic; until it exists, rows wait.
+security/audit_trail.py). The controller creates the topic; until it exists, rows wait.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bus.auditing.events import AuditEvent, check_row, encode_event
-from bus.auditing.trail import AuditTrail
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import AUDIT_TOPIC, BrokerEndpoint, TopicPartition
 from bus.partition_log.appends import ACKS_ALL
@@ -24,6 +22,8 @@ from bus.ports import Clock, KeyedRow
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import AuditPeers
 from bus.runtime.tasks import TaskScope, time_limit
+from bus.security.audit_events import AuditEvent, check_row, encode_event
+from bus.security.audit_trail import AuditTrail
 
 _log = logging.getLogger(__name__)
 

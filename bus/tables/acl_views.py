@@ -11,7 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.authorization.acls import (
+from bus.cluster_metadata.cluster_state import ClusterState
+from bus.security.acl_decisions import Requester, decide_access
+from bus.security.acls import (
     ANY_NAME,
     ANY_PRINCIPAL,
     CLUSTER,
@@ -21,8 +23,6 @@ from bus.authorization.acls import (
     AclResourceType,
     PatternType,
 )
-from bus.authorization.decisions import Requester, decide_access
-from bus.cluster_metadata.cluster_state import ClusterState
 from bus.tables.topics import TopicTables
 
 ACLS = pa.schema(

@@ -10,10 +10,10 @@ from collections import Counter
 
 import pyarrow as pa
 
-from bus.client_quotas.quotas import DEFAULT, Part
 from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
 from bus.cluster_metadata.cluster_state import Broker, ClusterState, replica_state
 from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.security.quotas import DEFAULT, Part
 from bus.tables.topics import TopicTables
 
 BROKERS = pa.schema(

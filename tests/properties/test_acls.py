@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.authorization.acls import (
+from bus.security.acl_decisions import AclPolicy, DefaultRule, Requester, decide_access
+from bus.security.acl_index import AclIndex, AclIndexDraft, index_of
+from bus.security.acls import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -23,8 +25,6 @@ from bus.authorization.acls import (
     PatternMatch,
     PatternType,
 )
-from bus.authorization.decisions import AclPolicy, DefaultRule, Requester, decide_access
-from bus.authorization.index import AclIndex, AclIndexDraft, index_of
 from tests.support.acls import allow
 
 SETS = int(os.environ.get("BUS_ACL_SETS", "1000"))

@@ -32,7 +32,7 @@ from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import PLAINTEXT, SASL_PLAINTEXT
 from bus.runtime.partitions.fetches import Stopping
-from bus.users.users import Users
+from bus.security.users import Users
 from tests.simulation.network import SimulatedCall, broken
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bus.authorization.acls import AclBinding, AclBindingFilter, AclOperation, AclPermission, PatternMatch, PatternType
 from bus.client.admin.users import encode_upsertion
 from bus.client.connection.cluster import TopicInfo
 from bus.client.values import ScramCredentialInfo, UserScramCredentialUpsertion
@@ -26,8 +25,9 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.acl_messages import encode_acl, encode_acl_filter
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LATEST_TIMESTAMP
-from bus.scram import SCRAM_SHA_256
-from bus.users.users import Users, apply_all, decode_record
+from bus.security.acls import AclBinding, AclBindingFilter, AclOperation, AclPermission, PatternMatch, PatternType
+from bus.security.scram import SCRAM_SHA_256
+from bus.security.users import Users, apply_all, decode_record
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.broker_network import UserLogin
 from tests.simulation.broker_programs import Program, ask

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bus.authorization.acls import AclPermission
-from bus.authorization.index import AclIndex, index_of
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.logins import LoginApi
 from bus.runtime.users.login_table import LoginTable
+from bus.security.acl_index import AclIndex, index_of
+from bus.security.acls import AclPermission
 from tests.simulation.broker_faults import NO_FAULTS, some_faults
 from tests.simulation.broker_programs import create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate

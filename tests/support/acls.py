@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
+from bus.security.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
 
 
 def allow(

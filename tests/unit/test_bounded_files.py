@@ -11,10 +11,10 @@ from bus.client.config.sources import load_profile
 from bus.config.loading import read_toml
 from bus.config.variables import resolve
 from bus.errors import BusError
-from bus.key_material import KeyMaterialFault, read_key_material
 from bus.model import KeyFiles
-from bus.oauth.documents import DocumentFault, read_document
-from bus.oauth.urls import parse_url
+from bus.security.key_material import KeyMaterialFault, read_key_material
+from bus.security.oauth.documents import DocumentFault, read_document
+from bus.security.oauth.urls import parse_url
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

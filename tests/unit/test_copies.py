@@ -15,20 +15,20 @@ import grpc
 import pytest
 
 import bus
-import bus.authorization.acls
 import bus.client.interceptors
 import bus.client.values
 import bus.model
+import bus.security.acls
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.server.produce_decoding import TooManyItems
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.model import TimestampType, TopicPartition
-from bus.oauth.documents import DocumentFault
 from bus.ports import Conflicted, FenceLost
 from bus.processing.transactions import OutputRefused
 from bus.processing.work import RecordFailed, RunSummary
+from bus.security.oauth.documents import DocumentFault
 from bus.storage_delta.files import trials
 from bus.storage_delta.stores.store import KeyLocked
 
@@ -84,7 +84,7 @@ def test_error_is_copied_and_pickled_as_what_it_was(kind: type[BaseException]) -
 
 def record_classes() -> list[type]:
     public = {getattr(bus, name) for name in bus.__all__ if name != "__version__"}
-    for module in (bus.client.values, bus.client.interceptors, bus.model, bus.authorization.acls):
+    for module in (bus.client.values, bus.client.interceptors, bus.model, bus.security.acls):
         public |= {found for found in vars(module).values() if inspect.isclass(found)}
     return sorted((found for found in public if fields_of(found)), key=lambda found: found.__qualname__)
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPri
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from bus.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
 from bus.model import InlinePem, KeyFiles, NameChanges
+from bus.security.key_material import KeyMaterialFault, WatchedKeyMaterial, read_key_material
 from tests.support.certificates import Authority, Issued
 
 NOW = datetime.now(timezone.utc)
@@ -161,7 +161,7 @@ def test_bad_change_leaves_the_earlier_certificate_and_is_told_once(
     issued = authority.issue("broker")
     watched = WatchedKeyMaterial(KeyFiles(issued.certificate, issued.key))
     first, good = watched.current, issued.certificate.read_bytes()
-    caplog.set_level(logging.INFO, "bus.key_material")
+    caplog.set_level(logging.INFO, "bus.security.key_material")
     for content in (good[:100], authority.issue("other").certificate.read_bytes()):
         caplog.clear()
         issued.certificate.write_bytes(content)

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from bus import process_tuning
-from bus.users.stranger_rations import RationSizes
+from bus.security.stranger_rations import RationSizes
 from tests.support.virtual_time import run_virtually
 
 PROGRAM = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.sasl import parse_jaas
+from bus.security.sasl import parse_jaas
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.saslprep import CHARACTERS_MAX, prepared
-from bus.scram import SCRAM_SHA_256, salt_password
-from bus.users.users import NAME_BYTES_MAX
+from bus.security.saslprep import CHARACTERS_MAX, prepared
+from bus.security.scram import SCRAM_SHA_256, salt_password
+from bus.security.users import NAME_BYTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from bus.scram import (
+from bus.security.scram import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
     ClientFirst,

@@ -10,7 +10,6 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin import offset_targets as targets
 from bus.client.admin.broker_calls import BrokerCalls, CoordinatorCalls
 from bus.client.admin.cluster import ClusterAdmin
@@ -75,6 +74,7 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
+from bus.security.acls import AclBinding, AclBindingFilter
 from bus.tables.point_in_time import Bound
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.addresses import format_address
-from bus.authorization.acls import AclBinding, AclBindingFilter
 from bus.client.admin.broker_calls import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.retrying import CHANGES_MAX, portions
@@ -23,7 +22,8 @@ from bus.client.values import (
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.acl_messages import decode_acl, encode_acl, encode_acl_filter
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
+from bus.security.acls import AclBinding, AclBindingFilter
+from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
 
 _SALT_BYTES = 32
 

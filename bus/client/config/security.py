@@ -25,9 +25,9 @@ from bus.client.config.tokens import (
 from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
-from bus.oauth.token_settings import TokenSettings
-from bus.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
-from bus.saslprep import prepared
+from bus.security.oauth.token_settings import TokenSettings
+from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
+from bus.security.saslprep import prepared
 
 ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
 

@@ -43,7 +43,7 @@ from bus.config.loading import flatten, read_toml
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 from bus.reentry import logger_of
-from bus.sasl import OAUTHBEARER
+from bus.security.sasl import OAUTHBEARER
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bus.client.config.values import conflict
-from bus.oauth.token_settings import AssertionSettings, TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url, shown_url
+from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
+from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
 
 # The settings of a client that shows an assertion to its token endpoint in place of a secret: private_key_jwt.
 #

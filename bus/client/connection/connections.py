@@ -28,10 +28,10 @@ from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.reentry import OwnLock, logger_of
-from bus.sasl import SESSION_EXPIRED
+from bus.security.sasl import SESSION_EXPIRED
 
 if TYPE_CHECKING:
-    from bus.key_material import WatchedKeyMaterial
+    from bus.security.key_material import WatchedKeyMaterial
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -97,7 +97,7 @@ class ChannelSecurity:
         self._watched: WatchedKeyMaterial | None = None
         if not security.has_tls:
             return
-        from bus.key_material import KeyMaterialFault, WatchedKeyMaterial
+        from bus.security.key_material import KeyMaterialFault, WatchedKeyMaterial
 
         try:
             self._watched = WatchedKeyMaterial(security.files)

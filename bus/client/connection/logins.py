@@ -7,7 +7,7 @@ that lives while there are
 sessions renews each at four fifths of its life: the broker extends it, so streams that were begun by it go on. A
 session that a broker does not know any more (it started again, the password was changed) is forgotten, and the call is
 made once more behind a new login. By OAUTHBEARER a token gives a session, and a newer token extends it; they come from
-`bus.oauth.token_sources`. By PLAIN each call shows name and password. Guards one promise:
+`bus.security.oauth.token_sources`. By PLAIN each call shows name and password. Guards one promise:
 password, token and session are in no error, no log line and no `repr`.
 """
 
@@ -31,11 +31,11 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.oauth.documents import FETCH_SECONDS_MAX
-from bus.oauth.token_sources import TokenSource, client_response
 from bus.reentry import Flag, OwnCondition, OwnLock, Turn, logger_of
-from bus.sasl import OAUTHBEARER, PLAIN
-from bus.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
+from bus.security.oauth.documents import FETCH_SECONDS_MAX
+from bus.security.oauth.token_sources import TokenSource, client_response
+from bus.security.sasl import OAUTHBEARER, PLAIN
+from bus.security.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
 
 logger = logger_of(__name__)
 

@@ -10,13 +10,13 @@ from bus.broker_api.authorization import AclApi
 from bus.broker_api.client_quotas import QuotaAdminApi
 from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.broker_api.requests import InvalidArgument
-from bus.client_quotas.quotas import DEFAULT, Part, QuotaEntity, names_of
 from bus.errors import Refused
 from bus.grpc_api.acl_messages import decode_acl, decode_acl_filter, encode_acl
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
-from bus.users.users import Alteration, DeleteScram, SetScram
+from bus.security.quotas import DEFAULT, Part, QuotaEntity, names_of
+from bus.security.users import Alteration, DeleteScram, SetScram
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")

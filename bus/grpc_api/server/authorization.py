@@ -18,7 +18,6 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from bus.authorization.acls import CLUSTER_NAME, AclResourceType
 from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.calls import CALLS, Call, Need
 from bus.broker_api.requests import Caller
@@ -26,6 +25,7 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.acl_messages import encode_operation
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.security.acls import CLUSTER_NAME, AclResourceType
 
 Handle = Callable[[Any], Awaitable[Any]]
 Names = tuple[Sequence[str], ...]  # for each need in turn; none: it does not apply

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from bus.broker_api.principals import Certificate, NoPrincipal, PrincipalRules
-from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.runtime.logs import principal
+from bus.security.key_material import KeyMaterial, WatchedKeyMaterial
 
 
 def listener_credentials(watched: WatchedKeyMaterial, *, needs_client_certificate: bool) -> grpc.ServerCredentials:

@@ -16,7 +16,6 @@ from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
-from bus.client_quotas.quotas import CONSUMER_BYTE_RATE
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of, partitions_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
@@ -27,6 +26,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetch_session import FetchPosition, FetchSession
 from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchTimes
+from bus.security.quotas import CONSUMER_BYTE_RATE
 
 _log = logging.getLogger(__name__)
 

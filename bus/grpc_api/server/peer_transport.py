@@ -34,9 +34,9 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.certificates import channel_credentials
 from bus.grpc_api.server.logins import WITHOUT_LOGIN, BrokerLogin, Headers
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.key_material import KeyMaterial, WatchedKeyMaterial
 from bus.model import BrokerEndpoint
 from bus.runtime.tasks import time_limit
+from bus.security.key_material import KeyMaterial, WatchedKeyMaterial
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from bus.broker_api.produce import (
 )
 from bus.broker_api.producers import ClaimedStamp, ProducerApi
 from bus.broker_api.requests import Caller, RequestMemory
-from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
 from bus.grpc_api.server.guards import StreamRegistry, check_login
@@ -41,6 +40,7 @@ from bus.partition_log.appends import ACKS_ALL
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition_queue import ResumeResult
+from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 
 _QUOTAS = (PRODUCER_BYTE_RATE, REQUEST_RATE)
 

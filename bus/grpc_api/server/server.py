@@ -28,10 +28,10 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.grpc_api.server.strangers import Strangers
-from bus.key_material import WatchedKeyMaterial
 from bus.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
-from bus.users.stranger_rations import RationSizes, StrangerRations
+from bus.security.key_material import WatchedKeyMaterial
+from bus.security.stranger_rations import RationSizes, StrangerRations
 
 _PENDING_CALLS_MAX = 20_000
 _PENDING_CALLS_MAX_OF_STRANGERS = 8_000

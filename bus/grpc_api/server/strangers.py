@@ -4,8 +4,8 @@ Theory of operation. gRPC holds a listener's connections, and reads and parses w
 asked. None of its limits tells a caller that has logged in from one that has not, and its limit of headers does not
 hold until the client has acknowledged it. So gRPC shows each connection before it reads from it (socket_mutator.py).
 The system lets a few kilobytes of it arrive (tcp_arrivals.py), a login's worth. A thread that watches a duplicate of
-the descriptor, and reads nothing, learns how much has arrived and asks the rations of `bus.users.stranger_rations`: so
-more may arrive, or the connection is cut. Once a call has proved who its caller is, the bound is lifted and the
+the descriptor, and reads nothing, learns how much has arrived and asks the rations of `bus.security.stranger_rations`:
+so more may arrive, or the connection is cut. Once a call has proved who its caller is, the bound is lifted and the
 duplicate closed: a connection that has logged in costs nothing more. Counted are the bytes of TCP, so TLS makes no
 difference. Where the system can do none of this, only gRPC's own limits hold, and a line at the start says so.
 """
@@ -25,7 +25,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from bus.addresses import counted_host, format_address
-from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
 from bus.grpc_api.server.socket_mutator import IS_TRIED, socket_mutator
 from bus.grpc_api.server.tcp_arrivals import (
     IS_AVAILABLE,
@@ -36,7 +35,8 @@ from bus.grpc_api.server.tcp_arrivals import (
     lift_bound,
     save_first_sequences,
 )
-from bus.users.stranger_rations import Admitted, StrangerRations
+from bus.security.audited_denials import DENIAL_INTERVAL_MS, DenialCounts
+from bus.security.stranger_rations import Admitted, StrangerRations
 
 _log = logging.getLogger(__name__)
 

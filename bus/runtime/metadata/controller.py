@@ -18,8 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bus.authorization.acls import AclBinding, AclBindingFilter
-from bus.client_quotas.quotas import AlterQuotas, Quotas
 from bus.cluster_metadata.broker_decisions import decide_unregister_broker, decide_upgrade_features
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
@@ -53,6 +51,8 @@ from bus.ports import PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import Decide, MetadataLog
 from bus.runtime.partitions.partition_host import PartitionHost
+from bus.security.acls import AclBinding, AclBindingFilter
+from bus.security.quotas import AlterQuotas, Quotas
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

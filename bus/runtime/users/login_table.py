@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.scram import ScramCredential
-from bus.users.users import Users
+from bus.security.scram import ScramCredential
+from bus.security.users import Users
 
 LOGINS_MAX = 100_000
 LOGINS_OF_A_NAME_MAX = 20_000

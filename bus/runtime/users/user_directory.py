@@ -16,7 +16,7 @@ from bus.errors import Refused, StorageDamaged, StorageFault, first_line
 from bus.ports import Clock, Committed, Storage, TypedLog, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.tasks import TaskScope
-from bus.users.users import Alteration, Users, apply_all, decide_alter, decode_record, encode_record
+from bus.security.users import Alteration, Users, apply_all, decide_alter, decode_record, encode_record
 
 _log = logging.getLogger(__name__)
 

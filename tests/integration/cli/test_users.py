@@ -12,7 +12,7 @@ from bus import Admin, BusError, ScramCredentialInfo, UserScramCredentialDeletio
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.errors import ErrorCode
-from bus.scram import SCRAM_MECHANISMS, is_password_of
+from bus.security.scram import SCRAM_MECHANISMS, is_password_of
 from tests.support.broker_thread import running_broker
 
 SHA_256, SHA_512 = SCRAM_MECHANISMS

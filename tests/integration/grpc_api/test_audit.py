@@ -14,8 +14,6 @@ import pytest
 import bus.client.connection.cluster
 import bus.sql
 from bus import Admin, BusError, NewTopic, Producer
-from bus.auditing.events import ALLOWED, DENIED, AuditEvent, AuditKind
-from bus.authorization.acls import AclOperation
 from bus.broker import Broker
 from bus.broker_api.calls import CALLS
 from bus.client.connection.retrying import first_answer
@@ -25,6 +23,8 @@ from bus.grpc_api.server.audited_calls import CHANGED_ITEMS
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub
 from bus.model import AUDIT_TOPIC
+from bus.security.acls import AclOperation
+from bus.security.audit_events import ALLOWED, DENIED, AuditEvent, AuditKind
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker
 

@@ -23,7 +23,7 @@ from bus import (
 )
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
-from bus.scram import SCRAM_SHA_256
+from bus.security.scram import SCRAM_SHA_256
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 

@@ -12,13 +12,13 @@ import pytest
 
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.runtime.users.user_directory import UserLedger
+from bus.security.users import DeleteScram, SetScram
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.system_clock import SystemClock
-from bus.users.users import DeleteScram, SetScram
 from tests.support.stores import FailingFileSystem
 
 SHA_256 = "SCRAM-SHA-256"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from bus.authorization.acls import (
+from bus.errors import ErrorCode
+from bus.security.acls import (
     ANY_PRINCIPAL,
     CLUSTER,
     CLUSTER_NAME,
@@ -19,7 +20,6 @@ from bus.authorization.acls import (
     PatternType,
     check_acl,
 )
-from bus.errors import ErrorCode
 from tests.support.acls import allow, prefixed
 
 READ_ORDERS = allow(AclOperation.READ, "orders")

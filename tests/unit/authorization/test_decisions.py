@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.authorization.acls import (
-    ANY_PRINCIPAL,
-    CLUSTER,
-    AclBinding,
-    AclOperation,
-    AclResource,
-    AclResourceType,
-)
-from bus.authorization.decisions import (
+from bus.security.acl_decisions import (
     AclPolicy,
     Decision,
     DefaultRule,
@@ -23,7 +15,15 @@ from bus.authorization.decisions import (
     decide_access,
     decide_access_to_any,
 )
-from bus.authorization.index import NO_ACLS, AclIndexDraft, index_of
+from bus.security.acl_index import NO_ACLS, AclIndexDraft, index_of
+from bus.security.acls import (
+    ANY_PRINCIPAL,
+    CLUSTER,
+    AclBinding,
+    AclOperation,
+    AclResource,
+    AclResourceType,
+)
 from tests.support.acls import allow, deny, prefixed
 
 ALICE = Requester("User:alice", "10.0.0.1")

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from bus.authorization.acls import ANY_PRINCIPAL, AclBinding, AclOperation, AclResourceType
-from bus.authorization.decisions import AclPolicy
-from bus.authorization.file_readers import NotExpressed, TopicReaders, plan_file_readers
-from bus.authorization.index import index_of
+from bus.security.acl_decisions import AclPolicy
+from bus.security.acl_index import index_of
+from bus.security.acls import ANY_PRINCIPAL, AclBinding, AclOperation, AclResourceType
+from bus.security.file_readers import NotExpressed, TopicReaders, plan_file_readers
 from tests.support.acls import allow, deny, prefixed
 
 TOPICS = ("orders", "orders-secret", "other")

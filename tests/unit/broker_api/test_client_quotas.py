@@ -11,8 +11,8 @@ import pytest
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
-from bus.client_quotas.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity
 from bus.runtime.partitions.fetches import Stopping
+from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity
 from tests.support.virtual_time import run_virtually
 
 ALICE = QuotaEntity("alice")

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from bus.auditing.events import AuditEvent
 from bus.broker_api.metadata import ConfigResource, MetadataApi, ResourceKind
 from bus.broker_api.requests import Caller, current_caller
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs
@@ -15,6 +14,7 @@ from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
+from bus.security.audit_events import AuditEvent
 
 UNKNOWN_KIND = Refused(ErrorCode.INVALID_REQUEST, "expected a type that there is, found 7")
 READ_ONLY = "broker configs are read at start"

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from bus.authorization.acls import ANY_PRINCIPAL, AclBinding
-from bus.authorization.decisions import AclPolicy
-from bus.authorization.file_readers import plan_file_readers
-from bus.authorization.index import index_of
 from bus.cli.acl_export import (
     GrantPlan,
     Grants,
@@ -13,6 +9,10 @@ from bus.cli.acl_export import (
     posix_script,
 )
 from bus.cli.failures import Failure
+from bus.security.acl_decisions import AclPolicy
+from bus.security.acl_index import index_of
+from bus.security.acls import ANY_PRINCIPAL, AclBinding
+from bus.security.file_readers import plan_file_readers
 from tests.support.acls import allow, deny
 
 TOPICS = ("a", "orders")

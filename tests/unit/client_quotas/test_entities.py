@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client_quotas.quotas import (
+from bus.security.quotas import (
     DEFAULT,
     QuotaEntity,
     check_entity,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client_quotas import quotas as q
-from bus.client_quotas.quotas import DEFAULT, QuotaEntity
 from bus.errors import ErrorCode, Refused
+from bus.security import quotas as q
+from bus.security.quotas import DEFAULT, QuotaEntity
 
 ALICE = QuotaEntity("alice")
 

@@ -6,14 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from bus.authorization.acls import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclResourceType,
-    PatternMatch,
-)
-from bus.authorization.index import index_of
 from bus.cluster_metadata.cluster_decisions import ACLS_MAX, decide_create_acls, decide_delete_acls
 from bus.cluster_metadata.cluster_records import (
     AclAdded,
@@ -28,6 +20,14 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, LEVEL_OF_SECURITY, ClusterState
 from bus.errors import ErrorCode, Refused
+from bus.security.acl_index import index_of
+from bus.security.acls import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclResourceType,
+    PatternMatch,
+)
 from tests.support.acls import allow, prefixed
 
 READ = allow(AclOperation.READ, "orders")

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.authorization.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     RECORD_TYPES,
@@ -48,6 +47,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.topic_records import assign_replicas, parse_replicas
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
+from bus.security.acls import AclBinding, AclOperation, AclPermission, AclResourceType, PatternType
 
 ACL = (
     '{"resource_type": "Topic", "resource_name": "orders", "pattern_type": "literal", "principal": "User:alice", '

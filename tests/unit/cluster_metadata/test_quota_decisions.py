@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from bus.client_quotas.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, AlterQuotas, QuotaEntity
 from bus.cluster_metadata.cluster_decisions import decide_alter_quotas
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
@@ -15,6 +14,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
+from bus.security.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, AlterQuotas, QuotaEntity
 
 PAIR = QuotaEntity("alice", DEFAULT)
 STATE = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "h", 1), FeatureLevel("bus.version", 3)])

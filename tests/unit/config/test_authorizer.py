@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bus.authorization.decisions import AclPolicy
 from bus.config.broker import BrokerConfig
 from bus.config.keys import ConfigError
 from bus.config.loading import load_broker_config
+from bus.security.acl_decisions import AclPolicy
 
 
 def test_without_an_authorizer_there_is_no_policy() -> None:

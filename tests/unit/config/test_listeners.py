@@ -24,8 +24,8 @@ from bus.config.login_settings import (
     warnings_of_tokens,
 )
 from bus.model import InlinePem, KeyFiles, NameChanges
-from bus.oauth.token_settings import TokenSettings
-from bus.oauth.urls import DocumentUrl
+from bus.security.oauth.token_settings import TokenSettings
+from bus.security.oauth.urls import DocumentUrl
 
 TWO = {
     "listeners": "clients://127.0.0.1:9094,BROKERS://[::1]:0",

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from bus.auditing.events import AuditEvent
 from bus.errors import ErrorCode
 from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.security.audit_events import AuditEvent
 from tests.support.cancelled_calls import QuietContext
 
 NO_ANSWER = "the call ended without an answer: it may be done"

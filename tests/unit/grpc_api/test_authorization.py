@@ -9,13 +9,6 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from bus.authorization.acls import (
-    AclBinding,
-    AclOperation,
-    AclResourceType,
-)
-from bus.authorization.decisions import AclPolicy
-from bus.authorization.index import index_of
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import Caller
@@ -25,6 +18,13 @@ from bus.grpc_api.server.authorization import FORMS, CallAuthorization
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
+from bus.security.acl_decisions import AclPolicy
+from bus.security.acl_index import index_of
+from bus.security.acls import (
+    AclBinding,
+    AclOperation,
+    AclResourceType,
+)
 from tests.support.acls import allow
 
 METHODS = {method.name: method for service in (BUS, CLUSTER, REFLECTION) for method in service.methods}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.oauth.token_sources import NoToken, client_response, parse_client_response
+from bus.security.oauth.token_sources import NoToken, client_response, parse_client_response
 
 
 def test_the_example_of_the_rfc_is_read_but_for_its_identity() -> None:

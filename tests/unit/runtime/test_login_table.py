@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from bus.runtime.users import login_table as t
-from bus.scram import ScramCredential
-from bus.users.users import ScramCredentialSet, Users, apply_all
+from bus.security.scram import ScramCredential
+from bus.security.users import ScramCredentialSet, Users, apply_all
 
 PROOF = t.Proof("User:alice", "alice", "PLAIN")
 

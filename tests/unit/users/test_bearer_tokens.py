@@ -9,8 +9,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
-from bus.users.bearer_tokens import TOKEN_BYTES_MAX, AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
-from bus.users.signing_keys import ALGORITHMS, NO_KEYS, parse_key_set
+from bus.security.bearer_tokens import (
+    TOKEN_BYTES_MAX,
+    AcceptedToken,
+    RejectedToken,
+    TokenRules,
+    UnknownKey,
+    check_token,
+)
+from bus.security.signing_keys import ALGORITHMS, NO_KEYS, parse_key_set
 from tests.support.identity_provider import AUDIENCE, ISSUER, forged, jwk_of, key_set, new_private_key, signed
 
 NOW_S = 1_000_000.0

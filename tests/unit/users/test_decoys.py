@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
-from bus.users.users import DeleteScram, SetScram, Users, apply_all, decide_alter
+from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
+from bus.security.users import DeleteScram, SetScram, Users, apply_all, decide_alter
 
 Shown = tuple[int, int]  # length of the salt, rounds
 KEY = b"d" * 32

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.users.stranger_rations import Admitted, Ration, RationSizes, StrangerRations
+from bus.security.stranger_rations import Admitted, Ration, RationSizes, StrangerRations
 
 SIZES = RationSizes(
     connection=Ration(100, 1),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramCredential, salt_password
-from bus.users import users as rules
-from bus.users.users import (
+from bus.security import users as rules
+from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramCredential, salt_password
+from bus.security.users import (
     Alteration,
     AlterStep,
     DecoyKeySet,

@@ -12,8 +12,8 @@ from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfi
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, TokenLogin, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import InlinePem, KeyFiles
-from bus.oauth.token_settings import AssertionSettings, TokenSettings
-from bus.oauth.urls import DocumentUrl, parse_url
+from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
+from bus.security.oauth.urls import DocumentUrl, parse_url
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
 SASL = {

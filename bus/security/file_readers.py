@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bus.authorization.acls import (
+from bus.security.acl_decisions import AclPolicy, Requester, decide_access
+from bus.security.acl_index import AclIndex
+from bus.security.acls import (
     ANY_HOST,
     ANY_NAME,
     ANY_PRINCIPAL,
@@ -22,8 +24,6 @@ from bus.authorization.acls import (
     PatternType,
     is_named,
 )
-from bus.authorization.decisions import AclPolicy, Requester, decide_access
-from bus.authorization.index import AclIndex
 
 _NO_HOST = ""  # one that no ACL names
 

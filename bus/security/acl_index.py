@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bus.authorization.acls import (
+from bus.security.acls import (
     ANY_NAME,
     ANY_PRINCIPAL,
     AclBinding,

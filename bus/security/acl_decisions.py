@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from bus.authorization.acls import (
+from bus.security.acl_index import AclIndex
+from bus.security.acls import (
     ANY_HOST,
     ANY_NAME,
     OPERATIONS,
@@ -22,7 +23,6 @@ from bus.authorization.acls import (
     AclResourceType,
     PatternType,
 )
-from bus.authorization.index import AclIndex
 
 _Op = AclOperation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from bus.scram import SCRAM_MECHANISMS
+from bus.security.scram import SCRAM_MECHANISMS
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"

@@ -28,10 +28,10 @@ from jwt import PyJWS
 
 from bus.bounded_files import FileFault, read_bounded
 from bus.errors import BusError, ErrorCode
-from bus.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
-from bus.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.records.json_text import parse_strict
 from bus.reentry import Turn, logger_of
+from bus.security.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
+from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 
 # The client response of OAUTHBEARER (RFC 7628), which carries the token.
 

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bus.client_quotas.meters import RateMeter, TokenBucket, Windows
-from bus.client_quotas.quotas import CONTROLLER_MUTATION_RATE, QuotaEntity
+from bus.security.quota_meters import RateMeter, TokenBucket, Windows
+from bus.security.quotas import CONTROLLER_MUTATION_RATE, QuotaEntity
 
 METERS_MAX = 20_000  # of each quota
 _IDLE_S = 3600.0

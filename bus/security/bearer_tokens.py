@@ -16,11 +16,11 @@ from typing import Any
 
 from jwt import InvalidTokenError, PyJWS
 
-from bus.authorization.acls import PRINCIPAL_TYPE
 from bus.errors import show_names
 from bus.records.json_text import parse_strict
-from bus.users.signing_keys import ALGORITHMS, KEY_ID_CHARACTERS_MAX, SigningKey, SigningKeys
-from bus.users.users import fault_of_name
+from bus.security.acls import PRINCIPAL_TYPE
+from bus.security.signing_keys import ALGORITHMS, KEY_ID_CHARACTERS_MAX, SigningKey, SigningKeys
+from bus.security.users import fault_of_name
 
 # All headers of a call together may have 32 KiB.
 TOKEN_BYTES_MAX = 16_384

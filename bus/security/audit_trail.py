@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.auditing.denials import DENIAL_INTERVAL_MS, DenialCounts
-from bus.auditing.events import AuditEvent, AuditKind, cut
+from bus.security.audit_events import AuditEvent, AuditKind, cut
+from bus.security.audited_denials import DENIAL_INTERVAL_MS, DenialCounts
 
 ROWS_MAX = 10_000
 GRANTS_MAX = 10_000  # that are counted at once

@@ -21,8 +21,8 @@ from time import monotonic
 from typing import Any
 
 from bus.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
-from bus.oauth.urls import DocumentUrl
 from bus.records.json_text import parse_strict
+from bus.security.oauth.urls import DocumentUrl
 
 DOCUMENT_BYTES_MAX = FILE_BYTES_MAX
 FETCH_SECONDS_MAX = 10.0

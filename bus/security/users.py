@@ -17,11 +17,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from bus.authorization.acls import RESERVED_NAMES
 from bus.client_texts import is_seen
 from bus.errors import ErrorCode, Refused, show_names
-from bus.saslprep import prepared
-from bus.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of
+from bus.security.acls import RESERVED_NAMES
+from bus.security.saslprep import prepared
+from bus.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+)
 
 # What a client is shown of a user that does not exist, so that it cannot tell it from one that does.
 #

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bus.oauth.urls import DocumentUrl
+from bus.security.oauth.urls import DocumentUrl
 
 
 @dataclass(frozen=True, slots=True)

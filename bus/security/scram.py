@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from bus.saslprep import prepared
+from bus.security.saslprep import prepared
 
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 16_384
