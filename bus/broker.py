@@ -44,8 +44,9 @@ from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServer
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker
+from bus.platform.process_tuning import connections_max, give_back_memory_when_idle, tune_process
+from bus.platform.system_clock import SystemClock
 from bus.ports import Clock, Storage
-from bus.process_tuning import connections_max, give_back_memory_when_idle, tune_process
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -65,7 +66,6 @@ from bus.security.oauth.token_sources import TokenSource
 from bus.security.oauth.urls import DocumentUrl
 from bus.security.sasl import OAUTHBEARER
 from bus.storage_delta.root import open_storage
-from bus.system_clock import SystemClock
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from bus.reentry import drain, is_inside
+from bus.platform.reentry import drain, is_inside
 
 settings.register_profile("any-machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)

@@ -40,7 +40,7 @@ from bus.client.group.topics import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import OwnLock, logger_of
+from bus.platform.reentry import OwnLock, logger_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -28,7 +28,7 @@ from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -27,7 +27,7 @@ from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
 from bus.extras import check_extra
 from bus.model import PLAINTEXT, RunningBroker
-from bus.signals import signals_as_interrupts
+from bus.platform.signals import signals_as_interrupts
 
 # The brokers of a cluster as processes of this machine: found, started, stopped, sent signals.
 #

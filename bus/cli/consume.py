@@ -28,7 +28,7 @@ from bus.cli.partition_arguments import Place, Position, PositionType, parse_sco
 from bus.cli.record_format import FORMAT_HELP, RecordOutput, check_format, compile_format
 from bus.errors import count_of
 from bus.model import TopicPartition
-from bus.signals import signals_as_interrupts
+from bus.platform.signals import signals_as_interrupts
 
 if TYPE_CHECKING:
     from bus.client.consumer.consumer import Consumer

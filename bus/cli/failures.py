@@ -21,7 +21,7 @@ from bus.client_texts import text_for
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, did_you_mean, near_names
 from bus.extras import extra_missing
-from bus.signals import EXIT_SIGNAL, signal_of
+from bus.platform.signals import EXIT_SIGNAL, signal_of
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = EXIT_SIGNAL + signal.SIGINT

@@ -21,7 +21,7 @@ from bus.cli.output import echo
 from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
 from bus.client.connection.connections import broker_needed
 from bus.errors import RootNotUsable, did_you_mean, near_names
-from bus.signals import signals_as_interrupts
+from bus.platform.signals import signals_as_interrupts
 
 _HINTS_MAX = 3
 _ALIKE = 0.7  # `lag` and `log` are not

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.output import LISTING_FORMATS, echo
 from bus.client.config.absent_settings import reason_of_absence
@@ -31,6 +30,7 @@ from bus.client.config.sources import (
 from bus.client_texts import text_for
 from bus.config.variables import logical_lines
 from bus.errors import BusError, show_range
+from bus.platform.bounded_files import FileFault, read_bounded_text
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin

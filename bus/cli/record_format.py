@@ -27,8 +27,8 @@ from bus.cli.output import Descriptor
 from bus.cli.partition_arguments import parse_timestamp_ms
 from bus.client_texts import escape_controls
 from bus.model import TIMESTAMP_MS_MAX
+from bus.platform.signals import Interrupts
 from bus.records.json_text import format_exact, parse_exact
-from bus.signals import Interrupts
 
 if TYPE_CHECKING:
     from bus.client.values import ConsumerRecord

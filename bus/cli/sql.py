@@ -16,7 +16,7 @@ from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import echo, resolve_form
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import count_of
-from bus.signals import signals_as_interrupts
+from bus.platform.signals import signals_as_interrupts
 
 if TYPE_CHECKING:
     from bus.sql import Connection

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from bus.bounded_files import FileFault, read_bounded_text
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
 from bus.errors import BusError, Refused
+from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
 
 if TYPE_CHECKING:
@@ -210,8 +210,8 @@ class _UsersOfRoot:
     """The log of users without a broker, with the methods of `Admin`."""
 
     def __init__(self, storage: Any) -> None:
+        from bus.platform.system_clock import SystemClock
         from bus.runtime.users.user_directory import UserLedger
-        from bus.system_clock import SystemClock
 
         self._ledger = UserLedger(storage, SystemClock())
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from bus.client.values import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, count_of
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bus.bounded_files import FileFault, read_bounded_text
 from bus.config.broker import BROKER_CONFIGS, BrokerConfig
 from bus.config.kafka_keys import reason_of_absence
 from bus.config.keys import ConfigError, ConfigKey, ConfigValue, check_at_most, field_name, unknown_key_message
@@ -22,6 +21,7 @@ from bus.config.listeners import SSL_KEY_SETTINGS, check_guarded, check_reachabl
 from bus.config.login_settings import check_logins, login_mechanisms, parse_mapping_rules
 from bus.config.variables import Resolved, resolve
 from bus.model import SSL, TLS_PROTOCOLS
+from bus.platform.bounded_files import FileFault, read_bounded_text
 
 # TOML files of settings: errors name the place of what cannot be read, and dotted keys are names again.
 

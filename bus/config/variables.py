@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from bus.bounded_files import FileFault, read_bounded_text
 from bus.config.keys import ConfigError
+from bus.platform.bounded_files import FileFault, read_bounded_text
 
 # Reads properties files of Java, as Kafka's tools and its file provider of variables have them.
 

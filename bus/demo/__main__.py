@@ -42,7 +42,7 @@ from bus.demo.flights import (
 from bus.errors import BusError, StorageFault, count_of
 from bus.extras import ExtraMissing, check_extra
 from bus.model import TopicPartition
-from bus.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
+from bus.platform.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.spark import JarsMissing, SparkUnavailable
 
 ROOT = Path("bus-demo-data")

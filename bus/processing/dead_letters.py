@@ -23,10 +23,10 @@ from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.platform.reentry import Flag, Turn, logger_of
 from bus.processing.settings import ProcessingSettings
 from bus.processing.transactions import Outcome
 from bus.processing.work import Work
-from bus.reentry import Flag, Turn, logger_of
 
 logger = logger_of(__name__)
 

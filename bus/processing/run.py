@@ -26,6 +26,7 @@ from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.processing.batches import batches_of, batches_of_table
 from bus.processing.dead_letters import TOO_LARGE
 from bus.processing.error_decisions import Pass
@@ -45,7 +46,6 @@ from bus.processing.workers import (
     is_coroutine_handler,
     report,
 )
-from bus.reentry import logger_of
 
 logger = logger_of(__name__)
 

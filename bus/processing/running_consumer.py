@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import Flag
+from bus.platform.reentry import Flag
 
 ResultT = TypeVar("ResultT")
 

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.processing.run import StopSignals
 from bus.processing.work import RunSummary
-from bus.reentry import logger_of
 
 logger = logger_of(__name__)
 

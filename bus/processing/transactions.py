@@ -30,9 +30,9 @@ from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode, reduce_error
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Work
-from bus.reentry import logger_of
 from bus.serializers import serializer_of
 
 ResultT = TypeVar("ResultT")

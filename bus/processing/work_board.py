@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from bus.model import TopicPartition
+from bus.platform.reentry import OwnCondition, OwnLock
 from bus.processing.error_decisions import FailureDecision, TryAgain
 from bus.processing.record_flow import RecordFlow
 from bus.processing.transactions import Outcome
 from bus.processing.work import Work
-from bus.reentry import OwnCondition, OwnLock
 
 
 def now_ms() -> int:

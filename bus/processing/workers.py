@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from bus.client.config.values import conflict
 from bus.client.interceptors import ProducerRecord
+from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.running_consumer import RunningConsumer
 from bus.processing.settings import ProcessingSettings
 from bus.processing.transactions import Outcome, Output
 from bus.processing.work import Work
 from bus.processing.work_board import WorkBoard
-from bus.reentry import OwnCondition, OwnLock, logger_of
 
 
 class Acknowledgement:

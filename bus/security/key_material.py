@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from bus.bounded_files import FileFault, read_bounded
 from bus.errors import count_of
 from bus.model import ANY_NAMES, InlinePem, KeyFiles, NameChanges
-from bus.reentry import Turn, logger_of
+from bus.platform.bounded_files import FileFault, read_bounded
+from bus.platform.reentry import Turn, logger_of
 
 _log = logger_of(__name__)
 

@@ -27,8 +27,8 @@ from bus.errors import BusError, ErrorCode, StorageFault, show_range
 from bus.json_views import SchemaError, parse_ddl
 from bus.json_views.select import SPARK, struct_of
 from bus.model import TopicPartition
+from bus.platform.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.records.epoch import epoch_ms
-from bus.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.spark.jars import JarsMissing
 from bus.spark.sessions import SparkUnavailable, no_pyspark, session
 from bus.tables.topics import TopicTables

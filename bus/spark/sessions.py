@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bus.extras import ExtraMissing, check_extra
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 from bus.spark.jars import FOLDER_VARIABLE, check_jars, delta_coordinate, jars_folder
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from bus.platform.reentry import Turn
 from bus.records.epoch import epoch_ms
-from bus.reentry import Turn
 from bus.tables.commit_times import version_at
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot

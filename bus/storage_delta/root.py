@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
+from bus.platform.system_clock import SystemClock
 from bus.ports import Clock
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, USERS_VALUE_TYPE, log_schema
@@ -64,7 +65,6 @@ from bus.storage_delta.stores.store import (
 )
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
-from bus.system_clock import SystemClock
 
 _log = logging.getLogger(__name__)
 

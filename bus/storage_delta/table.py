@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import LogBatch
+from bus.platform.system_clock import SystemClock
 from bus.ports import (
     AppliedTransaction,
     Clock,
@@ -55,7 +56,6 @@ from bus.storage_delta.maintenance.rewrites import Rewrites
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.store import ObjectStore
-from bus.system_clock import SystemClock
 
 # So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
 _OF_ANOTHER_LEADER = "a version of another leader"

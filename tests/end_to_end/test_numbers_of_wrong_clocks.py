@@ -17,8 +17,8 @@ from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.cli.main import cli
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from bus.config.broker import BrokerConfig
+from bus.platform.system_clock import SystemClock
 from bus.storage_delta.log.listing import partition_folder
-from bus.system_clock import SystemClock
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 from tests.support.earlier_version import LEVEL, unpack_version
@@ -30,7 +30,7 @@ SHORT_MS = 2_000  # for a call of which it is known that it will not be answered
 WAIT_S = 60.0
 
 _A_DAY_AHEAD = f"""
-from bus.system_clock import SystemClock
+from bus.platform.system_clock import SystemClock
 true_time = SystemClock.now_ms
 SystemClock.now_ms = lambda clock: true_time(clock) + {DAY_MS}
 """

@@ -27,7 +27,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from bus import reentry
 from bus.broker import BrokerCore
 from bus.cluster_metadata import cluster_records
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
@@ -37,6 +36,7 @@ from bus.errors import BusError, StorageFault
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.model import TopicPartition
 from bus.partition_log import compaction, rolling
+from bus.platform import reentry
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.metadata import metadata_maintenance

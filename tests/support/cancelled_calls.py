@@ -17,13 +17,13 @@ from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
+from bus.platform.system_clock import SystemClock
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore
-from bus.system_clock import SystemClock
 
 
 @types.coroutine

@@ -21,7 +21,7 @@ import pytest
 
 from bus.client.connection.connections import UNKNOWN_CONTRACT
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnLock
+from bus.platform.reentry import OwnLock
 
 _PATIENCE_S = 60.0
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from bus import process_tuning
+from bus.platform import process_tuning
 from bus.security.stranger_rations import RationSizes
 from tests.support.virtual_time import run_virtually
 
@@ -19,7 +19,7 @@ PROGRAM = """
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
-from bus.process_tuning import tune_process
+from bus.platform.process_tuning import tune_process
 tune_process()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 """
@@ -58,7 +58,7 @@ def test_connections_are_bounded_where_open_files_are_not(monkeypatch: pytest.Mo
 
 
 GIVES_BACK = """
-from bus.process_tuning import free_bytes, give_back_free_memory, tune_process
+from bus.platform.process_tuning import free_bytes, give_back_free_memory, tune_process
 tune_process()
 blocks = [bytearray(1 << 20) for _ in range(200)]
 last = bytearray(1 << 20)  # what is above free memory keeps the allocator from giving it back by itself

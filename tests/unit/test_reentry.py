@@ -11,9 +11,20 @@ from typing import Any
 
 import pytest
 
-from bus import reentry
 from bus.errors import BusError, ErrorCode
-from bus.reentry import CalledInside, Flag, OwnCondition, OwnLock, Turn, _Later, drain, is_inside, later, logger_of
+from bus.platform import reentry
+from bus.platform.reentry import (
+    CalledInside,
+    Flag,
+    OwnCondition,
+    OwnLock,
+    Turn,
+    _Later,
+    drain,
+    is_inside,
+    later,
+    logger_of,
+)
 
 WAIT_S = 20.0
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from bus.cli.groups import BusGroup
 from bus.client.producer.interrupts import uninterrupted
 from bus.demo import __main__ as demo
-from bus.signals import Interrupts, signals_as_interrupts
+from bus.platform.signals import Interrupts, signals_as_interrupts
 from bus.spark import jobs
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

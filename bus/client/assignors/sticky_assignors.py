@@ -31,8 +31,8 @@ from bus.client.assignors.assignor import (
     subscribers_by_topic,
 )
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.records.json_text import parse_json
-from bus.reentry import logger_of
 
 logger = logger_of(__name__)
 

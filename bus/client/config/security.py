@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.bounded_files import FileFault, read_bounded_text
 from bus.client.config.tokens import (
     algorithm,
     check_assertion,
@@ -25,6 +24,7 @@ from bus.client.config.tokens import (
 from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
 from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
+from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.oauth.token_settings import TokenSettings
 from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
 from bus.security.saslprep import prepared

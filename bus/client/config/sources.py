@@ -42,7 +42,7 @@ from bus.config.keys import ConfigError
 from bus.config.loading import flatten, read_toml
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 from bus.security.sasl import OAUTHBEARER
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"

@@ -17,7 +17,7 @@ from bus.client.connection.connections import Connection
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.silent_brokers import SilentBrokers
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnCondition, OwnLock, logger_of
+from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
 
 class Heard(Protocol):

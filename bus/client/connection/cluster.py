@@ -43,7 +43,7 @@ from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client_texts import CLIENT_ID_HEADER, one_line
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.reentry import Flag, OwnLock, check_outside, logger_of
+from bus.platform.reentry import Flag, OwnLock, check_outside, logger_of
 
 logger = logger_of(__name__)
 

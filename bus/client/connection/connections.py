@@ -27,7 +27,7 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.reentry import OwnLock, logger_of
+from bus.platform.reentry import OwnLock, logger_of
 from bus.security.sasl import SESSION_EXPIRED
 
 if TYPE_CHECKING:

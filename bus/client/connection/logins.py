@@ -31,7 +31,7 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.reentry import Flag, OwnCondition, OwnLock, Turn, logger_of
+from bus.platform.reentry import Flag, OwnCondition, OwnLock, Turn, logger_of
 from bus.security.oauth.documents import FETCH_SECONDS_MAX
 from bus.security.oauth.token_sources import TokenSource, client_response
 from bus.security.sasl import OAUTHBEARER, PLAIN

@@ -21,7 +21,7 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.model import ProducerStamp, TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 _PARTITIONS = tag_of(pb.ProduceRequest, "partitions")
 _ARROW = tag_of(pb.PartitionProduceData, "arrow")

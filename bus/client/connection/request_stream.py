@@ -16,7 +16,7 @@ import grpc
 from bus.client.connection.cluster import Acquaintance, Cluster
 from bus.client.connection.processes import keep_in_children
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnLock, logger_of
+from bus.platform.reentry import OwnLock, logger_of
 
 logger = logger_of(__name__)
 

@@ -53,7 +53,7 @@ from bus.client.interceptors import ConsumerInterceptorChain, close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from bus.reentry import check_outside, logger_of
+from bus.platform.reentry import check_outside, logger_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -26,7 +26,7 @@ from bus.client.consumer.assigned_partition import AssignedPartition, note_faile
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import OwnCondition, OwnLock, logger_of
+from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
 logger = logger_of(__name__)
 

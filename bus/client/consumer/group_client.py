@@ -40,7 +40,7 @@ from bus.client.group.topics import GroupTopics, RebalanceCallback, Subscription
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

@@ -22,7 +22,7 @@ from bus.client.connection.processes import Home
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
 from bus.errors import BusError, ErrorCode
-from bus.reentry import later, logger_of
+from bus.platform.reentry import later, logger_of
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT", bound="OneThread")

@@ -25,7 +25,7 @@ from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

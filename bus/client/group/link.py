@@ -33,7 +33,7 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnCondition, OwnLock, logger_of
+from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
 # Where the group's coordinator is, and what is asked of it: a machine without threads, clock or I/O.
 #

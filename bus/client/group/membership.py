@@ -31,7 +31,7 @@ from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequ
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

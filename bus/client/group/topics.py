@@ -21,7 +21,7 @@ from bus.client.connection.retrying import Lookup, monotonic_ms
 from bus.client.group.membership import Lead, Membership
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 # What a consumer reads: nothing, topics by name, topics by pattern, or partitions that it named itself.
 #

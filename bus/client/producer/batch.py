@@ -20,7 +20,7 @@ from bus.client.producer.future import CallbackThreads, ProduceFuture
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError
 from bus.model import TopicPartition
-from bus.reentry import CalledInside, Flag, OwnLock, later, logger_of
+from bus.platform.reentry import CalledInside, Flag, OwnLock, later, logger_of
 
 logger = logger_of(__name__)
 

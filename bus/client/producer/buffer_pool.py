@@ -13,7 +13,7 @@ from typing import TypeVar
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.interrupts import uninterrupted
 from bus.errors import BusError, ErrorCode
-from bus.reentry import Flag, OwnLock
+from bus.platform.reentry import Flag, OwnLock
 
 ResultT = TypeVar("ResultT")
 

@@ -23,7 +23,7 @@ from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnCondition, OwnLock, logger_of
+from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
 logger = logger_of(__name__)
 

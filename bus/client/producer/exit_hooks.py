@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.future import wait_all
 from bus.errors import BusError, ErrorCode, count_of
-from bus.reentry import later, logger_of
+from bus.platform.reentry import later, logger_of
 
 if TYPE_CHECKING:
     from bus.client.producer.threads import ProducerThreads

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
-from bus.reentry import CalledInside, Flag, OwnLock, later, logger_of
+from bus.platform.reentry import CalledInside, Flag, OwnLock, later, logger_of
 
 logger = logger_of(__name__)
 

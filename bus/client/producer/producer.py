@@ -40,7 +40,7 @@ from bus.client.producer.transactions import TransactionManager
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import CalledInside, check_outside, logger_of
+from bus.platform.reentry import CalledInside, check_outside, logger_of
 from bus.serializers import serializer_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from bus.client.producer.queue import Chunk, Part, PartitionQueue
 from bus.client.producer.transactions import Call, TransactionManager, Verdict, judge
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, TopicPartition, sequence_after
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

@@ -36,7 +36,7 @@ from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer.queues import Queues
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 

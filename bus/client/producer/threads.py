@@ -24,7 +24,7 @@ from bus.client.producer.engine import Engine
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import Flag, Turn, logger_of
+from bus.platform.reentry import Flag, Turn, logger_of
 
 logger = logger_of(__name__)
 

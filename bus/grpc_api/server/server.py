@@ -28,7 +28,7 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.grpc_api.server.strangers import Strangers
-from bus.process_tuning import CONNECTIONS_MAX
+from bus.platform.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.key_material import WatchedKeyMaterial
 from bus.security.stranger_rations import RationSizes, StrangerRations

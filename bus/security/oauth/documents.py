@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from bus.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
+from bus.platform.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
 from bus.records.json_text import parse_strict
 from bus.security.oauth.urls import DocumentUrl
 

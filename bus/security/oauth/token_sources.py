@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt import PyJWS
 
-from bus.bounded_files import FileFault, read_bounded
 from bus.errors import BusError, ErrorCode
+from bus.platform.bounded_files import FileFault, read_bounded
+from bus.platform.reentry import Turn, logger_of
 from bus.records.json_text import parse_strict
-from bus.reentry import Turn, logger_of
 from bus.security.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 

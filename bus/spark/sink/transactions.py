@@ -28,7 +28,7 @@ from bus.client.producer.producer import Producer
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 from bus.spark.sink.columns import RowRefused, SinkColumns
 from bus.spark.sink.connections import partition_count
 from bus.spark.sink.options import Application, SinkOptions

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.ports import OFFSET_MAX
-from bus.reentry import logger_of
 from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.boundaries import resolve, select
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import InputPartition
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
-from bus.reentry import logger_of
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack

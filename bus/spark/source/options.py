@@ -19,8 +19,8 @@ from bus.client.config.security import HIDDEN_SETTINGS, security_settings
 from bus.client.config.sources import PROFILE_SETTINGS, default_addresses, only_settings_of_connections
 from bus.errors import BusError, did_you_mean, near_names
 from bus.model import TopicPartition
+from bus.platform.reentry import logger_of
 from bus.ports import OFFSET_MAX
-from bus.reentry import logger_of
 from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,

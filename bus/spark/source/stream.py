@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from bus.client.connection.retrying import retry
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.reentry import logger_of
+from bus.platform.reentry import logger_of
 from bus.spark.source.access import LogAccess
 from bus.spark.source.boundaries import (
     LogNow,

@@ -24,7 +24,7 @@ from prompt_toolkit.document import Document
 import bus.sql
 from bus.cli.main import cli
 from bus.cli.sql_prompt import SqlCompleter, SqlShell, is_complete
-from bus.signals import signals_as_interrupts
+from bus.platform.signals import signals_as_interrupts
 from tests.support.hand_written_root import HandWrittenRoot
 
 ENDLESS = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE (a.range * b.range) % 7 = 3"

@@ -19,7 +19,7 @@ import pytest
 from bus import BusError, Consumer, ErrorCode, Producer, TopicPartition
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.future import BatchFuture
-from bus.reentry import CalledInside, drain, is_inside
+from bus.platform.reentry import CalledInside, drain, is_inside
 from tests.support.fake_broker import FakeBroker, Refuse
 
 WAIT_S = 20.0

@@ -30,11 +30,11 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.platform.system_clock import SystemClock
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.scram import SCRAM_MECHANISMS, salt_password
 from bus.security.users import DeleteScram, SetScram
 from bus.storage_delta.root import open_storage
-from bus.system_clock import SystemClock
 from tests.support.broker_thread import running_broker
 
 # A client that retried would take a minute.

@@ -25,7 +25,7 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.reentry import CalledInside
+from bus.platform.reentry import CalledInside
 from bus.security.oauth.token_sources import client_response
 from tests.integration.client.test_logins import check_that_ending_streams_cost_nothing, values_of
 from tests.support.broker_thread import running_broker

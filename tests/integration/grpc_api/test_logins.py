@@ -25,13 +25,13 @@ from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.platform.system_clock import SystemClock
 from bus.runtime.users import login_table
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.sasl import SESSION_EXPIRED
 from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
 from bus.security.users import SetScram
 from bus.storage_delta.root import open_storage
-from bus.system_clock import SystemClock
 from tests.support import rude_http2
 from tests.support.broker_thread import loop_of, running_broker
 from tests.support.member_processes import wait_until

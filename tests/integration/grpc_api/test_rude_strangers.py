@@ -20,12 +20,12 @@ from bus.grpc_api.server.strangers import Strangers, _Ended, _peer_of
 from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.platform.system_clock import SystemClock
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.scram import SCRAM_SHA_256, salt_password
 from bus.security.stranger_rations import Ration, RationSizes
 from bus.security.users import SetScram
 from bus.storage_delta.root import open_storage
-from bus.system_clock import SystemClock
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 from tests.support.member_processes import wait_until

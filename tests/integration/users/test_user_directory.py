@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bus.errors import Refused, StorageFault
+from bus.platform.system_clock import SystemClock
 from bus.runtime.tasks import TaskScope
 from bus.runtime.users.user_directory import CHANGE_SECONDS_MAX, UserDirectory, UserLedger
 from bus.security.users import SetScram
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.system_clock import SystemClock
 from tests.support.fake_table import ManualClock
 
 ALICE = SetScram("alice", "SCRAM-SHA-256", 4096, b"12345678", b"p" * 32)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
+from bus.platform.system_clock import SystemClock
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.users import DeleteScram, SetScram
 from bus.storage_delta.maintenance.cleanup import Cleanup
@@ -18,7 +19,6 @@ from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
-from bus.system_clock import SystemClock
 from tests.support.stores import FailingFileSystem
 
 SHA_256 = "SCRAM-SHA-256"

@@ -18,7 +18,7 @@ from bus.cli.output import WholeOutput
 from bus.cli.record_format import RecordOutput, write_raw
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
-from bus.signals import Interrupts, signals_as_interrupts
+from bus.platform.signals import Interrupts, signals_as_interrupts
 
 # More than a pipe holds, several times over, and lines that end anywhere in its pages.
 RECORDS = [ConsumerRecord("t", 0, n, 0, TimestampType.CREATE_TIME, None, b"x" * (n % 97), (), 0) for n in range(20_000)]

@@ -62,7 +62,7 @@ def test_no_lock_is_plain_no_line_is_logged_by_itself_and_each_thread_has_a_name
         if module == "threading" and name == "Event" and str(path.relative_to(BUS)) in EVENTS_OF_PROGRAMS:
             continue
         is_plain = name in GUARDED.get(module, ())
-        assert not is_plain, f"line {call.lineno}: expected that of bus.reentry, found {module}.{name}"
+        assert not is_plain, f"line {call.lineno}: expected that of bus.platform.reentry, found {module}.{name}"
 
 
 @pytest.mark.parametrize(

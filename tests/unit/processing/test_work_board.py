@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bus.client.values import ConsumerRecord
+from bus.platform.reentry import is_inside
 from bus.processing import parse_settings
 from bus.processing.record_flow import RecordFlow
 from bus.processing.work_board import WorkBoard
-from bus.reentry import is_inside
 from tests.support.processing import record
 
 

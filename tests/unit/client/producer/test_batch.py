@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, RecordFuture, RowChunk, headers_bytes
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
-from bus.reentry import Flag
+from bus.platform.reentry import Flag
 
 FAILURE = BusError(ErrorCode.KAFKA_STORAGE_ERROR, "disk")
 REFUSED = BusError(ErrorCode.MESSAGE_TOO_LARGE, "large")

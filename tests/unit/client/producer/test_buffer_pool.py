@@ -9,7 +9,7 @@ import pytest
 
 from bus.client.producer.buffer_pool import BufferPool
 from bus.errors import BusError, ErrorCode
-from bus.reentry import OwnLock
+from bus.platform.reentry import OwnLock
 
 CLOSED = BusError(ErrorCode.INVALID_REQUEST, "closed")
 FOREVER = 10**6

@@ -18,7 +18,7 @@ import pytest
 
 from bus.client.producer import buffer_pool
 from bus.errors import BusError, ErrorCode
-from bus.reentry import Flag
+from bus.platform.reentry import Flag
 from tests.unit.client.producer.test_sender import OK, Bench
 
 ENGINE = (
