@@ -17,7 +17,7 @@ from types import TracebackType
 import psutil
 
 from bus import Admin
-from bus.cli.cluster_processes import LocalCluster, StartingBroker
+from bus.cli.cluster.cluster_processes import LocalCluster, StartingBroker
 
 _TIMEOUT_S = 600.0
 _LOOK_S = 0.05

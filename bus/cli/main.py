@@ -7,36 +7,51 @@ import sys
 
 import click
 
+from bus.cli.commands import BusCommand, LazyGroup
 from bus.cli.failures import write_error
-from bus.cli.groups import BusCommand, LazyGroup
 from bus.cli.output import echo, prepare_streams
 from bus.client.config.sources import only_settings_of_connections
 from bus.config.keys import is_text
 
 _COMMANDS = {
-    "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
-    "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics, and delete records."),
-    "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
-    "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
-    "acls": ("bus.cli.acls:acls", "Who may do what: list, add and remove ACLs, and check what decides."),
-    "brokers": ("bus.cli.config:brokers", "List the brokers of the cluster."),
-    "cluster": ("bus.cli.cluster:cluster", "Start, stop and inspect a cluster of brokers on one root."),
-    "config": ("bus.cli.config:config", "Show every setting of the broker or a topic."),
+    "serve": ("bus.cli.cluster.serve:serve", "Run a broker on a folder."),
+    "topics": (
+        "bus.cli.topics.topic_commands:topics",
+        "Create, list, describe, alter and delete topics, and delete records.",
+    ),
+    "produce": ("bus.cli.records.produce:produce", "Send lines or JSON records to a topic."),
+    "consume": ("bus.cli.records.consume:consume", "Read the records of topics, alone or in a group."),
+    "acls": (
+        "bus.cli.security.acl_commands:acls",
+        "Who may do what: list, add and remove ACLs, and check what decides.",
+    ),
+    "brokers": ("bus.cli.topics.config_commands:brokers", "List the brokers of the cluster."),
+    "cluster": (
+        "bus.cli.cluster.cluster_commands:cluster",
+        "Start, stop and inspect a cluster of brokers on one root.",
+    ),
+    "config": ("bus.cli.topics.config_commands:config", "Show every setting of the broker or a topic."),
     "groups": (
-        "bus.cli.consumer_groups:groups",
+        "bus.cli.groups.group_commands:groups",
         "List, describe, create, delete and reset consumer groups; remove members.",
     ),
-    "quotas": ("bus.cli.quotas:quotas", "List, set and delete quotas of users and client ids; show what is used."),
+    "quotas": (
+        "bus.cli.security.quota_commands:quotas",
+        "List, set and delete quotas of users and client ids; show what is used.",
+    ),
     "transactions": (
-        "bus.cli.transactions:transactions",
+        "bus.cli.cluster.transaction_commands:transactions",
         "List, describe, abort and fence transactions; find what hangs.",
     ),
-    "offsets": ("bus.cli.topics:offsets", "Show the offsets of a topic's partitions."),
-    "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
-    "users": ("bus.cli.users:users", "Users that log in by a password: create, list, delete, reset."),
-    "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),
-    "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),
-    "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),
+    "offsets": ("bus.cli.topics.topic_commands:offsets", "Show the offsets of a topic's partitions."),
+    "sql": ("bus.cli.sql.sql_commands:sql", "Query topics with SQL, broker up or down."),
+    "users": ("bus.cli.security.user_commands:users", "Users that log in by a password: create, list, delete, reset."),
+    "views": (
+        "bus.cli.topics.view_commands:views",
+        "JSON values as typed columns for SQL: create, list, describe, delete.",
+    ),
+    "log": ("bus.cli.log.log_commands:log", "Inspect and verify the tables under a topic."),
+    "perf": ("bus.cli.records.perf:perf", "Measure produce, consume and latency."),
     "completion": ("bus.cli.main:completion", "Print the completion script of a shell."),
 }
 _SHELLS = ("bash", "zsh", "fish")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bus.cli.sql_spark import check_calls, check_reads_only
+from bus.cli.sql.sql_spark import check_calls, check_reads_only
 from bus.sql.read_only import NotReadOnly
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bus.cli.groups import BusGroup
+from bus.cli.commands import BusGroup
 from bus.client.producer.interrupts import uninterrupted
 from bus.demo import __main__ as demo
 from bus.platform.signals import Interrupts, signals_as_interrupts

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bus import Admin, Consumer, NewTopic, Producer
-from bus.cli.cluster_processes import LocalCluster, StartingBroker
+from bus.cli.cluster.cluster_processes import LocalCluster, StartingBroker
 from bus.cli.failures import Failure
 from bus.cli.main import cli
 from bus.cluster_metadata.cluster_state import LEVEL_MAX

@@ -17,7 +17,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from bus.cli.main import cli
-from bus.cli.perf import CONSUME_HEADER
+from bus.cli.records.perf import CONSUME_HEADER
 from tests.support.broker_process import BrokerProcess
 
 

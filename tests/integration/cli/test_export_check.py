@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
-from bus.cli import posix_check
-from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
 from bus.cli.main import cli
-from bus.cli.posix_check import Reader, Rights, check_files
+from bus.cli.security import posix_check
+from bus.cli.security.acl_export import Grants
+from bus.cli.security.posix_check import Reader, Rights, check_files
 from bus.config.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker

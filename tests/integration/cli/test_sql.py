@@ -23,7 +23,7 @@ from prompt_toolkit.document import Document
 
 import bus.sql
 from bus.cli.main import cli
-from bus.cli.sql_prompt import SqlCompleter, SqlShell, is_complete
+from bus.cli.sql.sql_prompt import SqlCompleter, SqlShell, is_complete
 from bus.platform.signals import signals_as_interrupts
 from tests.support.hand_written_root import HandWrittenRoot
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cli.acl_export import (
+from bus.cli.failures import Failure
+from bus.cli.security.acl_export import (
     GrantPlan,
     Grants,
     parse_principal_map,
     posix_script,
 )
-from bus.cli.failures import Failure
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import index_of
 from bus.security.acls import ANY_PRINCIPAL, AclBinding

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from bus.cli.cluster_reassign import Plan, Racks, decode_plan, encode_plan, plan_evenly, plan_without
+from bus.cli.cluster.cluster_reassign import Plan, Racks, decode_plan, encode_plan, plan_evenly, plan_without
 from bus.cli.failures import Failure
 from bus.model import TopicPartition
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from bus.cli.failures import describe_failure
 from bus.cli.main import cli
 from bus.cli.options import _parse_properties, parse_properties
-from bus.cli.produce import _read_lines
+from bus.cli.records.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
 COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "cluster", "perf"]

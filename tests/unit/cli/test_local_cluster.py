@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.cli.cluster_processes import LaunchOptions, LocalCluster, _launch_options
+from bus.cli.cluster.cluster_processes import LaunchOptions, LocalCluster, _launch_options
 from bus.storage_delta.root import open_storage
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bus.cli.perf import CONSUME_HEADER, Latencies, ProduceFigures, consume_line
+from bus.cli.records.perf import CONSUME_HEADER, Latencies, ProduceFigures, consume_line
 from bus.errors import BusError, ErrorCode
 
 SUMMARY = re.compile(

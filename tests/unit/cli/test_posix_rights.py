@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from bus.cli.posix_check import READ, SEARCH, WRITE, Reader, Rights, find_reader, group_name, user_name
+from bus.cli.security.posix_check import READ, SEARCH, WRITE, Reader, Rights, find_reader, group_name, user_name
 
 OWNER, ALICE, GROUP, STAFF = 1, 2, 10, 11
 RIGHTS = Rights(

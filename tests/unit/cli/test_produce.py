@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bus.cli import produce
-from bus.cli.produce import _Sending
+from bus.cli.records import produce
+from bus.cli.records.produce import _Sending
 from bus.client.producer.future import BatchFuture
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.cli.record_format import InputRecord, check_format, compile_format, decode_record, write_json
+from bus.cli.records.record_format import InputRecord, check_format, compile_format, decode_record, write_json
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
 

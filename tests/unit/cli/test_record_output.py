@@ -13,9 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bus.cli.groups import BusGroup
+from bus.cli.commands import BusGroup
 from bus.cli.output import WholeOutput
-from bus.cli.record_format import RecordOutput, write_raw
+from bus.cli.records.record_format import RecordOutput, write_raw
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
 from bus.platform.signals import Interrupts, signals_as_interrupts

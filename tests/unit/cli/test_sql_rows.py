@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.cli.sql_rows import cell_text, json_text, unique_names
+from bus.cli.sql.sql_rows import cell_text, json_text, unique_names
 
 
 @pytest.mark.parametrize(

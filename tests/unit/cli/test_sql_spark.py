@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cli.sql_spark import _plain
+from bus.cli.sql.sql_spark import _plain
 
 
 class FieldOfText(Exception):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.groups import BusCommand
+from bus.cli.commands import BusCommand
 from bus.cli.options import complete_topics, listing_format_option, root_option
 from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
-from bus.cli.record_format import value_bytes
+from bus.cli.records.record_format import value_bytes
 from bus.errors import count_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
-from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.json_views import ENVELOPE_COLUMNS, JsonView, SchemaError, format_ddl, format_type, infer_fields

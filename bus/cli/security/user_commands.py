@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
-from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
 from bus.errors import BusError, Refused

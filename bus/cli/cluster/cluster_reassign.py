@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
 import click
 
+from bus.cli.commands import BusGroup
 from bus.cli.failures import EXIT_FAILURE, Failure
-from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, open_admin
 from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_scope, partitions_in

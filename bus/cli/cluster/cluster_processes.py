@@ -19,8 +19,8 @@ from typing import Any
 import click
 
 from bus.addresses import Address
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure, warn_of_secrets
-from bus.cli.groups import BusCommand
 from bus.cli.options import open_admin, root_option, set_option
 from bus.cli.output import echo
 from bus.config.listeners import PROTOCOLS

@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bus.cli.cluster_processes import LocalCluster, down, kill, pause, restart, resume, timeout_option, up, wait_until
-from bus.cli.cluster_reassign import assigned_replicas, plan_without, reassign
+from bus.cli.cluster.cluster_processes import (
+    LocalCluster,
+    down,
+    kill,
+    pause,
+    restart,
+    resume,
+    timeout_option,
+    up,
+    wait_until,
+)
+from bus.cli.cluster.cluster_reassign import assigned_replicas, plan_without, reassign
+from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
-from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, echo, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import parse_scope, partitions_in

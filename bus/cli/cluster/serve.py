@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import warn_of_secrets
-from bus.cli.groups import BusCommand
 from bus.cli.options import set_option
 from bus.config.keys import ConfigError
 from bus.config.loading import read_toml

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.groups import BusGroup
+from bus.cli.commands import BusGroup
 from bus.cli.options import (
     address_option,
     complete_transactional_ids,

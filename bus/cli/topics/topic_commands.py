@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.delete_records import delete_records
-from bus.cli.groups import BusCommand, BusGroup
+from bus.cli.commands import BusCommand, BusGroup
 from bus.cli.options import (
     address_option,
     choose_partitions,
@@ -26,6 +25,7 @@ from bus.cli.options import (
 )
 from bus.cli.output import Column, echo, echo_styled, resolve_form, styled, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import Place, Position, TimeType, parse_scope
+from bus.cli.topics.delete_records import delete_records
 from bus.client_texts import text_for
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from bus.cli.consume import seek
-from bus.cli.groups import BusGroup
+from bus.cli.commands import BusGroup
 from bus.cli.options import (
     COMPRESSIONS,
     address_option,
@@ -25,6 +24,7 @@ from bus.cli.options import (
 )
 from bus.cli.output import echo
 from bus.cli.partition_arguments import Place, Position, PositionType
+from bus.cli.records.consume import seek
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 

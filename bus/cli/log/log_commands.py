@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.commands import BusCommand, BusGroup
 from bus.cli.failures import EXIT_FAILURE
-from bus.cli.groups import BusCommand, BusGroup
-from bus.cli.log_describe import describe, dump
-from bus.cli.log_maintenance import clean, compact, roll
+from bus.cli.log.log_describe import describe, dump
+from bus.cli.log.log_maintenance import clean, compact, roll
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument

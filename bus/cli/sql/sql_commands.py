@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.groups import BusCommand
+from bus.cli.commands import BusCommand
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import echo, resolve_form
-from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
+from bus.cli.sql.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import count_of
 from bus.platform.signals import signals_as_interrupts
 
@@ -120,7 +120,7 @@ def _prompt(root: str, engine: str, bounds: dict[str, Any], form: str | None, li
         raise click.UsageError("expected a statement: the prompt is the embedded engine's")
     if not sys.stdout.isatty():
         raise click.UsageError("expected a statement, or standard output on a terminal for a prompt")
-    from bus.cli.sql_prompt import run_prompt
+    from bus.cli.sql.sql_prompt import run_prompt
 
     with _connect(root, bounds) as connection:
         run_prompt(connection, form=resolve_form(form), limit=limit, is_timed=timing)
@@ -140,7 +140,7 @@ def _run_duckdb(root: str, statement: str, bounds: dict[str, Any], form: str, li
 
 
 def _run_spark(root: str, statement: str, bounds: dict[str, Any], form: str, limit: int | None) -> int:
-    from bus.cli.sql_spark import run_statement
+    from bus.cli.sql.sql_spark import run_statement
 
     table = run_statement(root, statement, **bounds)
     return write_rows(table.schema, table.to_batches(), form, limit)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
-from bus.cli.group_rows import assignment_text
-from bus.cli.groups import BusCommand
+from bus.cli.groups.group_rows import assignment_text
 from bus.cli.options import address_option, choose_partitions, complete_groups, topic_argument
 from bus.cli.output import echo
 from bus.cli.partition_arguments import Place, Position, PositionType, parse_scope
-from bus.cli.record_format import FORMAT_HELP, RecordOutput, check_format, compile_format
+from bus.cli.records.record_format import FORMAT_HELP, RecordOutput, check_format, compile_format
 from bus.errors import count_of
 from bus.model import TopicPartition
 from bus.platform.signals import signals_as_interrupts

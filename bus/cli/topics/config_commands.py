@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
-from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_broker_configs, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, echo, resolve_form, write_listing
-from bus.cli.topics import write_config
+from bus.cli.topics.topic_commands import write_config
 
 if TYPE_CHECKING:
     from bus.client.values import ConfigDescription

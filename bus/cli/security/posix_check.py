@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bus.cli.acl_export import Grants
 from bus.cli.failures import Failure
+from bus.cli.security.acl_export import Grants
 from bus.errors import count_of
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER
 

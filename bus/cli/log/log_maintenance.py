@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli.groups import BusCommand
+from bus.cli.commands import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, echo, human_bytes, write_listing
 from bus.cli.partition_arguments import Target, partitions_in

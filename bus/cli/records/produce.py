@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
-from bus.cli.groups import BusCommand
 from bus.cli.options import (
     COMPRESSIONS,
     address_option,
@@ -31,7 +31,7 @@ from bus.cli.options import (
 )
 from bus.cli.output import echo
 from bus.cli.partition_arguments import parse_partitions
-from bus.cli.record_format import InputRecord, decode_record
+from bus.cli.records.record_format import InputRecord, decode_record
 from bus.errors import count_of
 
 if TYPE_CHECKING:

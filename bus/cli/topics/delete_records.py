@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
-from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_topics, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, TimestampType, partitions_in

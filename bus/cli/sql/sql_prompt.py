@@ -22,7 +22,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from bus.cli.failures import describe_failure, write_error
 from bus.cli.output import LISTING_FORMATS, echo
-from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
+from bus.cli.sql.sql_rows import TABLE_ROWS_DEFAULT, write_rows
 from bus.errors import BusError, StorageFault, count_of, did_you_mean, near_names
 from bus.platform.signals import signal_of
 from bus.sql.read_only import quote_if_odd

@@ -9,16 +9,16 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bus.cli.acl_export import (
+from bus.cli.commands import BusGroup
+from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
+from bus.cli.output import Column, echo, write_listing
+from bus.cli.security.acl_export import (
     GrantPlan,
     Grants,
     parse_principal_map,
     posix_script,
 )
-from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, echo, write_listing
-from bus.cli.posix_check import check_files, find_open_topic
+from bus.cli.security.posix_check import check_files, find_open_topic
 from bus.security.acl_decisions import AclPolicy, Decision, DefaultRule, Requester, decide_access
 from bus.security.acl_index import index_of
 from bus.security.acls import (

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bus.cli import group_rows as rows
+from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
-from bus.cli.group_resets import reset_offsets, starting_points, target_of
-from bus.cli.groups import BusGroup
+from bus.cli.groups import group_rows as rows
+from bus.cli.groups.group_resets import reset_offsets, starting_points, target_of
 from bus.cli.options import address_option, complete_groups, confirm, listing_format_option, open_admin, yes_option
 from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, existing, parse_scope, partitions_in

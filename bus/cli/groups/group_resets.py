@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
-from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
 from bus.cli.partition_arguments import (

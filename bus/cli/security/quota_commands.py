@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bus.cli.groups import BusGroup
+from bus.cli.commands import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
 from bus.client.values import DEFAULT_NAME, QuotaEntity

@@ -1,0 +1,1 @@
+"""`bus serve`, `bus cluster` and `bus transactions`."""

@@ -1,0 +1,1 @@
+"""`bus produce`, `bus consume` and `bus perf`."""

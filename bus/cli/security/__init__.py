@@ -1,0 +1,1 @@
+"""`bus users`, `bus acls` and `bus quotas`."""

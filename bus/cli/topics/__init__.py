@@ -1,0 +1,1 @@
+"""`bus topics`, `bus config` and `bus views`."""
