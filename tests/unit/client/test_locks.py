@@ -11,8 +11,8 @@ import pytest
 
 BUS = Path(__file__).parents[3] / "bus"
 FILES = [
-    *sorted(path for part in ("client", "aio", "processing", "oauth") for path in (BUS / part).rglob("*.py")),
-    BUS / "key_material.py",
+    *sorted(path for part in ("client", "aio", "processing", "security/oauth") for path in (BUS / part).rglob("*.py")),
+    BUS / "security" / "key_material.py",
     *sorted((BUS / "spark").rglob("*.py")),
 ]
 # A plain one waits for its own thread: a signal handler or a finalizer that comes back hangs.
