@@ -30,7 +30,7 @@ SHORT_MS = 2_000  # for a call of which it is known that it will not be answered
 WAIT_S = 60.0
 
 _A_DAY_AHEAD = f"""
-from bus.platform.system_clock import SystemClock
+from bus.system_clock import SystemClock
 true_time = SystemClock.now_ms
 SystemClock.now_ms = lambda clock: true_time(clock) + {DAY_MS}
 """
