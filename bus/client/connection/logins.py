@@ -1,19 +1,19 @@
 """How a client logs in: what each of its calls shows, by the address that it goes to.
 
 Theory of operation. By SCRAM a broker gives a session, which the next calls there show. The first call that needs it
-begins a login in a thread of its own, and waits, as do those of other threads at that address: each as long as itself
-may take, where the login has times of its own, so that one that takes longer than a call serves the next call. A thread
-that lives while there are
-sessions renews each at four fifths of its life: the broker extends it, so streams that were begun by it go on. A
-session that a broker does not know any more (it started again, the password was changed) is forgotten, and the call is
-made once more behind a new login. By OAUTHBEARER a token gives a session, and a newer token extends it; they come from
-`bus.security.oauth.token_sources`. By PLAIN each call shows name and password. Guards one promise:
-password, token and session are in no error, no log line and no `repr`.
+begins a login in a thread of its own, and waits for it, as do calls of other threads to that address. Each waits as
+long as it may take itself; the login has bounds of its own, so one that takes longer than a call serves the next call.
+A thread that lives while there are sessions renews each at four fifths of its life: the broker extends it, so streams
+that were begun by it go on. A session that a broker does not know any more (it started again, the password was changed)
+is forgotten, and the call is made once more behind a new login. By OAUTHBEARER a token gives a session, and a newer
+token extends it; they come from `bus.security.oauth.token_sources`. By PLAIN each call shows name and password. Guards
+one promise: password, token and session are in no error, no log line and no `repr`.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import queue
 import random
@@ -62,7 +62,8 @@ class _Session:
 
 
 class _Attempt:
-    """A login under way. Once `ended` is set there is a session, or an error."""
+    """A login under way. Once `ended` is set there is a session, or an error, or neither: what was to begin it was
+    interrupted, and whoever waits for it begins another one."""
 
     def __init__(self) -> None:
         self.ended = Flag()
@@ -139,7 +140,6 @@ class Logins:
         session = place.session
         if session is None:
             session = self._wait_for_login(address, place, timeout_ms)
-            self._renew_later()
         return (*self._client_headers, *session.headers)
 
     def forget(self, address: str, shown: Headers | None = None) -> None:
@@ -166,39 +166,54 @@ class Logins:
         place.lock.refuse_here()
         if self._tokens is not None:
             self._tokens.refuse_here()
-        attempt = self._attempt_at(address, place)
-        if not attempt.ended.wait(timeout_ms / 1000):
-            raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"the login at {address}: no answer in time")
-        if attempt.error is not None:
-            raise attempt.error
-        assert attempt.session is not None, "a login that has ended has a session or an error"
-        return attempt.session
+        deadline_ms = monotonic_ms() + timeout_ms
+        while True:
+            attempt = self._attempt_at(address, place)
+            if not attempt.ended.wait(max(0.0, deadline_ms - monotonic_ms()) / 1000):
+                raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"the login at {address}: no answer in time")
+            if attempt.error is not None:
+                raise copy.copy(attempt.error)  # each thread that waited has a traceback of its own
+            if attempt.session is not None:
+                return attempt.session
 
     def _attempt_at(self, address: str, place: _Place) -> _Attempt:
         """Return the one that is under way, or a new one."""
-        with self._changed:
-            found = place.attempt
-            if found is not None:
-                return found
-            attempt = place.attempt = _Attempt()
+        attempt = _Attempt()
         log_in = functools.partial(self._try_to_log_in, address, place, attempt)
         try:
+            with self._changed:
+                if place.attempt is not None:
+                    return place.attempt
+                place.attempt = attempt
             threading.Thread(target=log_in, name=f"bus-login-{address}", daemon=True).start()
         except RuntimeError:  # too many threads, or the interpreter shuts down
             log_in()
-        except BaseException as error:  # a signal handler's: whoever waits for this attempt begins another one
-            _end(place, attempt, error)
+        except BaseException:  # a signal handler's
+            self._end(place, attempt)
             raise
         return attempt
 
     def _try_to_log_in(self, address: str, place: _Place, attempt: _Attempt) -> None:
         try:
             with place.lock:
-                attempt.session = place.session or self._log_in(address, place, (), self._request_timeout_ms)
+                session = place.session or self._log_in(address, place, (), self._request_timeout_ms)
+            self._renew_later()
         except BaseException as error:  # for those who wait
-            _end(place, attempt, error)
+            self._end(place, attempt, error=error)
         else:
-            _end(place, attempt)
+            self._end(place, attempt, session)
+
+    def _end(
+        self, place: _Place, attempt: _Attempt, session: _Session | None = None, error: BaseException | None = None
+    ) -> None:
+        """End it once: a thread whose start was interrupted may have started all the same."""
+        with self._changed:
+            if attempt.ended.is_set():
+                return
+            attempt.session, attempt.error = session, error
+            if place.attempt is attempt:
+                place.attempt = None
+            attempt.ended.set()
 
     def _log_in(self, address: str, place: _Place, held: Headers, timeout_ms: float) -> _Session:
         """`held`: the session to extend. `timeout_ms`: of the dialogue with the broker."""
@@ -321,12 +336,6 @@ class Logins:
             session = place.session
             if session is not None:
                 yield address, session
-
-
-def _end(place: _Place, attempt: _Attempt, error: BaseException | None = None) -> None:
-    attempt.error = error
-    place.attempt = None
-    attempt.ended.set()
 
 
 def _hand_over(token: str, dialogue: _Dialogue) -> Any:
