@@ -120,7 +120,8 @@ class LeadersChanged(ClusterRecord):
         for number in range(first, past_last):
             before = led[number][1] + draft.raised[led[number][0]]
             assert epoch > before, f"leader epoch of {name}-{number} went from {before} to {epoch}"
-            draft.leader_counts[led[number][0]] -= 1
+        for former_leader_id, _ in led[first:past_last]:
+            draft.leader_counts[former_leader_id] -= 1
         draft.leader_counts[leader_id] += self.partitions
         led[first:past_last] = [(leader_id, epoch - draft.raised[leader_id])] * self.partitions
 

@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
 )
-from bus.cluster_metadata.cluster_draft import ClusterRecord
+from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
@@ -368,3 +368,11 @@ def test_replicas_are_refused_at_level_0() -> None:
     refused = step.response[T0]
     assert isinstance(refused, Refused)
     assert refused.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_change_of_leaders_that_is_refused_for_its_last_partition_changes_nothing() -> None:
+    state = apply_all(THREE, [TopicCreated("t", "id-t", 2, 0), LeadersChanged("t", "id-t", 1, 1, 1, 5)])
+    draft = ClusterDraft(state)
+    with pytest.raises(AssertionError, match="leader epoch of t-1 went from 5 to 3"):
+        draft.apply(LeadersChanged("t", "id-t", 0, 2, 2, 3))
+    assert draft.finish() == state
