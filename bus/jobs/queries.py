@@ -149,7 +149,7 @@ def reaches(end_offset: str | None, ends: Mapping[TopicPartition, int]) -> bool:
 
 
 class _Signals:
-    """Those that came, and what they ask for. `note` is called on a thread of its own."""
+    """Signals that ask a query to end. `note` is called on a thread of its own."""
 
     def __init__(self) -> None:
         self._came: list[str] = []

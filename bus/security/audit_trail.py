@@ -2,7 +2,7 @@
 
 Guards three promises: memory is bounded, also where names are long; events that do not fit are counted in a `GAP` row;
 nothing here waits. Allowed reads and writes may be thousands a second, so they are counted: one row a minute for each
-(principal, operation, resource). Denials that repeat are counted, too (denials.py).
+(principal, operation, resource). Denials that repeat are counted, too (audited_denials.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AuditTrail:
         self._lost = 0
 
     def add_denial(self, event: AuditEvent) -> None:
-        """A row of its own, or counted with others if it repeats (denials.py)."""
+        """A row of its own, or counted with others if it repeats (audited_denials.py)."""
         event = cut(event)
         if self._denials_since_ms is None:
             self._denials_since_ms = event.time_ms

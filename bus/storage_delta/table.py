@@ -88,18 +88,20 @@ class DeltaPartitionTable:
         self._following = FollowingReader(store, folder, self._schema, cache, topic_id=topic_id, value_type=value_type)
         self.log = self._following.reader
         self._under_way = under_way = FilesUnderWay(store, folder)
-        self._log = LogWriter(store, folder, under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation)
-        self._leadership = Leadership(self.log, self._log)
+        self._writer = LogWriter(
+            store, folder, under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
+        )
+        self._leadership = Leadership(self.log, self._writer)
         self.cleanup = Cleanup(
-            store, folder, self.log, self._log, under_way, self._leadership, topic_id=topic_id, clock=self._clock
+            store, folder, self.log, self._writer, under_way, self._leadership, topic_id=topic_id, clock=self._clock
         )
         self.rewrites = Rewrites(
-            store, folder, self._schema, self.log, self._log, under_way, self._leadership, self.cleanup
+            store, folder, self._schema, self.log, self._writer, under_way, self._leadership, self.cleanup
         )
         staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
         self.producers = DeltaProducers(self._following, self._leadership, self.cleanup)
         self.transactions = DeltaTransactions(
-            store, self._following, self._log, self._leadership, self.producers, staged
+            store, self._following, self._writer, self._leadership, self.producers, staged
         )
 
     @property
@@ -121,7 +123,10 @@ class DeltaPartitionTable:
         for _ in range(_FENCE_TRIES_MAX):
             self._catch_up()
             state = self.state
-            is_fenced = fence and self._log.find_last_leader(state.version) == (leader_epoch, self._log.incarnation)
+            is_fenced = fence and self._writer.find_last_leader(state.version) == (
+                leader_epoch,
+                self._writer.incarnation,
+            )
             if state.leader_epoch > leader_epoch or (state.leader_epoch == leader_epoch and fence and not is_fenced):
                 return Conflicted(state.version, state.leader_epoch, _OF_ANOTHER_LEADER, is_rival=True)
             if is_fenced or not fence:
@@ -137,20 +142,20 @@ class DeltaPartitionTable:
             loaded = self._following.loaded
             if loaded is not None and loaded.findings.torn_version is not None:
                 set_torn_aside(self._store, f"{self._folder}/{LOG_FOLDER}", loaded.findings.torn_version)
-            self._log.start_behind(state.version)
+            self._writer.start_behind(state.version)
             outcome = self._leadership.commit_fence(leader_epoch, now_ms)
             if isinstance(outcome, Unknown):
                 return outcome
         return Conflicted(self.state.version, None, f"versions of others, {_FENCE_TRIES_MAX} times in a row")
 
     def _catch_up(self) -> None:
-        if not self._log.must_reload:
+        if not self._writer.must_reload:
             self.follow()
             return
         self._leadership.end()
-        self._log.begin_reload(self.state.version)
+        self._writer.begin_reload(self.state.version)
         snapshot = self._following.load()
-        self._log.end_reload(snapshot.version)
+        self._writer.end_reload(snapshot.version)
 
     def _repair(self, snapshot: Snapshot, leader_epoch: int, now_ms: int, *, is_alone: bool) -> Snapshot:
         """Put right what crashes and other programs have left, where that takes nothing away. Behind the fence: what
@@ -163,27 +168,27 @@ class DeltaPartitionTable:
             elif remove_old_leftovers(store, folder, snapshot.version):
                 snapshot = self._following.load()
         for name in snapshot.findings.replaced:
-            if commit_again(store, folder, snapshot, name, self._log.sign(leader_epoch, now_ms)):
+            if commit_again(store, folder, snapshot, name, self._writer.sign(leader_epoch, now_ms)):
                 snapshot = self._following.load()
         recover(store, folder, snapshot)
         if self._value_type is not None:
-            signature = self._log.sign(leader_epoch, now_ms)
+            signature = self._writer.sign(leader_epoch, now_ms)
             if bring_up_to_date(store, folder, snapshot, self._value_type, self._cache, signature):
                 snapshot = self._following.load()
         return snapshot
 
     def _begin_to_lead(self, snapshot: Snapshot, leader_epoch: int) -> None:
-        self._log.begin_to_lead(leader_epoch, snapshot.version)
+        self._writer.begin_to_lead(leader_epoch, snapshot.version)
         self._leadership.begin(leader_epoch)
         self._take(snapshot)
 
     def is_last(self) -> bool:
         """Whether no other writer has come behind the last version that memory knows."""
-        return self._log.is_last(self.state.version)
+        return self._writer.is_last(self.state.version)
 
     def is_at_end(self) -> bool:
         """Whether no version at all has come behind it."""
-        return self._log.is_at_end(self.state.version)
+        return self._writer.is_at_end(self.state.version)
 
     # ------------------------------------------------------------------ the writer
 
@@ -203,7 +208,7 @@ class DeltaPartitionTable:
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
-        signature = self._log.sign(leader_epoch, now_ms)
+        signature = self._writer.sign(leader_epoch, now_ms)
         file, stats = self._write_rows(
             batches, signature.txn_id, compression=compression, now_ms=now_ms, notes=encode_proofs(transactions)
         )
@@ -218,7 +223,7 @@ class DeltaPartitionTable:
             transactions=transactions,
             expired_ids=(expired_ids := self.transactions.proofs.next_taken_back(transactions)),
         )
-        outcome = self._log.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
+        outcome = self._writer.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
             self.log.view = self.log.view.appended(file, leader_epoch)
             self._under_way.settle([file.path])
@@ -260,16 +265,16 @@ class DeltaPartitionTable:
     def reload(self) -> LogState:
         if not self._leadership.is_led:
             return self.follow()
-        self._log.begin_reload(self.state.version)
+        self._writer.begin_reload(self.state.version)
         snapshot = self._following.load()
-        if self._log.is_overtaken(snapshot):
+        if self._writer.is_overtaken(snapshot):
             # What is left lying there is the other leader's to put right.
             self._leadership.end_overtaken()
         else:
             make_writable(self._store, self._folder, snapshot)
             self._take(snapshot)
-        self._log.start_behind(snapshot.version)
-        self._log.end_reload(snapshot.version)
+        self._writer.start_behind(snapshot.version)
+        self._writer.end_reload(snapshot.version)
         return self.state
 
     def _take(self, snapshot: Snapshot) -> None:

@@ -424,7 +424,7 @@ class OpenStreams:
 
     Guards one promise: no caller takes so many that others get none. A caller is a principal at a host: without
     authentication all programs of one machine are one. Calls of one answer are bounded by the memory that they take
-    (broker_api/request_memory.py) and by gRPC, which lets so many run on one connection.
+    (broker_api/requests.py) and by gRPC, which lets so many run on one connection.
     """
 
     def __init__(self, count_max: int) -> None:

@@ -1,7 +1,7 @@
 """The partitions that this broker leads: opened and closed as the cluster metadata say.
 
-Theory of operation. `follow` takes each state of the cluster and begins what cluster_metadata/hosting.py plans by the
-difference to the state before. It knows states only: which broker wrote a record does not matter here. Opening and
+Theory of operation. `follow` takes each state of the cluster and begins what cluster_metadata/cluster_state.py plans by
+the difference to the state before. It knows states only: which broker wrote a record does not matter here. Opening and
 closing a table take long, so they are tasks; those of one partition run one after another, and an opening that a newer
 state has overtaken opens nothing. A partition that cannot be opened is refused by name, and the others serve.
 """
