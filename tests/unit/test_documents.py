@@ -104,6 +104,19 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_code() -> None:
     assert not [piece for piece in pieces if piece not in known]
 
 
+def test_every_method_of_the_administrators_client_has_a_row_in_its_page() -> None:
+    """Each with the commands that do the same, if there are any."""
+    tree = ast.parse((ROOT / "bus" / "client" / "admin" / "admin.py").read_text("utf-8"))
+    (client,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Admin")
+    methods = {node.name for node in client.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", (ROOT / "docs" / "admin.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(method for method, _ in rows) == sorted(methods)
+    commands = set(re.findall(r"^## (.*)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE))
+    named = [name.split(" --")[0] for _, cell in rows for name in QUOTED.findall(cell)]
+    assert len(named) > 30
+    assert not set(named) - commands
+
+
 # A docstring begins with a verb, or with the noun that is its subject: with one of these, who reads it has to find out
 # first what it is about.
 OPENINGS = re.compile(r"(Of|As|By|For|In|Where|Whose|Whether|Which|Who|What|Until|With)\b")
