@@ -14,11 +14,27 @@ DOCS = Path(__file__).parents[2] / "docs"
 DEFAULT_ADDRESS = "127.0.0.1:9094"
 
 
+def programs_of(page: str) -> list[str]:
+    programs = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert programs, f"{page} shows a program"
+    return programs
+
+
+def test_program_of_the_administrators_page_runs(tmp_path: Path) -> None:
+    [program] = programs_of("admin.md")
+    with running_broker(tmp_path / "root") as broker:
+        command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, f"127.0.0.1:{broker.port}")]
+        done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.splitlines() == [
+        "retention.ms 3600000 default: 604800000",
+        "parcels-0 ends at 0",
+        "parcels-1 ends at 0",
+    ], done.stderr
+    assert done.returncode == 0
+
+
 def test_programs_of_the_producers_guide_run(tmp_path: Path) -> None:
-    programs = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / "producer.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert programs, "the guide shows a program"
+    programs = programs_of("producer.md")
     with running_broker(tmp_path / "root") as broker:
         address = f"127.0.0.1:{broker.port}"
         with Admin(address) as admin:
