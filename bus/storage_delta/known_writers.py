@@ -1,4 +1,4 @@
-"""What a table knows of its writers: how far idempotent producers have come, and which transactions have ended.
+"""Knowledge of a table about its writers: how far idempotent producers have come, and which transactions have ended.
 
 Guards three promises: a producer id above the largest that was forgotten, and without progress, never wrote here; a
 transaction ends once in a table; and an id that has come back keeps its proof, however old the decision to forget it
@@ -71,7 +71,8 @@ class DeltaProducers:
         return later_progress(rows, known)
 
     def has_written(self, producer_id: int, epoch: int) -> bool | None:
-        """Whether the table has had rows of that epoch or a later one; None: it may have forgotten the producer."""
+        """Return True if the table has had rows of that epoch or a later one; None if it may have forgotten the
+        producer."""
         known = (self._progress if self._leadership.is_led else self.progress).get(producer_id)
         if known is not None:
             return known.producer_epoch >= epoch
@@ -83,13 +84,13 @@ class DeltaProducers:
         return self._forgotten_id_max if self._forgotten_id_max > self._logged_forgotten_id_max else None
 
     def note_committed(self, progress: Iterable[ProducerProgress], forgotten_id_max: int | None) -> None:
-        """What a version that is committed says."""
+        """Take over what a version says, once it is committed."""
         if forgotten_id_max is not None:
             self._logged_forgotten_id_max = forgotten_id_max
         self._progress.update((each.producer_id, each) for each in progress)
 
     def take(self, snapshot: Snapshot) -> None:
-        """What the log says, as the table's leader has just read it."""
+        """Take over what the log says, which the table's leader has just read."""
         self._progress = decode_producers(snapshot.txns)
         self._logged_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
@@ -97,62 +98,8 @@ class DeltaProducers:
         )
 
 
-class TransactionProofs:
-    """`title` names the table in errors."""
-
-    def __init__(self, title: str, txns: Mapping[str, Txn] | None = None) -> None:
-        """`txns`: the `txn` actions of the log."""
-        self._title = title
-        self._txns: dict[str, Txn] = dict(transaction_txns(txns or {}))
-        self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
-
-    def version_of(self, transactional_id: str) -> int:
-        """See `TableTransactions.version_of`."""
-        known = self._txns.get(transactional_id)
-        return -1 if known is None else known.version
-
-    def check(self, transactions: Sequence[AppliedTransaction]) -> None:
-        """Raises AssertionError for one that has ended here, and for two of one id: a version says one thing of it."""
-        ids = [each.transactional_id for each in transactions]
-        assert len(set(ids)) == len(ids), f"{self._title}: expected one transaction of each id, found {ids}"
-        for each in transactions:
-            ended = self.version_of(each.transactional_id)
-            assert ended < each.aborted_version, (
-                f"{self._title}: expected a transaction of {each.transactional_id} behind {ended}, found {each.number}"
-            )
-
-    def note_ended(self, ended: Mapping[str, int], taken_back: Sequence[str], now_ms: int) -> None:
-        """What a version that is committed says: the `txn` version of each id of which a transaction ended, and the ids
-        that it takes back."""
-        self._txns.update({each: Txn(version, now_ms) for each, version in ended.items()})
-        for transactional_id in taken_back:
-            self._txns.pop(transactional_id, None)
-        for transactional_id in (*ended, *taken_back):
-            self._expired_ids.pop(transactional_id, None)
-
-    # ------------------------------------------------------------------ ids that have expired
-
-    def find_old(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        """See `TableTransactions.find_old`."""
-        return {
-            transactional_id: txn.version
-            for transactional_id, txn in self._txns.items()
-            if txn.updated_ms < updated_before_ms and transactional_id not in self._expired_ids
-        }
-
-    def forget(self, ended: Mapping[str, int]) -> None:
-        """See `TableTransactions.forget`."""
-        is_as_it_was = (each for each, version in ended.items() if self.version_of(each) == version)
-        self._expired_ids.update(dict.fromkeys(is_as_it_was))
-
-    def next_taken_back(self, transactions: Sequence[AppliedTransaction]) -> Sequence[str]:
-        """The ids that the next version takes back beside `transactions`, which may be of ids that have come back."""
-        come_back = {each.transactional_id for each in transactions}
-        return list(islice((each for each in self._expired_ids if each not in come_back), _TAKEN_BACK_MAX))
-
-
 class DeltaTransactions:
-    """Implements `bus.ports.TableTransactions`. `proofs` are those that the leader knows."""
+    """Implements `bus.ports.TableTransactions`. The proofs of a table that is led are in memory."""
 
     def __init__(
         self,
@@ -171,16 +118,21 @@ class DeltaTransactions:
         self._leadership = leadership
         self._producers = producers
         self.staged = staged
-        self.proofs = TransactionProofs(self._folder)
+        self._txns: dict[str, Txn] = {}  # the proofs that the leader knows
+        self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
 
     def take(self, snapshot: Snapshot) -> None:
-        """What the log says, as the table's leader has just read it."""
-        self.proofs = TransactionProofs(self._folder, snapshot.txns)
+        """Take over what the log says, which the table's leader has just read."""
+        self._txns, self._expired_ids = dict(transaction_txns(snapshot.txns)), {}
 
     def version_of(self, transactional_id: str) -> int:
         if self._leadership.is_led:
-            return self.proofs.version_of(transactional_id)
+            return self._proved(transactional_id)
         return decode_transactions(self._following.txns).get(transactional_id, -1)
+
+    def _proved(self, transactional_id: str) -> int:
+        known = self._txns.get(transactional_id)
+        return -1 if known is None else known.version
 
     def has_written(self, transaction: AppliedTransaction) -> bool | None:
         return self._producers.has_written(transaction.producer_id, transaction.producer_epoch)
@@ -197,19 +149,51 @@ class DeltaTransactions:
 
     def abort(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self._leadership.check(leader_epoch)
-        self.proofs.check([transaction])
+        self.check([transaction])
         view, signature = self._reader.view, self._log.sign(leader_epoch, now_ms)
         version, high_watermark = view.state.version + 1, view.state.high_watermark
-        expired_ids = self.proofs.next_taken_back([transaction])
+        expired_ids = self.next_taken_back([transaction])
         data = encode_abort(transaction, high_watermark=high_watermark, signature=signature, expired_ids=expired_ids)
         outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
         if isinstance(outcome, Committed):
             self._reader.view = view.fenced(leader_epoch)
-            self.proofs.note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
+            self.note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids, now_ms)
         return outcome
 
     def find_old(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        return self.proofs.find_old(updated_before_ms=updated_before_ms)
+        return {
+            transactional_id: txn.version
+            for transactional_id, txn in self._txns.items()
+            if txn.updated_ms < updated_before_ms and transactional_id not in self._expired_ids
+        }
 
     def forget(self, ended: Mapping[str, int]) -> None:
-        self.proofs.forget(ended)
+        is_as_it_was = (each for each, version in ended.items() if self._proved(each) == version)
+        self._expired_ids.update(dict.fromkeys(is_as_it_was))
+
+    # ------------------------------------------------------------------ commits of the leader
+
+    def check(self, transactions: Sequence[AppliedTransaction]) -> None:
+        """Raises AssertionError for one that has ended here, and for two of one id: a version says one thing of it."""
+        ids = [each.transactional_id for each in transactions]
+        assert len(set(ids)) == len(ids), f"{self._folder}: expected one transaction of each id, found {ids}"
+        for each in transactions:
+            ended = self._proved(each.transactional_id)
+            assert ended < each.aborted_version, (
+                f"{self._folder}: expected a transaction of {each.transactional_id} behind {ended}, found {each.number}"
+            )
+
+    def note_ended(self, ended: Mapping[str, int], taken_back: Sequence[str], now_ms: int) -> None:
+        """Take over what a version says, once it is committed: the `txn` version of each id of which a transaction
+        ended, and the ids that it takes back.
+        """
+        self._txns.update({each: Txn(version, now_ms) for each, version in ended.items()})
+        for transactional_id in taken_back:
+            self._txns.pop(transactional_id, None)
+        for transactional_id in (*ended, *taken_back):
+            self._expired_ids.pop(transactional_id, None)
+
+    def next_taken_back(self, transactions: Sequence[AppliedTransaction]) -> Sequence[str]:
+        """The ids that the next version takes back beside `transactions`, which may be of ids that have come back."""
+        come_back = {each.transactional_id for each in transactions}
+        return list(islice((each for each in self._expired_ids if each not in come_back), _TAKEN_BACK_MAX))

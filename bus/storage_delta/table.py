@@ -204,7 +204,7 @@ class DeltaPartitionTable:
     ) -> CommitOutcome:
         state = self.state
         self._leadership.check(leader_epoch)
-        self.transactions.proofs.check(transactions)
+        self.transactions.check(transactions)
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
@@ -221,7 +221,7 @@ class DeltaPartitionTable:
             signature=signature,
             forgotten_id_max=forgotten_id_max,
             transactions=transactions,
-            expired_ids=(expired_ids := self.transactions.proofs.next_taken_back(transactions)),
+            expired_ids=(expired_ids := self.transactions.next_taken_back(transactions)),
         )
         outcome = self._writer.commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
@@ -229,7 +229,7 @@ class DeltaPartitionTable:
             self._under_way.settle([file.path])
             self.producers.note_committed((replace(each, updated_ms=now_ms) for each in producers), forgotten_id_max)
             ended = {each.transactional_id: each.applied_version for each in transactions}
-            self.transactions.proofs.note_ended(ended, expired_ids, now_ms)
+            self.transactions.note_ended(ended, expired_ids, now_ms)
         return outcome
 
     def _write_rows(

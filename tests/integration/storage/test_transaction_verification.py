@@ -162,7 +162,7 @@ def test_rows_out_of_order_are_found(bench: Bench) -> None:
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_transaction_that_ends_again_is_found(bench: Bench, number: int) -> None:
     bench.apply(3)
-    bench.table.transactions.proofs._txns.clear()
+    bench.table.transactions._txns.clear()
     bench.apply(number, epoch=9)
     (found,) = bench.found_of_transactions()
     assert found.startswith("transactions end once")
