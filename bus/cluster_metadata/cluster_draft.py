@@ -39,7 +39,7 @@ class ClusterRecord:
         raise NotImplementedError
 
     def describe(self) -> str | None:
-        """A line for the broker's log; None: nothing that a person would look for.
+        """Return a line for the broker's log; None if nobody would look for one.
 
         Each change that a client asks for by name has one, and so has each change of the controller, of the brokers
         that may lead and of the level. What a broker does by itself with every batch or producer has none.
@@ -47,12 +47,12 @@ class ClusterRecord:
         return None
 
     def mend(self, mending: Mending) -> str:
-        """Take what can be taken of a record that could not be applied. What became of it."""
+        """Apply what can be applied of a record that contradicts the state. Return what became of it."""
         return "given up: what was known before stays"
 
 
 class Mending(Protocol):
-    """What a record may use to be reconciled with what is known."""
+    """The facts by which a record is reconciled with the state."""
 
     draft: ClusterDraft
     gone_ids: set[str]  # of topics that were deleted
@@ -70,7 +70,8 @@ class Mending(Protocol):
     def allocate_to(self, producer_id: int) -> None: ...
 
     def record_counts(self, topic: str, topic_id: str) -> Mapping[int, int] | None:
-        """Of the topic's tables, by partition; None: the storage has none of it."""
+        """Return the number of records in each table of the topic, by partition; None if the storage has no table of
+        it."""
         ...
 
 
@@ -161,9 +162,8 @@ class ClusterDraft:
         return {broker_id: count for broker_id, count in counts.items() if count}
 
     def apply(self, record: ClusterRecord) -> None:
-        level = level_of(record)
-        assert self.level >= level, (
-            f"expected {BUS_VERSION} {level} before a record {type(record).__name__}, found {self.level}"
+        assert self.level >= record.since_level, (
+            f"expected {BUS_VERSION} {record.since_level} before a record {type(record).__name__}, found {self.level}"
         )
         record.apply(self)
         if self.snapshot_left is not None:
@@ -203,7 +203,7 @@ class ClusterDraft:
         return [(leader_id, -self.raised[leader_id])] * count
 
     def leaders(self, name: str) -> Iterator[Leadership]:
-        """Those of a topic, by partition."""
+        """Return the leaders of a topic, by partition."""
         raised = self.raised
         led = self.led.get(name)
         if led is not None:
@@ -235,8 +235,3 @@ class ClusterDraft:
         """() for a partition that has no assignment."""
         assigned = self.assigned.get(name, self.topics.now[name].assignments)
         return assigned[partition] if partition < len(assigned) else ()
-
-
-def level_of(record: ClusterRecord) -> int:
-    """Of BUS_VERSION, from which on the log may have the record."""
-    return record.since_level

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord, level_of
+from bus.cluster_metadata.cluster_draft import ClusterDraft, ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     FeatureLevel,
@@ -142,7 +142,7 @@ class _Mending:
         self._contradictions.append(Contradiction(offset, message, remedy))
 
     def _reconcile(self, record: ClusterRecord) -> str:
-        level = level_of(record)
+        level = record.since_level
         if self.draft.level < level:
             self.draft.apply(FeatureLevel(BUS_VERSION, level))
             if self.take(record):

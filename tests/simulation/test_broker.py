@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from bus.client.connection.cluster import TopicInfo
-from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
+from bus.cluster_metadata import broker_decisions, partition_placement
 from bus.cluster_metadata.broker_decisions import BrokerSessions
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.broker_reach import BrokerReach
-from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected
+from bus.cluster_metadata.cluster_records import RECORD_TYPES, BrokerStarted, ControllerElected
 from bus.cluster_metadata.cluster_state import ClusterState, Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
@@ -684,7 +684,8 @@ def broken_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A root of level 0 gets records of level 1."""
     for module in (broker_decisions, broker_lifecycle, partition_placement):
         monkeypatch.setattr(module, "LEVEL_OF_CLUSTERS", 0)
-    monkeypatch.setattr(cluster_draft, "level_of", lambda record: 0)
+    for record_type in RECORD_TYPES:
+        monkeypatch.setattr(record_type, "since_level", 0)
 
 
 def broken_leadership(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -20,7 +20,7 @@ from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
-from bus.grpc_api.server.authorization import CallAuthorization
+from bus.grpc_api.server.authorization import CallAuthorization, Handle
 from bus.grpc_api.server.conversions import (
     encode_lagging,
     lagging_of,
@@ -47,8 +47,6 @@ _RETRY_S = 0.1
 # For the answer of a controller that hands over, which may be on its way.
 _LAST_ANSWER_S = 1.0
 _WAIT_MS_MAX = 60_000  # of a long poll
-
-Handle = Callable[[Any], Awaitable[Any]]
 
 
 class Forwarding:

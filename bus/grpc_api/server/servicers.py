@@ -20,8 +20,8 @@ from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS, Call
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
-from bus.grpc_api.server.authorization import CallAuthorization
-from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding, Handle
+from bus.grpc_api.server.authorization import CallAuthorization, Handle
+from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_calls import GroupHandler
@@ -49,8 +49,7 @@ from bus.security.quotas import REQUEST_RATE
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 
-
-_Handle = Callable[..., Awaitable[Any]]  # of a request, and its `context`
+_Method = Callable[..., Awaitable[Any]]  # of a request, and its `context`
 
 
 class Handlers:
@@ -91,8 +90,8 @@ def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
     return found
 
 
-def _with_context(handle: Callable[..., Any]) -> _Handle:
-    """Few handlers want to know of the call itself."""
+def _with_context(handle: Callable[..., Any]) -> _Method:
+    """Return the handler with a second parameter, the context of the call, which few handlers have."""
     if "context" in inspect.signature(handle).parameters:
         return handle
 
@@ -151,7 +150,7 @@ class BusServicer:
         self._init_producer = self._after(_STEPS, init, self._forwarding_of(init))
         self._init_in_transactions = self._after(_STEPS, init, _with_context(handlers.transactions.init))
 
-    def __getattr__(self, method: str) -> _Handle:
+    def __getattr__(self, method: str) -> _Method:
         """The method of a call without steps of its own."""
         if method not in BUS.methods_by_name:
             raise AttributeError(method)
@@ -159,29 +158,29 @@ class BusServicer:
         handle = self._forwarding_of(call) if call.is_forwarded else _with_context(find_handler(self.handlers, call))
         return self._after(_STEPS, call, handle)
 
-    def of_broker(self, call: Call, handle: Handle) -> _Handle:
+    def of_broker(self, call: Call, handle: Handle) -> _Method:
         """The method of a call that brokers make; no quota is about them."""
         return self._after([step for step in _STEPS if step is not BusServicer._pace], call, _with_context(handle))
 
-    def _after(self, steps: Sequence[_Step], call: Call, handle: _Handle) -> _Handle:
+    def _after(self, steps: Sequence[_Step], call: Call, handle: _Method) -> _Method:
         for step in reversed(steps):
             handle = step(self, call, handle)
         return handle
 
-    def _hold_memory(self, _: Call, handle: _Handle) -> _Handle:
+    def _hold_memory(self, _: Call, handle: _Method) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
             with hold_request(self._control_memory, request, context.peer()) as held:
                 return await handle(held, context)
 
         return answer
 
-    def _guard(self, _: Call, handle: _Handle) -> _Handle:
+    def _guard(self, _: Call, handle: _Method) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
             return await guard(functools.partial(handle, context=context), request, context)
 
         return answer
 
-    def _pace(self, _: Call, handle: _Handle) -> _Handle:
+    def _pace(self, _: Call, handle: _Method) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
             if self._quotas.has(REQUEST_RATE):
                 await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
@@ -189,7 +188,7 @@ class BusServicer:
 
         return answer
 
-    def _authorize(self, call: Call, handle: _Handle) -> _Handle:
+    def _authorize(self, call: Call, handle: _Method) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
             caller = functools.partial(caller_of, context, self._listener)
             allowed = self._authorization.around(call.name, functools.partial(handle, context=context), caller)
@@ -197,7 +196,7 @@ class BusServicer:
 
         return answer
 
-    def _forwarding_of(self, call: Call) -> _Handle:
+    def _forwarding_of(self, call: Call) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
             return await self._forwarding.handle(call.name, request, caller_of(context, self._listener))
 
@@ -262,7 +261,7 @@ class BusServicer:
 # who calls, so that no byte of a stranger's request takes memory; reads the request; and counts the call, so that a
 # broker that stops waits for it. The audit stands between the door and here: it has a row, too, of a change whose
 # caller goes away in any of these steps.
-_Step = Callable[[BusServicer, Call, _Handle], _Handle]
+_Step = Callable[[BusServicer, Call, _Method], _Method]
 _STEPS: Sequence[_Step] = (
     BusServicer._hold_memory,  # each step behind it may wait, with the request in memory
     BusServicer._guard,  # from here on the log has the request's id, and every error becomes a status
