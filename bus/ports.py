@@ -387,7 +387,7 @@ class StagedTransactions(Protocol):
 
 
 class TableTransactions(Protocol):
-    """What a table knows of the transactions that wrote to it, and what is staged of open ones."""
+    """The transactions that wrote to a table, as far as it knows them, and what is staged of open ones."""
 
     @property
     def staged(self) -> StagedTransactions: ...
@@ -414,8 +414,8 @@ class TableTransactions(Protocol):
         ...
 
     def find_old(self, *, updated_before_ms: int) -> Mapping[str, int]:
-        """Transactional id -> `version_of`, of ids of which no transaction has ended here since then. Without those
-        that are being forgotten."""
+        """Return `version_of` by transactional id, of ids of which no transaction has ended here since then and which
+        are not being forgotten."""
         ...
 
     def forget(self, ended: Mapping[str, int]) -> None:
@@ -427,7 +427,7 @@ class TableTransactions(Protocol):
 
 
 class TableRewrites(Protocol):
-    """How the leader of a table replaces its files: `swap` commits one version, all else only prepares it."""
+    """Replaces files of a table for its leader: `swap` commits one version, all else only prepares it."""
 
     @property
     def files(self) -> Sequence[LogFile]:
@@ -481,7 +481,7 @@ class TableRewrites(Protocol):
 
 
 class TableCleanup(Protocol):
-    """What the leader of a table deletes from it, and the checkpoints which that needs: `advance_log_start` commits one
+    """Deletes from a table for its leader, and writes the checkpoints that this needs: `advance_log_start` commits one
     version, `delete_orphans` one if need be."""
 
     def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:

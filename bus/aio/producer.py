@@ -136,7 +136,7 @@ class WaitingLines:
         return line
 
     def join(self, topic: str, call: Callable[[], object], abandon: Callable[[], object]) -> None:
-        """As `WaitingLine.join`, behind the calls of the same topic."""
+        """Put the call into the line that its topic is in, or else into the shortest one. See `WaitingLine.join`."""
         line = self._line_of(topic) or self._shortest()
         line.join(call, abandon)
         self._last[topic] = line, line.joined

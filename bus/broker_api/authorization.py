@@ -201,7 +201,8 @@ class AclApi:
         self._shares = shares
 
     async def create(self, acls: Sequence[AclBinding]) -> list[Refused | None] | Refused:
-        """For each binding why it is not there, None once every broker that is not fenced acts by it."""
+        """Create the bindings. Return for each of them None once every broker that is not fenced acts by it, or why it
+        was refused."""
         return self._check_enabled() or await self._cluster.controller.create_acls(acls)
 
     async def describe(self, wanted: AclBindingFilter) -> list[AclBinding] | Refused:
@@ -218,7 +219,7 @@ class AclApi:
         return found
 
     async def delete(self, filters: Sequence[AclBindingFilter]) -> list[list[AclBinding]] | Refused:
-        """For each filter the bindings that it found. No broker that is not fenced acts by them any more."""
+        """Delete what the filters match. Return the bindings of each filter once only fenced brokers act by them."""
         return self._check_enabled() or await self._cluster.controller.delete_acls(filters)
 
     def _check_enabled(self) -> Refused | None:

@@ -252,7 +252,7 @@ class QuotaAdminApi:
         self._quotas = quotas
 
     def describe(self, parts: Parts, *, is_strict: bool) -> Mapping[QuotaEntity, Quotas] | Refused:
-        """Of the entities that match."""
+        """Return the quotas of each entity that matches."""
         refused = _check_types(parts)
         if refused is not None:
             return refused

@@ -166,7 +166,7 @@ class UserApi:
         return ((name, _find(known, name, names.count(name))) for name in dict.fromkeys(names))
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        """By name of the user, in the order of the first mention."""
+        """Return for each user None or why nothing was changed of it, in the order in which they are first named."""
         try:
             answers = await self._users.alter(alterations)
         except StorageFault as fault:
@@ -195,7 +195,7 @@ def _storage_error(fault: StorageFault) -> Refused:
 
 
 class ClusterApi:
-    """What the other brokers of the cluster ask this one, and who the controller is."""
+    """Answers to other brokers of the cluster, and to whoever asks for the controller."""
 
     def __init__(self, cluster: Cluster, stopping: Stopping, audit: AuditLog) -> None:
         self._cluster = cluster
@@ -239,7 +239,7 @@ class ClusterApi:
         return await self._cluster.heartbeats.take(heartbeat)
 
     async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer | Refused:
-        """What this broker has committed as a leader, for a broker that follows, and says how far."""
+        """Note how far a follower has come, and return what this broker has committed as a leader behind that."""
         refused = self._cluster.host.in_sync.take(request.report)
         if refused is not None:
             return refused

@@ -1,5 +1,5 @@
-"""What the cluster knows of itself: topics, partitions and their offsets, configs. Each item that is asked for gets an
-answer of its own."""
+"""Answers about topics, partitions and their offsets, and configs. Each item that is asked for gets an answer of its
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a caller is by its certificate, by the rules of `bus.config.login_settings`.
+"""The principal of a caller with a certificate, by the rules of `bus.config.login_settings`.
 
 Guards three promises: where a rule asks for SPIFFE ids, a certificate with several URIs, one of them a SPIFFE id, has
 no principal (X.509-SVID, section 2), even if another rule matches it; no certificate makes its owner `User:ANONYMOUS`,

@@ -60,9 +60,9 @@ class RecordFault:
 def find_faults(
     batch: RecordBatch, refusal: Refused, rules: AppendRules, *, received_ms: int, answered_ms: int
 ) -> list[RecordFault]:
-    """In the order of the batch, at most `FAULTS_MAX`. None if the batch is refused for another reason, or if no record
-    of it would be taken: then the refusal says it all. It was refused at some time from `received_ms` to `answered_ms`;
-    no record that was at fault then is left out.
+    """Return the faults of single records in the order of the batch, at most `FAULTS_MAX`. There are none if the batch
+    is refused for another reason, or if no record of it would be taken: then the refusal says it all. The batch was
+    refused at some time from `received_ms` to `answered_ms`; each record that was at fault then is returned.
     """
     if refusal.code not in BLAMES_RECORDS:
         return []

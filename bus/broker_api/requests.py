@@ -87,8 +87,8 @@ class CurrentLeader:
 
 
 def find_current_leader(state: ClusterState, partition: TopicPartition, result: object) -> CurrentLeader | None:
-    """What the caller is told beside `result`, so that it need not ask for metadata (KIP-951): None unless that is a
-    refusal for the leader or its epoch, and while no leader can be reached as far as is known."""
+    """Return the leader that an answer names beside a refusal for the leader or its epoch, so that the caller need not
+    ask for metadata (KIP-951). None for any other `result`, and if the leader is unknown or fenced."""
     if not isinstance(result, Refused) or result.code not in _WRONG_LEADER:
         return None
     leadership = state.leadership(partition)
@@ -101,7 +101,7 @@ def find_current_leader(state: ClusterState, partition: TopicPartition, result: 
 async def gather_answers(
     answers: Sequence[asyncio.Future[T]], *, timeout_ms: int, otherwise: str, share: LoopShare
 ) -> list[T | Refused]:
-    """What they say within `timeout_ms`; of those that are late REQUEST_TIMED_OUT with `otherwise`."""
+    """Return the answers; in place of one that is later than `timeout_ms`, REQUEST_TIMED_OUT with `otherwise`."""
     loop = asyncio.get_running_loop()
     due_s = loop.time() + timeout_ms / 1000
     results: list[T | Refused] = []
@@ -127,8 +127,9 @@ _SHARE_MIN = 1 / 1024
 
 
 class RequestMemory:
-    """For one event loop. Clients are told apart by any value. `overdraft_bytes`: what a client may have beyond its
-    share, of requests that had been read when the share was used up."""
+    """The bytes that requests hold, by client, of whom any value is the name. Belongs to one event loop.
+    `overdraft_bytes`: what a client may have beyond its share, of requests that had been read when the share was used
+    up."""
 
     def __init__(self, bytes_max: int, overdraft_bytes: int = 0) -> None:
         self._bytes_max = bytes_max

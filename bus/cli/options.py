@@ -252,7 +252,7 @@ def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 
 def _topics_of_root(root: str) -> list[str] | None:
-    """None: there is no root that can be read, which is said once the command runs."""
+    """Return the topics of the root; None if it cannot be read, which the command says once it runs."""
     from bus.tables.topics import TopicTables
 
     try:

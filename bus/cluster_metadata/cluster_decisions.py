@@ -504,8 +504,9 @@ def decide_create_acls(
 def decide_delete_acls(
     state: ClusterState, filters: Sequence[AclBindingFilter]
 ) -> Step[ClusterRecord, list[list[AclBinding]] | Refused]:
-    """For each filter the bindings that it found, which are removed. Refused as a whole: UNSUPPORTED_VERSION,
-    INVALID_REQUEST (filters that would take too long to look through so many ACLs)."""
+    """Remove the bindings that the filters match, and answer with those of each filter. Refused as a whole:
+    UNSUPPORTED_VERSION, INVALID_REQUEST (filters that would take too long to look through so many ACLs).
+    """
     refused = _check_level(state) or _check_filters(filters, len(state.acls))
     if refused is not None:
         return Step(refused)

@@ -1,4 +1,4 @@
-"""What the cluster knows of itself, as values: topics, partitions and leaders, configs, brokers, producers, views.
+"""The state of the cluster as values: topics, partitions and leaders, configs, brokers, producers, views.
 
 Immutable, so a reader may keep one as long as it likes. A state comes about by records (cluster_records.py).
 """

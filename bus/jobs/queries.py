@@ -123,8 +123,8 @@ def batch_to_topic(change: Callable[[DataFrame], DataFrame], target: TopicTarget
 
 
 def follow(query: StreamingQuery, *, ends: Mapping[TopicPartition, int] | None = None) -> int:
-    """Until the query ends, its source has reached `ends`, or the batch is written that was under way when a signal
-    came; how many rows it has read. A second signal gives the batch up. Raises what ended the query."""
+    """Wait until the query ends, its source has reached `ends`, or the batch is written that was under way when a
+    signal came. Return how many rows it has read. A second signal gives the batch up. Raises what ended the query."""
     told, signals = _Told(), _Signals()
     with StopSignals(signals.note, has_hangup=True):
         while not query.awaitTermination(_POLL_S):

@@ -428,8 +428,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """A context. Outside of the main thread it does nothing: signals are the main thread's. `has_hangup`: SIGHUP is one
-    of them, unless the process was started to ignore it (`nohup`)."""
+    """Handles SIGINT and SIGTERM within its block. Outside of the main thread, whose signals they are, it does
+    nothing. `has_hangup`: SIGHUP is one of them, unless the process was started to ignore it (`nohup`)."""
 
     def __init__(self, on_signal: Callable[[str], None], *, has_hangup: bool = False) -> None:
         self._numbers = (*_SIGNALS, signal.SIGHUP) if has_hangup else _SIGNALS

@@ -1,4 +1,4 @@
-"""Whether this process leads a table, and the version behind which no former leader commits.
+"""The leadership of a table: if this process has it, and the version behind which no former leader commits.
 
 Guards one promise: only the leader commits, and never under an epoch below one that the log has seen.
 """
@@ -29,11 +29,11 @@ class Leadership:
         self._reader.view = self._reader.view.overtaken(False)
 
     def end(self) -> None:
-        """The table is only followed from here on."""
+        """Only follow the table from here on."""
         self._epoch = None
 
     def end_overtaken(self) -> None:
-        """The same, since another leader has come."""
+        """Only follow the table from here on, since another leader has come."""
         self._epoch, self._is_overtaken = None, True
         self.note_in_view()
 

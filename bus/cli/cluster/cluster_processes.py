@@ -199,7 +199,7 @@ class StartingBroker:
         self._is_asked_to_end = False
 
     def ask_to_end(self) -> None:
-        """In order. Safe to repeat: a second signal would end it at once."""
+        """Ask the broker to end in order. Asks once, since a second signal would end it at once."""
         if not self._is_asked_to_end and self._process.poll() is None:
             self._process.terminate()
         self._is_asked_to_end = True

@@ -23,7 +23,7 @@ _POSIX_TARGET = re.compile(r"[ug]:([A-Za-z0-9_][A-Za-z0-9._-]*\$?)")
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """In the storage. `readers` and `denied`: topics by user or group. `not_expressed`: in words, a line each."""
+    """Rights in the storage. `readers` and `denied`: topics by user or group. `not_expressed`: a line of text each."""
 
     readers: dict[str, list[str]]
     denied: dict[str, list[str]]

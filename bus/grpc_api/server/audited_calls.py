@@ -47,7 +47,7 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _ChangedItems:
-    """Where the things that a call changes are in its messages."""
+    """The places of the things that a call changes in its messages."""
 
     items: Callable[[Any, Any], _Items]  # of a request and its answer
     asked: Callable[[Any], Iterable[str]]  # the names of what a request is to change

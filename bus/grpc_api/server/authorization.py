@@ -52,10 +52,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Where the names of one call are. `names`: of the resources that the request is about as a whole; None: in the
-    fields that most requests have for them. `refuse`: its answer if it is refused as a whole; None: `response` with the
-    error, or each item with it where that has none. `told`: how a refusal speaks of a resource of this name, which the
-    request may not know; None: by the name. `response`: the answer's type in the contract."""
+    """The places of the names in the messages of one call. `names`: of the resources that the request is about as a
+    whole; None: in the fields that most requests have for them. `refuse`: its answer if it is refused as a whole; None:
+    `response` with the error, or each item with it where that has none. `told`: how a refusal speaks of a resource of
+    this name, which the request may not know; None: by the name. `response`: the answer's type in the contract.
+    """
 
     response: type[Message] = Message
     names: Callable[[Any, Authorizer], Names] | None = None

@@ -420,7 +420,7 @@ async def _error_of(work: Coroutine[Any, Any, None]) -> Exception | None:
 
 
 class OpenStreams:
-    """How many streams each caller has open.
+    """Counts the streams that each caller has open.
 
     Guards one promise: no caller takes so many that others get none. A caller is a principal at a host: without
     authentication all programs of one machine are one. Calls of one answer are bounded by the memory that they take

@@ -157,7 +157,7 @@ class Controller:
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, *, changes_max: int | None
     ) -> Mapping[TopicPartition, int | Refused] | Refused:
-        """In portions (see `portion_size`). See `decide_elect_leaders`."""
+        """Elect leaders in portions (`portion_size`), as `decide_elect_leaders` says."""
         decide = functools.partial(decide_elect_leaders, partitions=partitions, changes_max=changes_max)
         (step,) = await self._metadata.look_ahead([decide])
         if isinstance(step.response, Refused):

@@ -281,7 +281,7 @@ class Cleanup:
         self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
 
     def take(self, snapshot: Snapshot) -> None:
-        """What the log says, as the table's leader has just read it."""
+        """Take over what the log says, which the table's leader has just read."""
         self._checkpoint_version = snapshot.checkpoint_version
         self._removed = dict(snapshot.removed)
 

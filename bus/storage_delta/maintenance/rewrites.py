@@ -1,5 +1,5 @@
-"""What a leader prepares to take the place of live data files: files rolled into larger ones, files compacted by key,
-and files that a job wrote.
+"""Files that a leader prepares to take the place of live data files: files rolled into larger ones, files compacted by
+key, and files that a job wrote.
 
 Guards one promise: what is prepared is never taken for an orphan before it is swapped in or given up, and is told from
 what was prepared before the log was read again. Prepares beside appends and reads; only `swap` commits.

@@ -53,8 +53,9 @@ def check_swap(
     adds: Sequence[str],
     kind: SwapKind,
 ) -> PreparedSwap | Refused:
-    """As `TableRewrites.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
-    the store, or the files to be replaced, fail."""
+    """Check a swap as `TableRewrites.check_swap` says; `removed` are data files that older versions name. Raises
+    `StorageFault` where the store, or the files to be replaced, fail.
+    """
     try:
         files = _find_removes(view, removes, kind)
         _check_names(adds, {*removed, *(file.path for file in view.live_files)})
