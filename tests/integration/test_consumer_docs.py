@@ -17,9 +17,8 @@ import pytest
 from bus import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from bus.config.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
+from tests.support.guides import DEFAULT_ADDRESS, DOCS, programs_of
 
-DOCS = Path(__file__).parents[2] / "docs"
-DEFAULT_ADDRESS = "127.0.0.1:9094"
 CONFIG = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=3)
 
 
@@ -131,11 +130,7 @@ def test_offset_stored_with_the_result_counts_every_record_once(address: str, tm
 
 
 def test_programs_of_the_consumers_guide_run(address: str) -> None:
-    programs = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / "consumer.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert programs, "the guide shows programs"
-    for program in programs:
+    for program in programs_of("consumer.md"):
         command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)]
         done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=100, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from bus import Admin, NewTopic
 from tests.support.broker_thread import running_broker
-
-DOCS = Path(__file__).parents[2] / "docs"
-DEFAULT_ADDRESS = "127.0.0.1:9094"
-
-
-def programs_of(page: str) -> list[str]:
-    programs = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert programs, f"{page} shows a program"
-    return programs
+from tests.support.guides import DEFAULT_ADDRESS, DOCS, programs_of
 
 
 def test_program_of_the_administrators_page_runs(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from bus.config.broker import BrokerConfig
 from bus.model import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
+from tests.support.guides import programs_of
 from tests.support.spark_source import Stream, append, create, produce
 
-GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 OFFSETS = "partition int, offset bigint"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
 
@@ -137,7 +136,7 @@ def test_an_aggregate_with_a_watermark_closes_its_windows(
 
 def test_the_first_query_of_the_guide_runs(spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path) -> None:
     create(admin, "orders", 7)
-    program = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[0]
+    program = programs_of("spark.md")[0]
     for there, here in {"localhost:9094": f"127.0.0.1:{broker.port}", '"/data/': f'"{tmp_path}/'}.items():
         assert there in program
         program = program.replace(there, here)

@@ -1,4 +1,4 @@
-"""Runs the commands and programs of a guide in their order, as they stand there."""
+"""The programs of a guide, and a run of its commands and programs in their order, as they stand there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from tests.support.broker_process import BrokerProcess
 DOCS = Path(__file__).parents[2] / "docs"
 DEFAULT_ADDRESS = "127.0.0.1:9094"
 _BLOCK = re.compile(r"^( *)```(bash|python)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def programs_of(name: str) -> list[str]:
+    """Return the programs in Python that stand at the margin of a page, of which there is one at least."""
+    programs = re.findall(r"^```python\n(.*?)^```$", (DOCS / name).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert programs, f"{name} shows a program"
+    return programs
 
 
 def run_guide(name: str, folder: Path, *options: str) -> str:
