@@ -92,6 +92,7 @@ def test_stranger_is_cut_before_more_than_its_ration_has_arrived(broker: Broker,
     assert arrived <= arrivals_bytes_max(SIZES.connection, begun_s) + 2 * SEGMENT_BYTES_MAX
 
 
+@pytest.mark.timeout(900)  # its connections wait for their cut one after another, each as long as the machine takes
 def test_address_gets_in_no_more_than_its_ration_by_however_many_connections(broker: Broker) -> None:
     source, arrived, begun_s = next(addresses), 0, time.monotonic()
     connection_count = 20
