@@ -621,6 +621,24 @@ class TypedLog(Leadable, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Where the root is. `usable_bytes`: what this process may still write there."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What lies in the folder of a partition's table. `data_bytes` of `size_bytes` are directly in it, where data files
+    are, live or not; the others are the Delta log and what is staged of transactions."""
+
+    file_count: int
+    size_bytes: int
+    data_bytes: int
+
+
 class Storage(Protocol):
     """A bus root: the cluster's metadata log and the tables of all partitions."""
 
@@ -696,6 +714,16 @@ class Storage(Protocol):
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
         """As a follower: nothing is changed. Raises `StorageDamaged` if the table is not there, has another topic id,
         or breaks a promise of the log."""
+        ...
+
+    def measure_volume(self) -> Volume | None:
+        """None where there is no bound but memory. Raises `StorageFault`."""
+        ...
+
+    def measure_files(self, partition: TopicPartition) -> TableFiles:
+        """Count what is in the folder, by one listing of each folder in it; nothing of a folder that is not there.
+        Beside whatever changes the table: a file that comes or goes meanwhile may be counted or not. Raises
+        `StorageFault`."""
         ...
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:

@@ -28,7 +28,8 @@ _HELP = re.compile(r"(?<=<!-- help: )(bus[^>]*)( -->\n```text\n)(.*?)(?=```\n)",
 _SESSION = re.compile(r"(?<=```console\n)(.*?)(?=```\n)", re.DOTALL)
 # What differs from run to run: ids, times, sizes, names of files, how long it took.
 _VARIABLE = re.compile(
-    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[\d:.]+Z?|\d+\.\d [KM]iB|\d+ B\b|\bpid \d+|\b\d{4,}\b"
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[\d:.]+Z?|\d+\.\d [KMGT]iB|\d+ B\b|\bpid \d+"
+    r"|\b\d{4,}\b"
 )
 
 

@@ -93,5 +93,5 @@ class BrokerApi:
         self.logins = LoginApi(users, settings, calls, tokens)
         self.logins.reports.append(lambda report: audit.add(login_event(report, audit.now_ms())))
         self.maintenance = MaintenanceApi(
-            cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
+            cluster, stopping, shares, calls, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
         )

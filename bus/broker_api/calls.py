@@ -129,6 +129,7 @@ _ROWS = (
     Call("DeleteRecords", "maintenance.delete_records", item_needs=(DELETE_TOPIC,), audited=_DELETES_TOPICS),
     Call("MaintainLog", "maintenance.maintain", needs=(ALTER_TOPIC,), audited=_ALTERS_TOPICS),
     Call("SwapFiles", "maintenance.swap_files", needs=(ALTER_TOPIC, WRITE_TOPIC), audited=_ALTERS_TOPICS),
+    Call("DescribeLogDirs", "maintenance.describe_log_dirs", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     # ---------------------------------------------------------------- groups
     Call("FindCoordinator", "find_coordinator", needs=(DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID), is_forwarded=True),
     Call("JoinGroup", "groups.join", needs=(READ_GROUP,)),

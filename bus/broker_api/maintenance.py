@@ -1,4 +1,4 @@
-"""The life of the log: records deleted, maintenance by hand, files swapped by a job.
+"""The life of the log: records deleted, maintenance by hand, files swapped by a job, what it takes in the root.
 
 Guards one promise: each partition that was asked for gets one answer. What may be done to a partition is the runtime's
 to decide, and which files may be swapped the table's.
@@ -7,14 +7,18 @@ to decide, and which files may be swapped the table's.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from bus.broker_api.requests import BrokerStopping, gather_answers
+from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
-from bus.errors import ErrorCode, Refused
-from bus.model import TopicPartition
-from bus.ports import SwapKind
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.ports import Storage, SwapKind, TableFiles, Volume
+from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
@@ -22,6 +26,43 @@ from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped
 from bus.runtime.tasks import answered
 
 _NO_PARTITION = -1
+# Tables that are measured in one go, in the thread of the short work of maintenance, which waits for no longer.
+_MEASURED_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A partition that this broker leads or follows. `files`: in the folder of its table, which all brokers share, so
+    only its leader counts them; why they cannot be counted; None of a follower. `reclaimable_bytes`: of data files that
+    the last version does not have; None: the leader has not opened the table."""
+
+    name: TopicPartition
+    is_leader: bool
+    files: TableFiles | Refused | None = None
+    reclaimable_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """`volume`: None where the root is bounded by memory alone."""
+
+    path: str
+    volume: Volume | Refused | None
+    replicas: Sequence[Replica]
+
+
+def replicas_on(broker_id: int, state: ClusterState, topics: Iterable[str]) -> Iterator[Replica]:
+    """The partitions of the topics that the broker leads or follows; no topics: all, and the cluster's metadata where
+    the broker is the controller. A topic that is not there has none."""
+    named = dict.fromkeys(topics)
+    controller_id = broker_id if state.controller is None else state.controller.broker_id
+    if controller_id == broker_id and (not named or CLUSTER_METADATA_TOPIC in named):
+        yield Replica(TopicPartition(CLUSTER_METADATA_TOPIC, 0), is_leader=True)
+    for topic in filter(None, map(state.topics.get, named)) if named else state.topics.values():
+        for number, leadership in enumerate(topic.partitions):
+            is_leader = leadership.leader_id == broker_id
+            if is_leader or broker_id in topic.replicas(number):
+                yield Replica(TopicPartition(topic.name, number), is_leader)
 
 
 class MaintenanceApi:
@@ -33,6 +74,7 @@ class MaintenanceApi:
         cluster: Cluster,
         stopping: Stopping,
         shares: LoopShares,
+        calls: BlockingCalls,
         *,
         jobs_max: int,
         request_timeout_ms: int,
@@ -40,6 +82,7 @@ class MaintenanceApi:
         self._cluster = cluster
         self._stopping = stopping
         self._shares = shares
+        self._calls = calls
         self._jobs_max = jobs_max
         self._request_timeout_ms = request_timeout_ms
 
@@ -103,3 +146,52 @@ class MaintenanceApi:
     ) -> FilesSwapped | Refused:
         partition = self._cluster.host.find(name)
         return partition if isinstance(partition, Refused) else await partition.swap_files(removes, adds, kind)
+
+    async def describe_log_dirs(self, topics: Iterable[str]) -> LogDir:
+        """What the partitions of the topics, or all, take in the root. Does not wait for a proof that this broker still
+        leads them: it is asked where the volume is full, and no broker can prove anything."""
+        storage, broker_id = self._cluster.storage, self._cluster.endpoint.broker_id
+        volume = await self._calls.housekeep(functools.partial(_measure_volume, storage))
+        replicas: list[Replica] = []
+        share = self._shares.begin()
+        await share.extend(replicas, replicas_on(broker_id, self._cluster.state, topics))
+        led = [place for place, replica in enumerate(replicas) if replica.is_leader]
+        for first in range(0, len(led), _MEASURED_AT_ONCE):
+            places = led[first : first + _MEASURED_AT_ONCE]
+            names = [replicas[place].name for place in places]
+            found = await self._calls.housekeep(functools.partial(_measure_files, storage, names))
+            for place, name, files in zip(places, names, found, strict=True):
+                replicas[place] = Replica(name, True, files, self._reclaimable(name, files))
+        return LogDir(storage.root_url, volume, replicas)
+
+    def _reclaimable(self, name: TopicPartition, files: TableFiles | Refused) -> int | None:
+        """A file may have come or gone since the files were counted."""
+        live_bytes = self._live_bytes(name)
+        if live_bytes is None or isinstance(files, Refused):
+            return None
+        return max(0, files.data_bytes - live_bytes)
+
+    def _live_bytes(self, name: TopicPartition) -> int | None:
+        if name.topic == CLUSTER_METADATA_TOPIC:
+            return self._cluster.metadata.state.size_bytes
+        partition = self._cluster.host.find(name)
+        return None if isinstance(partition, Refused) else partition.live_bytes
+
+
+def _measure_volume(storage: Storage) -> Volume | Refused | None:
+    """In a thread."""
+    try:
+        return storage.measure_volume()
+    except StorageFault as fault:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+
+
+def _measure_files(storage: Storage, names: Sequence[TopicPartition]) -> list[TableFiles | Refused]:
+    """In a thread."""
+    found: list[TableFiles | Refused] = []
+    for name in names:
+        try:
+            found.append(storage.measure_files(name))
+        except StorageFault as fault:
+            found.append(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}"))
+    return found

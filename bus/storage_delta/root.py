@@ -33,7 +33,7 @@ import pyarrow as pa
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.platform.system_clock import SystemClock
-from bus.ports import Clock
+from bus.ports import Clock, TableFiles, Volume
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, USERS_VALUE_TYPE, log_schema
 from bus.storage_delta.files.data_reader import ReadCache
@@ -55,6 +55,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import (
     PRIVATE_FOLDER,
+    Entry,
     KeyExists,
     KeyLocked,
     KeyNotFound,
@@ -491,6 +492,20 @@ class DeltaStorage:
             staged_cache=self._staged_cache,
         )
 
+    def measure_volume(self) -> Volume | None:
+        return self._store.measure_volume()
+
+    def measure_files(self, partition: TopicPartition) -> TableFiles:
+        top = self._store.list(partition_folder(partition))
+        data = [*top.files, *top.leftovers]
+        others = [
+            entry
+            for name in top.folders
+            for entry in _entries_below(self._store, f"{partition_folder(partition)}/{name}")
+        ]
+        data_bytes = sum(entry.size for entry in data)
+        return TableFiles(len(data) + len(others), data_bytes + sum(entry.size for entry in others), data_bytes)
+
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
         with self._folders.hold(topic):
             for partition in list_partitions(self._store, topic):
@@ -530,6 +545,13 @@ class DeltaStorage:
         except KeyExists:
             # Another storage on this root was faster; opening tells whether it made the same topic.
             return
+
+
+def _entries_below(store: ObjectStore, folder: str) -> Iterator[Entry]:
+    found = store.list(folder)
+    yield from (*found.files, *found.leftovers)
+    for name in found.folders:
+        yield from _entries_below(store, f"{folder}/{name}")
 
 
 def _topic_id_of(store: ObjectStore, folder: str) -> str | None:

@@ -165,6 +165,15 @@ def test_sizes_of_many_keys_are_told_at_once(store: ObjectStore) -> None:
     assert list(store.sizes([])) == []
 
 
+def test_a_local_volume_has_a_size_and_what_may_still_be_written_and_memory_has_neither(tmp_path: Path) -> None:
+    volume = LocalStore(str(tmp_path)).measure_volume()
+    assert 0 <= volume.usable_bytes < volume.total_bytes
+    assert MemoryStore().measure_volume() is RehearsalStore(MemoryStore()).measure_volume() is None
+    assert RehearsalStore(LocalStore(str(tmp_path))).measure_volume() is not None
+    with pytest.raises(KeyNotFound):
+        LocalStore(str(tmp_path / "gone")).measure_volume()
+
+
 def test_an_absent_folder_is_empty(store: ObjectStore) -> None:
     assert [*store.list("nowhere").files, *store.list("nowhere").folders] == []
     store.delete_folder("nowhere")

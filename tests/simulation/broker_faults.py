@@ -268,6 +268,9 @@ class FaultyStore:
         self._begin("list", folder)
         return self._disk.files.list(folder, with_sizes=with_sizes, start_at=start_at, prefix=prefix)
 
+    def measure_volume(self) -> None:
+        self._begin("measure_volume", "")
+
     def lock(self, key: str, holder: str, *, is_shared: bool = False) -> MemoryLock:
         lock = self._disk.files.lock(key, holder, is_shared=is_shared)
         self._life.locks.append(lock)

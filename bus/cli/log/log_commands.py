@@ -17,7 +17,7 @@ import click
 from bus.cli.commands import BusCommand, BusGroup
 from bus.cli.failures import EXIT_FAILURE
 from bus.cli.log.log_describe import describe, dump
-from bus.cli.log.log_maintenance import clean, compact, roll
+from bus.cli.log.log_maintenance import clean, compact, dirs, roll
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
@@ -150,6 +150,7 @@ def log() -> None:
     """Inspect and verify the tables under a topic, with the broker up or down; have a broker tidy them up."""
 
 
+log.add_command(dirs)
 log.add_command(describe)
 log.add_command(dump)
 log.add_command(roll)

@@ -1,23 +1,27 @@
-"""`bus log roll`, `compact` and `clean`: what the broker does for its logs in time, now and by hand.
+"""`bus log roll`, `compact` and `clean`: what the broker does for its logs in time, now and by hand; `bus log dirs`:
+what they take in the root.
 
-Unlike the rest of `bus log` these ask a broker: only a partition's leader writes to its table.
+Unlike the rest of `bus log` these ask brokers: only a partition's leader writes to its table, and all of them know what
+they lead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bus.cli.commands import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, echo, human_bytes, write_listing
+from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.client.values import MaintainedLog
+    from bus.client.values import LogDirDescription, MaintainedLog, ReplicaInfo
+    from bus.model import TopicPartition
 
 _COLUMNS = (
     Column("topic", is_key=True),
@@ -147,4 +151,105 @@ def _row(topic: str, one: MaintainedLog) -> tuple[Any, ...]:
         one.dropped_versions,
         one.deleted_files,
         one.deleted_bytes,
+    )
+
+
+# `bus log dirs`: what the partitions take in the root, broker by broker (KIP-113, KIP-827).
+
+_REPLICA_COLUMNS = (
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
+    Column("broker", is_number=True, is_key=True),
+    Column("role"),
+    Column("size_bytes", "SIZE", is_bytes=True),
+    Column("reclaimable_bytes", "RECLAIMABLE", is_bytes=True),
+    Column("file_count", "FILES", is_number=True),
+    Column("error"),
+)
+
+
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus log dirs
+    bus log dirs --topic orders --topic payments
+    bus log dirs --broker 0 --format json
+    """,
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="Only this one; repeatable.",
+)
+@click.option(
+    "--broker", "brokers", multiple=True, type=click.IntRange(min=0), metavar="ID", help="Only this one; repeatable."
+)
+@listing_format_option()
+@address_option()
+def dirs(topics: tuple[str, ...], brokers: tuple[int, ...], form: str | None, address: str) -> None:
+    """Show what partitions take in the root, and what room its volume has, as each broker sees it.
+
+    All brokers share the root, so the bytes of a partition are its leader's: of all files in the folder of its table.
+    Reclaimable are those of data files that the last version does not have: bus log clean deletes them once
+    file.delete.delay.ms and delta.log.retention.ms allow it.
+    """
+    with open_admin(address) as admin:
+        found = admin.describe_log_dirs(topics or None, brokers or None)
+    log_dirs = [(broker_id, path, one) for broker_id in sorted(found) for path, one in found[broker_id].items()]
+    if resolve_form(form) == "json":
+        write_json(_log_dir_object(*each) for each in log_dirs)
+        return
+    rows = [
+        _replica_row(broker_id, *each) for broker_id, _, one in log_dirs for each in sorted(one.replica_infos.items())
+    ]
+    if resolve_form(form) == "table":
+        for each in log_dirs:
+            write_heading(_log_dir_facts(*each))
+    write_listing(_REPLICA_COLUMNS, rows, form)
+
+
+def _log_dir_facts(broker_id: int, path: str, one: LogDirDescription) -> list[str]:
+    led = [replica for replica in one.replica_infos.values() if replica.is_leader]
+    return [
+        f"Broker: {broker_id}",
+        f"LogDir: {path}",
+        f"Size: {human_bytes(sum(replica.size_bytes for replica in led))}",
+        f"Reclaimable: {human_bytes(sum(replica.reclaimable_bytes or 0 for replica in led))}",
+        f"Usable: {_bytes_or_unknown(one.usable_bytes)} of {_bytes_or_unknown(one.total_bytes)}",
+        *([f"Error: {one.error}"] if one.error else []),
+    ]
+
+
+def _bytes_or_unknown(count: int | None) -> str:
+    return "unknown" if count is None else human_bytes(count)
+
+
+def _log_dir_object(broker_id: int, path: str, one: LogDirDescription) -> dict[str, Any]:
+    return {
+        "broker": broker_id,
+        "log_dir": path,
+        "total_bytes": one.total_bytes,
+        "usable_bytes": one.usable_bytes,
+        "error": one.error,
+        "replicas": [
+            {"topic": name.topic, "partition": name.partition} | asdict(replica)
+            for name, replica in sorted(one.replica_infos.items())
+        ],
+    }
+
+
+def _replica_row(broker_id: int, name: TopicPartition, one: ReplicaInfo) -> tuple[Any, ...]:
+    has_bytes = one.is_leader and one.error is None
+    return (
+        name.topic,
+        name.partition,
+        broker_id,
+        "leader" if one.is_leader else "follower",
+        one.size_bytes if has_bytes else None,
+        one.reclaimable_bytes if has_bytes else None,
+        one.file_count if has_bytes else None,
+        one.error,
     )

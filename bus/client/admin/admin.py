@@ -6,6 +6,7 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -54,6 +55,7 @@ from bus.client.values import (
     GroupListing,
     HangingTransaction,
     ListedOffset,
+    LogDirDescription,
     MaintainedLog,
     NewTopic,
     OffsetAndMetadata,
@@ -73,7 +75,7 @@ from bus.client.values import (
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
-from bus.model import TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.security.acls import AclBinding, AclBindingFilter
 from bus.tables.point_in_time import Bound
 
@@ -241,6 +243,28 @@ class Admin:
         removes, adds = check_texts("removes", removes), check_texts("adds", adds)
         timeout_ms = check_integer("timeout_ms", timeout_ms, 1)
         return self._logs.swap_files(swapped, removes, adds, kind, timeout_ms=timeout_ms)
+
+    def describe_log_dirs(
+        self, topics: Iterable[str] | None = None, brokers: Iterable[int] | None = None
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Return what these topics, or all, take in the root, and what room its volume has, as these brokers, or all,
+        see it (KIP-113, KIP-827): by broker id and path. Each broker has the partitions that it leads or follows. The
+        bytes of a partition are its leader's, so a sum counts no file twice.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, and BROKER_NOT_AVAILABLE for a broker that is not there or is fenced.
+        """
+        named = None if topics is None else check_texts("topics", topics)
+        chosen = None if brokers is None else check_items("brokers", brokers, check_integer, "broker ids")
+        if named is not None:
+            self.describe_topics(name for name in named if name != CLUSTER_METADATA_TOPIC)
+        if named == [] or chosen == []:
+            return {}
+        found = dict(self._calls.ask_each(functools.partial(self._logs.dirs_on, chosen, named or [])))
+        missing = [one for one in chosen or () if one not in found]
+        if missing:
+            message = f"expected brokers that are registered and not fenced, found {', '.join(map(str, missing))}"
+            raise BusError(ErrorCode.BROKER_NOT_AVAILABLE, message)
+        return found
 
     # ------------------------------------------------------------ views
 

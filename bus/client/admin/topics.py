@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from typing import Any
 
+from bus.addresses import format_address
 from bus.client.admin.broker_calls import BrokerCalls, CallTimes, raise_failures
 from bus.client.arguments import check_text
 from bus.client.connection.cluster import Cluster, error_of
@@ -15,9 +16,11 @@ from bus.client.connection.retrying import CHANGES_MAX, monotonic_ms, portions
 from bus.client.values import (
     ConfigDescription,
     DeletedRecords,
+    LogDirDescription,
     MaintainedLog,
     NewTopic,
     PartitionDescription,
+    ReplicaInfo,
     TopicDescription,
 )
 from bus.errors import BusError, ErrorCode
@@ -281,11 +284,44 @@ class LogAdmin:
             raise error_of(response.error_code, response.error_message)
         return int(response.version)
 
+    # ------------------------------------------------------------ what logs take
+
+    def dirs_on(
+        self, brokers: Sequence[int] | None, topics: Sequence[str], broker: pb.Broker, deadline_ms: float
+    ) -> Iterator[tuple[int, dict[str, LogDirDescription]]]:
+        """Nothing, unless the broker is one of `brokers`; None: all are. No `topics`: all."""
+        if brokers is not None and broker.broker_id not in brokers:
+            return
+        address = format_address(broker.host, broker.port)
+        request = pb.DescribeLogDirsRequest(topics=topics)
+        response = self._cluster.call("DescribeLogDirs", request, address=address, deadline_ms=deadline_ms)
+        if response.error_code:
+            raise error_of(response.error_code, response.error_message)
+        yield broker.broker_id, {one.path: _log_dir(one) for one in response.log_dirs}
+
 
 def _deleted(item: pb.DeleteRecordsPartitionResponse) -> DeletedRecords | BusError:
     if item.error_code:
         return error_of(item.error_code, item.error_message)
     return DeletedRecords(item.low_watermark, item.version)
+
+
+def _log_dir(one: pb.LogDir) -> LogDirDescription:
+    return LogDirDescription(
+        one.total_bytes if one.total_bytes >= 0 else None,
+        one.usable_bytes if one.usable_bytes >= 0 else None,
+        {TopicPartition(each.topic, each.partition): _replica(each) for each in one.replicas},
+        _error_in(one),
+    )
+
+
+def _replica(one: pb.LogDirReplica) -> ReplicaInfo:
+    reclaimable_bytes = one.reclaimable_bytes if one.reclaimable_bytes >= 0 else None
+    return ReplicaInfo(one.is_leader, one.size_bytes, one.file_count, reclaimable_bytes, _error_in(one))
+
+
+def _error_in(one: pb.LogDir | pb.LogDirReplica) -> str | None:
+    return str(error_of(one.error_code, one.error_message)) if one.error_code else None
 
 
 def _results(topic: str, streams: Sequence[Generator[Any, None, None]]) -> Results:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncGenerator
 
-from bus.broker_api.maintenance import MaintenanceApi
+from bus.broker_api.maintenance import MaintenanceApi, Replica
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import with_error
@@ -59,6 +59,17 @@ class MaintenanceHandler:
             return with_error(pb.SwapFilesResponse(version=-1), result)
         return pb.SwapFilesResponse(version=result.version)
 
+    async def describe_log_dirs(self, request: pb.DescribeLogDirsRequest) -> pb.DescribeLogDirsResponse:
+        found = await self._api.describe_log_dirs(request.topics)
+        response = pb.DescribeLogDirsResponse()
+        log_dir = response.log_dirs.add(path=found.path, total_bytes=-1, usable_bytes=-1)
+        if isinstance(found.volume, Refused):
+            with_error(log_dir, found.volume)
+        elif found.volume is not None:
+            log_dir.total_bytes, log_dir.usable_bytes = found.volume.total_bytes, found.volume.usable_bytes
+        await self._shares.begin().extend(log_dir.replicas, map(_replica, found.replicas))
+        return response
+
 
 def _deleted(asked: pb.DeleteRecordsPartition, result: DeleteRecordsResult) -> pb.DeleteRecordsPartitionResponse:
     answer = pb.DeleteRecordsPartitionResponse(topic=asked.topic, partition=asked.partition)
@@ -85,3 +96,13 @@ def _maintained(number: int, result: MaintainResult) -> pb.MaintainLogResponse:
         deleted_files=result.deleted_files,
         deleted_bytes=result.deleted_bytes,
     )
+
+
+def _replica(replica: Replica) -> pb.LogDirReplica:
+    answer = pb.LogDirReplica(topic=replica.name.topic, partition=replica.name.partition, is_leader=replica.is_leader)
+    if isinstance(replica.files, Refused):
+        return with_error(answer, replica.files)
+    if replica.files is not None:
+        answer.size_bytes, answer.file_count = replica.files.size_bytes, replica.files.file_count
+        answer.reclaimable_bytes = -1 if replica.reclaimable_bytes is None else replica.reclaimable_bytes
+    return answer

@@ -214,6 +214,11 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
                 _registered_method=True)
+        self.DescribeLogDirs = channel.unary_unary(
+                '/bus.v1.Bus/DescribeLogDirs',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsResponse.FromString,
+                _registered_method=True)
         self.CreateView = channel.unary_unary(
                 '/bus.v1.Bus/CreateView',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewRequest.SerializeToString,
@@ -543,6 +548,13 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogDirs(self, request, context):
+        """What the topics take in the root, and what room its volume has (KIP-113, KIP-827). Each broker answers for itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateView(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -849,6 +861,11 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.SwapFiles,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.SerializeToString,
+            ),
+            'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogDirs,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsResponse.SerializeToString,
             ),
             'CreateView': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateView,
@@ -1913,6 +1930,33 @@ class Bus:
             '/bus.v1.Bus/SwapFiles',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeLogDirs',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeLogDirsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -130,6 +130,11 @@ class Partition:
         return self.writer.state
 
     @property
+    def live_bytes(self) -> int:
+        """Of the data files that the last version has."""
+        return self._table.state.size_bytes
+
+    @property
     def stopped(self) -> Refused | None:
         """Why this partition does not serve; None while it serves."""
         return self.writer.stopped

@@ -25,6 +25,7 @@ from operator import attrgetter
 import pyarrow.fs
 
 from bus.errors import RootLost, RootNotUsable, StorageFault, StorageFull
+from bus.ports import Volume
 from bus.storage_delta.stores.store import (
     PRIVATE_FOLDER,
     Data,
@@ -207,6 +208,11 @@ class LocalStore:
                 return Listing((), ())
         by_name = attrgetter("name")
         return Listing(sorted(files, key=by_name), sorted(folders), sorted(leftovers, key=by_name))
+
+    def measure_volume(self) -> Volume:
+        with _translated(self._folder):
+            found = os.statvfs(self._folder)
+        return Volume(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def delete(self, key: str) -> None:
         self._check_held()

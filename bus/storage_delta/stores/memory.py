@@ -119,6 +119,9 @@ class MemoryStore:
             ]
             return Listing(files, _chosen(self._folders.get(folder, ()), start_at, prefix))
 
+    def measure_volume(self) -> None:
+        return None
+
     def delete(self, key: str) -> None:
         with self._mutex:
             self._forget(key)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from bus.errors import StorageFault
+from bus.ports import Volume
 from bus.storage_delta.stores.store import (
     Data,
     Entry,
@@ -125,6 +126,9 @@ class RehearsalStore:
                     files[name] = Entry(name, *((kept.size_bytes, self._written_ms[key]) if with_sizes else (-1, -1)))
         leftovers = [entry for entry in found.leftovers if f"{path}{entry.name}" not in self._gone]
         return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
+
+    def measure_volume(self) -> Volume | None:
+        return self._store.measure_volume()
 
     def delete(self, key: str) -> None:
         self._written.pop(key, None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bus.errors import StorageFault, reduce_error
+from bus.ports import Volume
 
 # Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer.
 Data = Any
@@ -167,6 +168,10 @@ class ObjectStore(Protocol):
 
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "", prefix: str = "") -> Listing:
         """Without the files and folders whose names sort before `start_at`, or do not begin with `prefix`."""
+        ...
+
+    def measure_volume(self) -> Volume | None:
+        """None where there is no bound but memory."""
         ...
 
     def delete(self, key: str) -> None:

@@ -152,6 +152,11 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
             partitions=[pb.DeleteRecordsPartition(topic="t", partition=100 + p) for p in range(ITEMS_MAX)]
         ),
     ),
+    "what all logs take": ("DescribeLogDirs", pb.DescribeLogDirsRequest),
+    "what the logs of topics take": (
+        "DescribeLogDirs",
+        lambda: pb.DescribeLogDirsRequest(topics=[*names(ITEMS_MAX - 1), "t"]),
+    ),
     "resumed producers": (
         "ResumeProducer",
         lambda: pb.ResumeProducerRequest(

@@ -63,6 +63,7 @@ class Bench:
             self.cluster,  # type: ignore[arg-type]  # as far as the API knows it
             self.stopping,
             shares,
+            None,  # type: ignore[arg-type]  # nothing blocks
             jobs_max=2,
             request_timeout_ms=request_timeout_ms,
         )
