@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.config.topic import TopicConfig
 from bus.partition_log.rolling import RollingRules, decide_roll
+from bus.settings.topic import TopicConfig
 
 _COMMIT_MS = 10
 _LOOK_COMMITS = 20

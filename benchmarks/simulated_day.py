@@ -25,8 +25,6 @@ import numpy as np
 import psutil
 
 from benchmarks.loads import SMALL_VALUE_BYTES, random_batch
-from bus.config.broker import BrokerConfig
-from bus.config.topic import TopicConfig
 from bus.model import RecordBatch, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
@@ -35,6 +33,8 @@ from bus.runtime.partitions.partition_queue import Appended
 from bus.runtime.partitions.partition_settings import settings_of
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
+from bus.settings.topic import TopicConfig
 from bus.storage_delta.root import open_reader, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import Data

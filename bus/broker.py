@@ -26,18 +26,6 @@ from bus.broker_api.authorization import warnings_of_access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi, TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.config.broker import BrokerConfig
-from bus.config.keys import ConfigError
-from bus.config.listeners import Listener
-from bus.config.login_settings import (
-    broker_login,
-    broker_token,
-    key_set_url,
-    principals_beyond_tokens,
-    token_listeners,
-    unused_login_settings,
-    warnings_of_tokens,
-)
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.logins import BrokerLogin
 from bus.grpc_api.server.peer_transport import GrpcTransport
@@ -65,6 +53,18 @@ from bus.security.oauth.documents import read_document
 from bus.security.oauth.token_sources import TokenSource
 from bus.security.oauth.urls import DocumentUrl
 from bus.security.sasl import OAUTHBEARER
+from bus.settings.broker import BrokerConfig
+from bus.settings.keys import ConfigError
+from bus.settings.listeners import Listener
+from bus.settings.login_settings import (
+    broker_login,
+    broker_token,
+    key_set_url,
+    principals_beyond_tokens,
+    token_listeners,
+    unused_login_settings,
+    warnings_of_tokens,
+)
 from bus.storage_delta.root import open_storage
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from bus.broker_api.calls import Need
 from bus.broker_api.requests import ANONYMOUS, Caller
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_state import ClusterState
-from bus.config.listeners import Listener
 from bus.errors import ErrorCode, Refused
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
@@ -37,6 +36,7 @@ from bus.security.acls import (
     AclResource,
     AclResourceType,
 )
+from bus.settings.listeners import Listener
 
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
 _KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be

@@ -18,8 +18,6 @@ from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
 from bus.broker_api.requests import RequestMemory
 from bus.broker_api.transactions import TransactionApi
-from bus.config.broker import BrokerConfig
-from bus.config.login_settings import login_lives_ms
 from bus.ports import Clock
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
@@ -29,6 +27,8 @@ from bus.runtime.coordinators.transaction_link import Transactions
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.users.user_directory import UserDirectory
+from bus.settings.broker import BrokerConfig
+from bus.settings.login_settings import login_lives_ms
 
 # What the streams of one client may take beyond its share of memory: what had been read when the share was used up.
 _OVERDRAFT_BYTES = 64 * 1024 * 1024

@@ -19,7 +19,6 @@ from bus.broker_api.authorization import Access
 from bus.broker_api.calls import READ_TOPIC
 from bus.broker_api.requests import CurrentLeader, Held, Items, RequestMemory, find_current_leader
 from bus.cluster_metadata.cluster_state import choose_read_replica, find_nearby_brokers
-from bus.config.broker import RACK_SELECTOR
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
@@ -33,6 +32,7 @@ from bus.runtime.partitions.fetches import (
     Stopping,
     fetch,
 )
+from bus.settings.broker import RACK_SELECTOR
 
 # Of one session, as many as one request may name.
 SESSION_POSITIONS_MAX = 20_000

@@ -15,8 +15,6 @@ from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePart
 from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
 from bus.cluster_metadata.view_decisions import CreateView
-from bus.config.broker import describe_broker_config
-from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
@@ -25,6 +23,8 @@ from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
+from bus.settings.broker import describe_broker_config
+from bus.settings.keys import ConfigEntry
 
 # Of one request: each is a table of the storage, and the others are asked for again.
 _AUTO_CREATED_MAX = 100

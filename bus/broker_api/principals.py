@@ -1,4 +1,4 @@
-"""The principal of a caller with a certificate, by the rules of `bus.config.login_settings`.
+"""The principal of a caller with a certificate, by the rules of `bus.settings.login_settings`.
 
 Guards three promises: where a rule asks for SPIFFE ids, a certificate with several URIs, one of them a SPIFFE id, has
 no principal (X.509-SVID, section 2), even if another rule matches it; no certificate makes its owner `User:ANONYMOUS`,
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.config.login_settings import (
+from bus.security.acls import PRINCIPAL_TYPE, RESERVED_NAMES
+from bus.settings.login_settings import (
     TRUST_DOMAIN,
     DefaultRule,
     MappingRule,
@@ -26,7 +27,6 @@ from bus.config.login_settings import (
     parse_mapping_rules,
     unreadable,
 )
-from bus.security.acls import PRINCIPAL_TYPE, RESERVED_NAMES
 
 NAME_CHARACTERS_MAX = 2_048
 _REMEMBERED_MAX = 1_024  # certificates: each call of a connection shows the same

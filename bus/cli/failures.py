@@ -18,10 +18,10 @@ import click
 
 from bus.cli.output import echo, echo_styled, styled
 from bus.client_texts import text_for
-from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, did_you_mean, near_names
 from bus.extras import extra_missing
 from bus.platform.signals import EXIT_SIGNAL, signal_of
+from bus.settings.keys import ConfigError
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = EXIT_SIGNAL + signal.SIGINT

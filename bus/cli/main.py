@@ -11,7 +11,7 @@ from bus.cli.commands import BusCommand, LazyGroup
 from bus.cli.failures import write_error
 from bus.cli.output import echo, prepare_streams
 from bus.client.config.sources import only_settings_of_connections
-from bus.config.keys import is_text
+from bus.settings.keys import is_text
 
 _COMMANDS = {
     "serve": ("bus.cli.cluster.serve:serve", "Run a broker on a folder."),

@@ -28,9 +28,9 @@ from bus.client.config.sources import (
     warn_of_readers,
 )
 from bus.client_texts import text_for
-from bus.config.variables import logical_lines
 from bus.errors import BusError, show_range
 from bus.platform.bounded_files import FileFault, read_bounded_text
+from bus.settings.files import logical_lines
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -268,7 +268,7 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 def complete_topic_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Keys of a topic: with `=` where a value follows."""
-    from bus.config.topic import TOPIC_CONFIGS
+    from bus.settings.topic import TOPIC_CONFIGS
 
     end = "=" if "VALUE" in param.make_metavar(ctx) else ""
     return [f"{name}{end}" for name in sorted(TOPIC_CONFIGS) if name.startswith(incomplete)]
@@ -278,7 +278,7 @@ def complete_broker_configs(ctx: click.Context, param: click.Parameter, incomple
     """Keys of a broker, as `complete_topic_configs`; of a topic where the command has --topic."""
     if ctx.params.get("topic"):
         return complete_topic_configs(ctx, param, incomplete)
-    from bus.config.broker import BROKER_CONFIGS
+    from bus.settings.broker import BROKER_CONFIGS
 
     end = "=" if "VALUE" in param.make_metavar(ctx) else ""
     return [f"{name}{end}" for name in sorted(BROKER_CONFIGS) if name.startswith(incomplete)]

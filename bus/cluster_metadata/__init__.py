@@ -43,7 +43,7 @@ from bus.cluster_metadata.configs import (
 )
 from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
-from bus.config.topic import TOPIC_CONFIGS, TopicConfig
+from bus.settings.topic import TOPIC_CONFIGS, TopicConfig
 
 __all__ = [
     "EMPTY_CLUSTER",

@@ -25,9 +25,9 @@ from bus.cluster_metadata.cluster_state import (
     ClusterState,
 )
 from bus.cluster_metadata.partition_placement import count_moved, move_leaders, refuse_level
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of, show_names, show_range
 from bus.model import BrokerEndpoint, Step
+from bus.settings.broker import BrokerConfig
 
 _LISTENERS_MAX = 64
 _TEXT_LENGTH_MAX = 255  # of host, rack and incarnation

@@ -34,7 +34,6 @@ from bus.cluster_metadata.partition_placement import (
     place_topic,
     place_topic_as_told,
 )
-from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of, show_range
 from bus.model import (
     AUDIT_TOPIC,
@@ -47,6 +46,7 @@ from bus.model import (
 from bus.security.acl_index import AclIndex
 from bus.security.acls import ANY_NAME, AclBinding, AclBindingFilter, AclResourceType, PatternType, check_acl
 from bus.security.quotas import AlterQuotas, Quotas, alter_quotas, encode_entity, encode_quotas
+from bus.settings.broker import PARTITIONS_MAX, BrokerConfig
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from bus.config.broker import (
+from bus.errors import ErrorCode, Refused
+from bus.model import GROUP_PLACEMENT, INTERNAL_TOPIC_PREFIX
+from bus.settings.broker import (
     TOPIC_DEFAULTS,
     BrokerConfig,
 )
-from bus.config.keys import (
+from bus.settings.keys import (
     ConfigEntry,
     ConfigError,
-    ConfigKey,
     ConfigType,
     ConfigValue,
+    Key,
     describe_key,
     field_name,
     unknown_key_message,
 )
-from bus.config.topic import TOPIC_CONFIGS, TopicConfig
-from bus.errors import ErrorCode, Refused
-from bus.model import GROUP_PLACEMENT, INTERNAL_TOPIC_PREFIX
+from bus.settings.topic import TOPIC_CONFIGS, TopicConfig
 
 # What the bus itself keeps with an internal topic, beside the configs that users see and set.
 KEPT_CONFIGS = frozenset({GROUP_PLACEMENT})
@@ -152,7 +152,7 @@ def _altered_text(
             return key.format(tuple(item for item in current if item not in given))
 
 
-def _known_key(name: str) -> ConfigKey:
+def _known_key(name: str) -> Key:
     key = TOPIC_CONFIGS.get(name)
     if key is None:
         raise ConfigError(unknown_key_message(name, TOPIC_CONFIGS))
@@ -171,11 +171,11 @@ def _broker_defaults(broker: BrokerConfig | None) -> Mapping[str, ConfigValue]:
     return {field_name(name): getattr(broker, source) for name, source in TOPIC_DEFAULTS.items()}
 
 
-def _default(key: ConfigKey, broker_defaults: Mapping[str, ConfigValue]) -> ConfigValue:
+def _default(key: Key, broker_defaults: Mapping[str, ConfigValue]) -> ConfigValue:
     return broker_defaults.get(field_name(key.name), key.default)
 
 
-def _describe(key: ConfigKey, override: str | None, broker_defaults: Mapping[str, ConfigValue]) -> ConfigEntry:
+def _describe(key: Key, override: str | None, broker_defaults: Mapping[str, ConfigValue]) -> ConfigEntry:
     default = key.format(_default(key, broker_defaults))
     return describe_key(
         key,

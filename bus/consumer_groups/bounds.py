@@ -14,12 +14,12 @@ from enum import Enum
 
 from bus.addresses import counted_host
 from bus.client_texts import check_text, shown
-from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.group import MINUTE_MS, Group
 from bus.errors import ErrorCode, Refused
 from bus.java_hash import java_abs, java_hash
 from bus.model import GROUP_PLACEMENT, TopicPartition
+from bus.settings.keys import INT_MAX, LONG_MAX
 
 ID_BYTES_MAX = 1_024  # of a group, and of a client
 MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and what the coordinator puts behind it

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
-from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups import records
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import PARTITIONS_MAX, check_count, check_place
@@ -19,6 +18,7 @@ from bus.consumer_groups.group import Group, GroupState, GroupStep
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
+from bus.settings.keys import INT_MAX, LONG_MAX
 
 
 def decide_commit(step: GroupStep, command: rq.OffsetCommit, *, request_id: int) -> None:

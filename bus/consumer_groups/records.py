@@ -12,12 +12,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups import requests as rq
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 from bus.records.json_text import parse_json
 from bus.records.struct_fields import StructFields
+from bus.settings.keys import INT_MAX, LONG_MAX
 
 _ROW_BYTES = 200  # of the fields of a fixed size and of short names
 _ITEM_BYTES = 50  # of a topic's name, with or without the number of a partition

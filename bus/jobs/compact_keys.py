@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
+from bus.settings.topic import TopicConfig
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import add_file_arguments, row_bytes, staging, topic_config, write_runs

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from bus.config.keys import LONG_MAX
 from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.ports import LogFile
+from bus.settings.keys import LONG_MAX
 
 # A run of so many files is rolled. Each row is then rewritten once for every factor of as much.
 RUN_FILES_MAX = 400

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bus.config.keys import INT_MAX, LONG_MAX
+from bus.settings.keys import INT_MAX, LONG_MAX
 
 
 class StructFields:

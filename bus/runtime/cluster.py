@@ -10,7 +10,6 @@ from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_state import LEVEL_OF_LEASES, ClusterState
 from bus.cluster_metadata.producer_decisions import look_interval_ms
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import Clock, Storage
@@ -28,6 +27,7 @@ from bus.runtime.partitions.partition_settings import metadata_maintenance
 from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope, time_limit
+from bus.settings.broker import BrokerConfig
 
 # A stop waits so long for maintenance that is under way: else brokers that live for moments never finish any.
 _FINISH_S_MAX = 1.0

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from bus.cluster_metadata.configs import resolve_topic_config
-from bus.config.topic import TopicConfig
 from bus.records.log_schema import LOG_COLUMNS
+from bus.settings.topic import TopicConfig
 from bus.spark import jobs
 from bus.spark.jobs import JobFailed
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from bus.client.admin.admin import Admin
 from bus.client.config.sources import ADDRESS_VARIABLE, PROFILE_VARIABLE, chosen_profile
 from bus.client_texts import one_line, text_for
-from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault, show_range
 from bus.json_views import SchemaError, parse_ddl
 from bus.json_views.select import SPARK, struct_of
 from bus.model import TopicPartition
 from bus.platform.signals import EXIT_SIGNAL, signal_of, signals_as_interrupts
 from bus.records.epoch import epoch_ms
+from bus.settings.keys import ConfigError
 from bus.spark.jars import JarsMissing
 from bus.spark.sessions import SparkUnavailable, no_pyspark, session
 from bus.tables.topics import TopicTables

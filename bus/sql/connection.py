@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 import duckdb
 import pyarrow as pa
 
-from bus.config.keys import is_text
 from bus.errors import StorageFault, did_you_mean, near_names, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.model import TopicPartition
+from bus.settings.keys import is_text
 from bus.sql.read_only import (
     AmbiguousName,
     NotReadOnly,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from bus.config.keys import INT_MAX, LONG_MAX
 from bus.ports import KeyedRow
 from bus.records.struct_fields import StructFields
+from bus.settings.keys import INT_MAX, LONG_MAX
 from bus.transactions.state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.cli.main import cli
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
-from bus.config.broker import BrokerConfig
 from bus.platform.system_clock import SystemClock
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.log.listing import partition_folder
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker

@@ -22,7 +22,6 @@ from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic
 from bus.cluster_metadata.cluster_records import replay_cluster
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
-from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -31,6 +30,7 @@ from bus.records.arrow_batches import encode_arrow
 from bus.records.log_schema import LOG_SCHEMA
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition import Partition
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import DeltaStorage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

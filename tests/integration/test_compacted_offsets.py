@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bus import Admin, Consumer, NewTopic, OffsetAndMetadata
-from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.broker_thread import running_broker

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
-from bus.config.broker import BrokerConfig
 from bus.errors import StorageDamaged
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.stores.local import LocalStore
 from bus.tables.topics import TopicTables

@@ -13,9 +13,9 @@ import pytest
 
 import bus.sql
 from bus import Admin, NewTopic
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 HOUR_MS = 3_600_000

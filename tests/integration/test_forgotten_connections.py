@@ -11,7 +11,7 @@ from bus import Admin, NewTopic
 from bus.broker import Broker
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import BrokerFenced, ControllerElected, decode_record
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_process import free_port
 from tests.support.broker_thread import run_on, running_broker

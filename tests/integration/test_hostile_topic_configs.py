@@ -7,12 +7,12 @@ import asyncio
 
 import pyarrow as pa
 
-from bus.config.topic import TOPIC_CONFIGS
 from bus.errors import ErrorCode
 from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.topic import TOPIC_CONFIGS
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.cancelled_calls import QuietBroker

@@ -11,8 +11,8 @@ import pytest
 
 from bus import Admin, BusError, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.ports import PartitionTable
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 PARTITION = TopicPartition("t", 0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import BROKER_CONFIGS
-from bus.config.keys import LONG_MAX
-from bus.config.topic import TOPIC_CONFIGS
+from bus.settings.broker import BROKER_CONFIGS
+from bus.settings.keys import LONG_MAX
+from bus.settings.topic import TOPIC_CONFIGS
 from tests.support.guides import DOCS, run_guide
 
 GUIDE = (DOCS / "log-life.md").read_text("utf-8")

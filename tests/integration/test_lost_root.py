@@ -11,8 +11,8 @@ import pytest
 
 import bus.broker
 from bus.broker import Broker, run_broker
-from bus.config.broker import BrokerConfig
 from bus.errors import RootLost
+from bus.settings.broker import BrokerConfig
 
 
 def test_broker_whose_root_is_lost_while_it_stops_ends_with_the_fault(

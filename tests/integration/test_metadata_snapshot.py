@@ -16,12 +16,12 @@ import bus.sql
 from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
 from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record, replay_cluster
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
-from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
 from bus.grpc_api.server.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import ProducerStamp
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import FileSystem, LocalStore

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bus import Admin, NewTopic, Producer
-from bus.config.broker import BrokerConfig
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import LOG_SCHEMA
+from bus.settings.broker import BrokerConfig
 from bus.spark.source.access import FileRange, InputRange, ReadRules, StorageAccess
 from bus.spark.source.inputs import RecordsGone, TopicGone, merge, read_range
 from bus.spark.source.options import Location

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from bus import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.guides import DOCS, run_guide
 

@@ -51,9 +51,9 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, Step, TopicPartition
+from bus.settings.broker import BrokerConfig
 
 BROKERS = st.integers(0, 4)
 NAMES = st.sampled_from(["t", "u", "v"])

@@ -31,7 +31,6 @@ from bus.broker import BrokerCore
 from bus.cluster_metadata import cluster_records
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.cluster_metadata.partition_placement import find_imbalance
-from bus.config.broker import BrokerConfig
 from bus.errors import BusError, StorageFault
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.model import TopicPartition
@@ -42,6 +41,7 @@ from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.metadata import metadata_maintenance
 from bus.runtime.partitions import partition_maintenance, partition_settings
 from bus.runtime.partitions.fetches import Stopping
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryLock

@@ -12,7 +12,7 @@ import pytest
 import bus.spark
 from bus import Admin
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 if TYPE_CHECKING:

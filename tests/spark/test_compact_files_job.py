@@ -14,12 +14,12 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from bus import Admin
-from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode, Refused
 from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import Committed, SwapKind
 from bus.records.log_schema import LOG_SCHEMA, nullable_type
+from bus.settings.topic import TopicConfig
 from bus.spark import jobs
 from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging

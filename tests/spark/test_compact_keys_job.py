@@ -10,10 +10,10 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
 from bus.jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
 from bus.ports import Committed, PreparedFiles
+from bus.settings.topic import TopicConfig
 from bus.spark.jobs import JobFailed
 from bus.spark.log_files import PartitionFiles, load_files
 from bus.tables.topics import TopicTables

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic
-from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.member_processes import wait_until
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_root

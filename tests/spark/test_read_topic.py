@@ -16,9 +16,9 @@ from pyspark.sql import functions as sql
 
 import bus.sql
 from bus import Admin, NewTopic, Producer
-from bus.config.broker import BrokerConfig
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageFault
 from bus.model import TopicPartition
+from bus.settings.broker import BrokerConfig
 from bus.spark import read_topic
 from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import find_cut

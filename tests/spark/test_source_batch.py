@@ -14,8 +14,8 @@ from pyspark.sql import functions as sql
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.model import TopicPartition
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 from tests.support.spark_source import produce, read_bus, values_of

@@ -14,8 +14,8 @@ from pyspark.sql import functions as sql
 
 from bus import Admin, Producer
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.model import TopicPartition
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.spark_source import Stream, append, create, place, read_bus
 

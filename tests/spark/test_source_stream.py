@@ -13,8 +13,8 @@ from pyspark.sql import functions as sql
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.model import TopicPartition
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 from tests.support.guides import programs_of

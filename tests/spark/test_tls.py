@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bus import Admin, NewTopic
-from bus.config.broker import BrokerConfig
 from bus.platform.system_clock import SystemClock
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.scram import SCRAM_SHA_512, salt_password
 from bus.security.users import SetScram
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority

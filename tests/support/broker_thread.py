@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.ports import Clock, Storage
+from bus.settings.broker import BrokerConfig
 
 T = TypeVar("T")
 _loops: WeakKeyDictionary[Broker, asyncio.AbstractEventLoop] = WeakKeyDictionary()

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from bus.addresses import Address
 from bus.broker import BrokerCore
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peer_transport import GrpcTransport
 from bus.grpc_api.server.peers import GrpcPeers
@@ -22,6 +21,7 @@ from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import Row, SparkSession
 
 from bus import Admin, NewTopic
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.spark_source import read_bus
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import BrokerRegistered, apply_all
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.config.broker import BrokerConfig
 from bus.errors import NotController
 from bus.model import TopicPartition
 from bus.ports import Storage
@@ -18,6 +17,7 @@ from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, Maintena
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
 from tests.support.fake_table import FakeTable, ManualClock
 
 T = TypeVar("T")

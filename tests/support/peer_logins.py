@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bus import Admin, NewTopic
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import run_on, running_broker
 
 

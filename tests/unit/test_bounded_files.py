@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from bus.client.config.sources import load_profile
-from bus.config.loading import read_toml
-from bus.config.variables import resolve
 from bus.errors import BusError
 from bus.model import KeyFiles
 from bus.platform.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded, read_bounded_text
 from bus.security.key_material import KeyMaterialFault, read_key_material
 from bus.security.oauth.documents import DocumentFault, read_document
 from bus.security.oauth.urls import parse_url
+from bus.settings.files import read_toml, resolve
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import bus.broker
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 
 
 class JoiningBroker:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bus.config.loading import read_toml
 from bus.extras import _EXTRAS, ExtraMissing, extra_missing
+from bus.settings.files import read_toml
 
 ROOT = Path(__file__).parents[2]
 # Runs without what the extras bring, and says so of each thing that needs more than it should.

@@ -23,11 +23,11 @@ from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.options import open_admin, root_option, set_option
 from bus.cli.output import echo
-from bus.config.listeners import PROTOCOLS
 from bus.errors import BusError, RootNotUsable, count_of
 from bus.extras import check_extra
 from bus.model import PLAINTEXT, RunningBroker
 from bus.platform.signals import signals_as_interrupts
+from bus.settings.listeners import PROTOCOLS
 
 # The brokers of a cluster as processes of this machine: found, started, stopped, sent signals.
 #
@@ -541,7 +541,7 @@ def _make_cluster(root: str) -> LocalCluster:
 
 
 def _serve_options(config_file: str | None, settings: Sequence[str]) -> tuple[str, ...]:
-    from bus.config.loading import literal_secrets
+    from bus.settings.loading import literal_secrets
 
     given = [(name.strip(), value) for name, _, value in (text.partition("=") for text in settings)]
     warn_of_secrets(literal_secrets(given), "the file of --config, or a variable such as ${file:/PATH:KEY}")

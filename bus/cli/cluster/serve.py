@@ -15,10 +15,10 @@ import click
 from bus.cli.commands import BusCommand
 from bus.cli.failures import warn_of_secrets
 from bus.cli.options import set_option
-from bus.config.keys import ConfigError
-from bus.config.loading import read_toml
 from bus.errors import count_of
 from bus.extras import check_extra
+from bus.settings.files import read_toml
+from bus.settings.keys import ConfigError
 
 if TYPE_CHECKING:
     from bus.broker import Broker
@@ -84,7 +84,7 @@ def serve(
     Prints one line when it is ready. The first Ctrl-C, SIGTERM or SIGHUP finishes and answers what is in flight; a
     second Ctrl-C or SIGTERM exits at once, which loses nothing that was acknowledged with acks=all.
     """
-    from bus.config.loading import literal_secrets
+    from bus.settings.loading import literal_secrets
 
     given = [_parse_setting(text) for text in settings]
     warn_of_secrets(literal_secrets(given), "the file of --config, or a variable such as ${file:/PATH:KEY}")
@@ -94,7 +94,7 @@ def serve(
     if insecure:
         overrides["allow.insecure.listeners"] = True
     check_extra("broker")
-    from bus.config.loading import load_broker_config
+    from bus.settings.loading import load_broker_config
 
     config = load_broker_config(config_file, overrides)
     _configure_logging(log_config, log_format, log_level)

@@ -83,14 +83,12 @@ def _source(entry: ConfigDescription, topic: str | None) -> str:
 
 
 def _check_keys(keys: tuple[str, ...], entries: list[ConfigDescription]) -> None:
-    from bus.config.kafka_keys import reason_of_absence
-    from bus.config.keys import unknown_key_message
+    from bus.settings.kafka_keys import absent_key_message
 
     known = [entry.name for entry in entries]
     for key in keys:
         if key not in known:
-            reason = reason_of_absence(key)
-            raise Failure(unknown_key_message(key, known) if reason is None else f"{key}: no key of the bus: {reason}")
+            raise Failure(absent_key_message(key, known))
 
 
 @click.command(

@@ -37,8 +37,8 @@ from bus.client.config.values import (
     integer,
     setting,
 )
-from bus.config.keys import is_text
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names
+from bus.settings.keys import is_text
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
 

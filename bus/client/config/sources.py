@@ -38,12 +38,12 @@ from bus.client.config.tokens import (
 )
 from bus.client.config.typed_settings import AdminSettings, ConsumerSettings, ProducerSettings
 from bus.client.config.values import conflict
-from bus.config.keys import ConfigError
-from bus.config.loading import flatten, read_toml
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 from bus.platform.reentry import logger_of
 from bus.security.sasl import OAUTHBEARER
+from bus.settings.files import flatten, read_toml
+from bus.settings.keys import ConfigError
 
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"

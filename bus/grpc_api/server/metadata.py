@@ -17,7 +17,6 @@ from bus.broker_api.requests import InvalidArgument
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.cluster_metadata.view_decisions import CreateView
-from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -25,6 +24,7 @@ from bus.json_views import JsonView
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
+from bus.settings.keys import ConfigEntry
 
 _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
 

@@ -12,8 +12,6 @@ from grpc_health.v1 import health_pb2
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.principals import PrincipalRules
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.config.broker import BrokerConfig
-from bus.config.listeners import Listener
 from bus.grpc_api.server.audited_calls import AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.guards import (
@@ -32,6 +30,8 @@ from bus.platform.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.key_material import WatchedKeyMaterial
 from bus.security.stranger_rations import RationSizes, StrangerRations
+from bus.settings.broker import BrokerConfig
+from bus.settings.listeners import Listener
 
 _PENDING_CALLS_MAX = 20_000
 _PENDING_CALLS_MAX_OF_STRANGERS = 8_000

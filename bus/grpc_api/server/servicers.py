@@ -18,7 +18,6 @@ from grpc.aio import ServicerContext
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS, Call
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
 from bus.grpc_api.server.authorization import CallAuthorization, Handle
 from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
@@ -45,6 +44,7 @@ from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import PLAINTEXT
 from bus.security.quotas import REQUEST_RATE
+from bus.settings.broker import BrokerConfig
 
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024

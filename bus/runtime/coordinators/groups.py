@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from bus.cluster_metadata.cluster_state import ClusterState, Topic
-from bus.config.broker import BrokerConfig
 from bus.consumer_groups.bounds import (
     GroupBounds,
     GroupTotals,
@@ -62,6 +61,7 @@ from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 

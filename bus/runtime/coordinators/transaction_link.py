@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.ports import Clock
@@ -23,6 +22,7 @@ from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers
+from bus.settings.broker import BrokerConfig
 from bus.transactions.requests import Added, AddPartitions
 
 _RETRY_S = 0.05

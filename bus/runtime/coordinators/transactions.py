@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, LEVEL_OF_RISING_NUMBERS, ClusterState
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
@@ -31,6 +30,7 @@ from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered, time_limit
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
+from bus.settings.broker import BrokerConfig
 from bus.transactions.bounds import TransactionBounds, TransactionTotals, check_transactional_id, coordinator_partition
 from bus.transactions.changes import Finish, Resolve, TransactionNotice, TransactionRules
 from bus.transactions.decisions import TransactionMachine

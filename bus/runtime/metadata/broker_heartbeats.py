@@ -31,7 +31,6 @@ from bus.cluster_metadata.broker_reach import BrokerReach
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, count_of
 from bus.model import Step, TopicPartition
 from bus.ports import Clock
@@ -41,6 +40,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, 
 from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
 from bus.runtime.tasks import TaskScope, time_limit
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 

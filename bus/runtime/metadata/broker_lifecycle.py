@@ -27,7 +27,6 @@ from bus.cluster_metadata.broker_leases import election_rank, is_left_by_majorit
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import apply_all
 from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterState, ElectedController
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, Step
 from bus.ports import Clock, Storage
@@ -39,6 +38,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.replicas.in_sync_replicas import LaggingReplicas
 from bus.runtime.tasks import TaskScope, time_limit, together
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,6 @@ from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import collision_key, find_contradiction, resolve_topic_config
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, Step, TopicPartition
@@ -53,6 +52,7 @@ from bus.runtime.metadata.metadata_log import Decide, MetadataLog
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.security.acls import AclBinding, AclBindingFilter
 from bus.security.quotas import AlterQuotas, Quotas
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable, Collection
 
 from bus.cluster_metadata.broker_leases import Lease, LeaseWatch, WriteSession, encode_lease
-from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.tasks import TaskScope, time_limit
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Lead, Leadership, Topic, plan_hosting
 from bus.cluster_metadata.configs import resolve_topic_config
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault, show_range, show_way_out
 from bus.model import LogBatch, TopicPartition
 from bus.partition_log.reads import NotYet, Readable, decide_follower_fetch, refuse_offset
@@ -32,6 +31,7 @@ from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.replicas.followed_tables import CommittedVersions, FollowedTable, FollowedTables
 from bus.runtime.replicas.in_sync_replicas import InSyncReplicas
 from bus.runtime.tasks import TaskScope, Wakeable
+from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.cluster_metadata.configs import is_internal_topic, resolve_topic_config
-from bus.config.broker import BrokerConfig
-from bus.config.topic import TopicConfig
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
+from bus.settings.broker import BrokerConfig
+from bus.settings.topic import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

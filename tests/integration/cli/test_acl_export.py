@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow, deny, prefixed
 from tests.support.broker_thread import running_broker
 

@@ -16,7 +16,7 @@ from bus.cli.main import cli
 from bus.cli.security import posix_check
 from bus.cli.security.acl_export import Grants
 from bus.cli.security.posix_check import Reader, Rights, check_files
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 from tests.support.posix_acls import grant, has_acls, set_acl

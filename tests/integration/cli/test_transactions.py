@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.transactional_producer import Producer
 

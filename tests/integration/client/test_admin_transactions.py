@@ -13,9 +13,9 @@ import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
 from bus.client.values import TransactionListing
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_groups import FakeGroupBroker

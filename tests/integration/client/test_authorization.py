@@ -26,8 +26,8 @@ from bus import (
 )
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority

@@ -18,8 +18,8 @@ from bus import (
     Producer,
 )
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
+from bus.settings.broker import BrokerConfig
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.acls import allow, prefixed
 from tests.support.broker_thread import running_broker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bus import Admin, Consumer, NewTopic, Producer
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 

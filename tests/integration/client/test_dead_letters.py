@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bus import Admin, BusError, Consumer, ConsumerRecord, ErrorCode, NewTopic, Producer, RunSummary, TopicPartition
-from bus.config.broker import BrokerConfig
 from bus.model import TimestampType
 from bus.processing import RecordFailed
 from bus.processing.commits import OffsetTracker
 from bus.processing.dead_letters import DeadLetters
 from bus.processing.settings import parse_settings
 from bus.processing.work import Work
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 LIMIT = 100_000

@@ -18,8 +18,8 @@ from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.cluster_metadata.broker_records import encode_listeners, parse_listeners
-from bus.config.broker import BrokerConfig
 from bus.model import ListenerAddress
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 WAIT_S = 30.0

@@ -16,8 +16,8 @@ from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.client.values import LogDirDescription, ReplicaInfo
-from bus.config.broker import BrokerConfig
 from bus.model import CLUSTER_METADATA_TOPIC
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.member_processes import wait_until, wait_until_holds
 

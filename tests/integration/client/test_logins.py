@@ -26,7 +26,6 @@ from bus import (
 from bus.broker import Broker
 from bus.broker_api.logins import LoginReport
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
@@ -34,6 +33,7 @@ from bus.platform.system_clock import SystemClock
 from bus.runtime.users.user_directory import UserLedger
 from bus.security.scram import SCRAM_MECHANISMS, salt_password
 from bus.security.users import DeleteScram, SetScram
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import running_broker
 

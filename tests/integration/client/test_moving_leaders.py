@@ -25,12 +25,12 @@ from bus.client.connection.cluster import Cluster
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import LeaderChanged
 from bus.cluster_metadata.cluster_state import Leadership
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.model import CONSUMER_OFFSETS_TOPIC, Step
 from bus.ports import Committed
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import run_on, running_broker
 from tests.support.stores import NOW_MS

@@ -18,8 +18,8 @@ import pytest
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
 from bus.client.consumer.records import RecordDeserializationError
-from bus.config.broker import BrokerConfig
 from bus.processing import listeners
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}

@@ -29,8 +29,8 @@ from bus import (
     TopicPartition,
     serializers,
 )
-from bus.config.broker import BrokerConfig
 from bus.processing import listeners, transactions
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.crashing_processor import STEPS
 from tests.support.member_processes import REPOSITORY, wait_until

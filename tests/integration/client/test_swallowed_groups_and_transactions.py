@@ -16,9 +16,9 @@ from bus import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPar
 from bus.client.assignors import MemberSubscription
 from bus.client.connection.group_requests import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from bus.client.values import GroupMetadata
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.tcp_proxy import Link, TcpProxy
 

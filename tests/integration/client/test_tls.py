@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Output, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority
 

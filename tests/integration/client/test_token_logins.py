@@ -21,12 +21,12 @@ from bus import Admin, BusError, Consumer, Producer, aio
 from bus.broker import Broker
 from bus.broker_api.logins import LoginReport
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.platform.reentry import CalledInside
 from bus.security.oauth.token_sources import client_response
+from bus.settings.broker import BrokerConfig
 from tests.integration.client.test_logins import check_that_ending_streams_cost_nothing, values_of
 from tests.support.broker_thread import running_broker
 from tests.support.identity_provider import (

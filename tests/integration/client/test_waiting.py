@@ -20,7 +20,7 @@ import pytest
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition, aio
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import broker_needed
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_process import free_port
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import BreakStream, FakeBroker

@@ -18,13 +18,13 @@ from bus.broker import Broker
 from bus.broker_api.calls import CALLS
 from bus.client.connection.retrying import first_answer
 from bus.client.values import QuotaEntity
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.audited_calls import CHANGED_ITEMS
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub
 from bus.model import AUDIT_TOPIC
 from bus.security.acls import AclOperation
 from bus.security.audit_events import ALLOWED, DENIED, AuditEvent, AuditKind
+from bus.settings.broker import BrokerConfig
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker
 

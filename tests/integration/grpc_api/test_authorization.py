@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from bus.broker_api.requests import InvalidArgument
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.cluster import ClusterHandler
 from bus.grpc_api.server.produce_decoding import begin_parse
 from bus.grpc_api.server.servicers import forwarded_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, ReadContext
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 HOUR_MS = 3_600_000

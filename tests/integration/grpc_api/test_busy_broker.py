@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker

@@ -16,10 +16,10 @@ import pytest
 from bus import Admin, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.client.values import QuotaEntity
-from bus.config.broker import BrokerConfig
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.settings.broker import BrokerConfig
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import running_broker
 

@@ -18,9 +18,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 STREAMS_MAX = 40

@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 import bus.sql
-from bus.config.broker import BrokerConfig
 from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.consumer_groups.records import GroupStored, StoredMember, encode_record
 from bus.consumer_groups.requests import Assignment
@@ -21,6 +20,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, KeyedRow
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import running_broker
 from tests.support.stores import led

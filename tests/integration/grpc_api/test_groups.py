@@ -14,9 +14,9 @@ import grpc
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 

@@ -16,9 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 import bus.sql
 from bus import Admin, Consumer
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.hostile_requests import CALLS, Change, plausible_request, random_request, single_changes
 

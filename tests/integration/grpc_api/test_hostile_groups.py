@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import bus.sql
 from bus import Admin
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
 

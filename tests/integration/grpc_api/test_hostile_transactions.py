@@ -10,9 +10,9 @@ import grpc
 import pytest
 from deltalake import DeltaTable
 
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.transactional_producer import NONE, Producer
 

@@ -15,12 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bus.broker import Broker
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, JoinRefused
 from bus.grpc_api.server.server import SERVICE_NAME, BusServer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub
 from bus.runtime.partitions.fetches import Stopping
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_process import free_port
 from tests.support.broker_thread import running_broker
 

@@ -13,10 +13,10 @@ import pytest
 
 from bus import Consumer, Producer
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.errors import JoinRefused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import run_on, running_broker
 
 

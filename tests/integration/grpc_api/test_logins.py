@@ -21,7 +21,6 @@ from bus.broker_api import fetch as fetching
 from bus.broker_api import logins
 from bus.broker_api.logins import LoginReport
 from bus.broker_api.requests import Unavailable
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
@@ -31,6 +30,7 @@ from bus.runtime.users.user_directory import UserLedger
 from bus.security.sasl import SESSION_EXPIRED
 from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
 from bus.security.users import SetScram
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support import rude_http2
 from tests.support.broker_thread import loop_of, running_broker

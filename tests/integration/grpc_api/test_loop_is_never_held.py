@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.request_limits import ITEMS_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.loop_watch import LoopWatch, watched_loops
 

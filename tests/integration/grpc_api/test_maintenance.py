@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.broker_thread import running_broker

@@ -22,8 +22,8 @@ from bus import (
     UserScramCredentialUpsertion,
 )
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.security.scram import SCRAM_SHA_256
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow
 from tests.support.broker_thread import running_broker
 

@@ -15,7 +15,6 @@ import pytest
 
 from bus import Producer
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.strangers import Strangers, _Ended, _peer_of
 from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -25,6 +24,7 @@ from bus.runtime.users.user_directory import UserLedger
 from bus.security.scram import SCRAM_SHA_256, salt_password
 from bus.security.stranger_rations import Ration, RationSizes
 from bus.security.users import SetScram
+from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker

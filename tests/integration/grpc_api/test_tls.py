@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 from bus.broker import Broker
-from bus.config.broker import BrokerConfig
-from bus.config.keys import ConfigError
-from bus.config.loading import load_broker_config
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.runtime.logs import TextFormatter
+from bus.settings.broker import BrokerConfig
+from bus.settings.keys import ConfigError
+from bus.settings.loading import load_broker_config
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import running_broker
 from tests.support.certificates import Authority, Issued

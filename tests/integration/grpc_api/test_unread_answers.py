@@ -15,10 +15,10 @@ import pytest
 
 from bus.broker_api import broker_api
 from bus.broker_api.requests import RequestMemory
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
+from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 CONNECTIONS = 12

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from bus.spark.sink import transactions
 from bus.spark.sink.columns import RowRefused, SinkColumns
 from bus.spark.sink.options import Application

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import bus.sql
 from bus import AclOperation, Admin, NewTopic
-from bus.config.broker import BrokerConfig
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow, deny, prefixed
 from tests.support.broker_thread import running_broker
 

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 import bus.sql
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.cli.main import cli
-from bus.config.broker import BrokerConfig
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.model import TopicPartition
 from bus.runtime.coordinators import shard
 from bus.runtime.partitions import partition_transactions
+from bus.settings.broker import BrokerConfig
 from bus.sql import SqlError, connection
 from bus.tables import transaction_cuts
 from bus.tables.keyed_rows import read_rows

@@ -15,12 +15,12 @@ from bus.broker_api.authorization import Access, Authorizer, warnings_of_access
 from bus.broker_api.calls import CREATE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import AclIndex, AclIndexDraft
 from bus.security.acls import AclBinding, AclOperation, AclPermission
+from bus.settings.broker import BrokerConfig
 from tests.support.acls import allow, prefixed
 from tests.support.virtual_time import run_virtually
 

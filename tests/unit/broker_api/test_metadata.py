@@ -9,12 +9,12 @@ from bus.broker_api.metadata import ConfigResource, MetadataApi, ResourceKind
 from bus.broker_api.requests import Caller, current_caller
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
 from bus.security.audit_events import AuditEvent
+from bus.settings.broker import BrokerConfig
 
 UNKNOWN_KIND = Refused(ErrorCode.INVALID_REQUEST, "expected a type that there is, found 7")
 READ_ONLY = "broker configs are read at start"

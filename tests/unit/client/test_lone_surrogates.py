@@ -13,10 +13,10 @@ from bus import TopicPartition
 from bus.client import arguments
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
 from bus.client.group.topics import subscription_of
-from bus.config.broker import BROKER_CONFIGS
-from bus.config.keys import ConfigType
-from bus.config.loading import load_broker_config
 from bus.errors import BusError
+from bus.settings.broker import BROKER_CONFIGS
+from bus.settings.keys import ConfigType
+from bus.settings.loading import load_broker_config
 from bus.sql import SqlError
 from tests.support.hand_written_root import HandWrittenRoot
 

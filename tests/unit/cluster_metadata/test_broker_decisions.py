@@ -49,9 +49,9 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, LEVEL_MAX, ClusterState, Leadership
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, ListenerAddress, Step, TopicPartition
+from bus.settings.broker import BrokerConfig
 
 LEVEL = FeatureLevel("bus.version", 1)
 

@@ -13,8 +13,8 @@ from bus.cluster_metadata.cluster_records import (
     apply_all,
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
+from bus.settings.broker import BrokerConfig
 
 CONFIG = BrokerConfig(broker_heartbeat_interval_ms=500, broker_session_timeout_ms=2_000)
 STATE = apply_all(

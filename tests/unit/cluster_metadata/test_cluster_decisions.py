@@ -46,9 +46,9 @@ from bus.cluster_metadata.configs import (
     describe_topic_configs,
     resolve_topic_config,
 )
-from bus.config.broker import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import GROUP_PLACEMENT, TopicPartition
+from bus.settings.broker import PARTITIONS_MAX
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:

@@ -14,11 +14,11 @@ from bus.cluster_metadata.configs import (
     normalize_topic_configs,
     resolve_topic_config,
 )
-from bus.config.broker import BrokerConfig
-from bus.config.keys import NO_EFFECT_YET, ConfigError, field_name
-from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import TimestampType
+from bus.settings.broker import BrokerConfig
+from bus.settings.keys import NO_EFFECT_YET, ConfigError, field_name
+from bus.settings.topic import TOPIC_CONFIGS, TopicConfig
 
 SET, DELETE, APPEND, SUBTRACT = AlterOperation
 

@@ -36,9 +36,9 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions, find_imbalance
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import Step, TopicPartition
+from bus.settings.broker import BrokerConfig
 
 
 def brokers(racks: Sequence[str | None], *more: ClusterRecord) -> ClusterState:

@@ -9,11 +9,11 @@ from typing import Any
 from grpc_tools import protoc
 
 from bus.broker_api.calls import CALLS
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.server.service_door import BUS, CLUSTER
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer, find_handler
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.settings.broker import BrokerConfig
 
 ROOT = Path(__file__).parents[3]
 STUBS = ("bus_pb2.py", "bus_pb2.pyi", "bus_pb2_grpc.py")

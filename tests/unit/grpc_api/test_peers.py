@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat
+from bus.settings.broker import BrokerConfig
 
 TO = BrokerEndpoint(1, "a", 1)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import RequestMemory
-from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.servicers import BusServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import request_id
+from bus.settings.broker import BrokerConfig
 from tests.support.cancelled_calls import QuietContext
 
 REQUEST = pb.DescribeUserScramCredentialsRequest(users=["alice"])

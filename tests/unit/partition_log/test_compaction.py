@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bus.config.keys import LONG_MAX
 from bus.partition_log.compaction import (
     BYTES_MIN,
     FILES_MAX,
@@ -17,6 +16,7 @@ from bus.partition_log.compaction import (
     decide_internal_compaction,
     decide_key_compaction,
 )
+from bus.settings.keys import LONG_MAX
 from tests.support.fake_table import FakeFile
 from tests.support.rolled_log import data_file
 

@@ -21,7 +21,6 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
 )
 from bus.cluster_metadata.cluster_state import ClusterState, Leadership, Topic
-from bus.config.broker import BrokerConfig
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.errors import ErrorCode, Refused
@@ -29,6 +28,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator, group_rules
 from bus.runtime.partitions.maintenance import MaintenanceClock
+from bus.settings.broker import BrokerConfig
 from tests.support.fake_table import FakeKeyedRows, ManualClock, wait_until
 from tests.support.group_bench import PARTITION, commit_of, join_of
 from tests.support.host_bench import HostBench, run_host

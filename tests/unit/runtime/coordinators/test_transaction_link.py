@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, ClusterState
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import TransactionAddition
+from bus.settings.broker import BrokerConfig
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
 from tests.support.fake_table import ManualClock

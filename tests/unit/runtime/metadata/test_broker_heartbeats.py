@@ -25,7 +25,6 @@ from bus.cluster_metadata.cluster_records import (
     apply_all,
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
@@ -33,6 +32,7 @@ from bus.runtime.metadata.metadata_log import Decide
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
 from tests.support.virtual_time import run_virtually
 
 NOT_THERE = Refused(ErrorCode.NETWORK_EXCEPTION, "connection refused")

@@ -13,12 +13,12 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.broker_leases import Lease
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected, FeatureLevel, apply_all
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_MAX
-from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
 from tests.support.virtual_time import run_virtually
 
 

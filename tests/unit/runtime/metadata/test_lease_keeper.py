@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from bus.cluster_metadata.broker_leases import Lease, decode_lease
-from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
 from bus.runtime.metadata.lease_keeper import LeaseKeeper
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
 from tests.support.virtual_time import run_virtually
 
 

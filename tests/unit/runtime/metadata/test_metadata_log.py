@@ -13,7 +13,6 @@ import pytest
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
 from bus.cluster_metadata.cluster_state import ClusterState
-from bus.config.broker import BrokerConfig
 from bus.errors import NotController, StorageFault
 from bus.model import Step
 from bus.ports import CommitOutcome, Committed, LogState, PartitionTable, Storage, Unknown
@@ -21,6 +20,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.partitions.partition_settings import metadata_maintenance
+from bus.settings.broker import BrokerConfig
 from tests.support.fake_table import FakeTable, ManualClock, wait_until
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ import pytest
 from bus.cluster_metadata.broker_leases import WriteSession
 from bus.cluster_metadata.cluster_records import BrokerStarted, BrokerUnfenced, FeatureLevel, apply_all
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_OF_CLUSTERS
-from bus.config.broker import BrokerConfig
 from bus.errors import NotController
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producers import ProducerUses
 from bus.runtime.tasks import TaskScope
+from bus.settings.broker import BrokerConfig
 from tests.support.fake_table import ManualClock
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bus.config.broker import BrokerConfig
-from bus.config.topic import TopicConfig
 from bus.model import AUDIT_TOPIC, CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
 from bus.runtime.partitions.partition_settings import settings_of
+from bus.settings.broker import BrokerConfig
+from bus.settings.topic import TopicConfig
 
 BROKER = BrokerConfig(producer_id_expiration_ms=77)
 CONFIG = TopicConfig(

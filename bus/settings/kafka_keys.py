@@ -5,7 +5,10 @@ For those who bring a server.properties: a setting that would do nothing is refu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bus.security.sasl import MECHANISMS
+from bus.settings.keys import AbsentKeys, unknown_key_message
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
 _PEM = "keys and certificates are PEM files: set ssl.keystore.location, ssl.truststore.location and ssl.key.password"
@@ -74,10 +77,10 @@ _REASONS_BY_PREFIX = {
     "zookeeper.": "there is no ZooKeeper: the cluster's metadata is a log in the root",
 }
 
+KAFKA_KEYS = AbsentKeys(_REASONS, _REASONS_BY_PREFIX)
 
-def reason_of_absence(name: str, *, by_family: bool = True) -> str | None:
-    """Why there is no such key; None of a name that is not Kafka's either. `by_family`: also if only the beginning of
-    the name is known."""
-    if name in _REASONS or not by_family:
-        return _REASONS.get(name)
-    return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)
+
+def absent_key_message(name: str, known: Iterable[str]) -> str:
+    """Say why there is no such key, or which one may be meant."""
+    reason = KAFKA_KEYS.reason(name)
+    return unknown_key_message(name, known) if reason is None else f"{name}: no key of the bus: {reason}"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bus.addresses import Address, parse_address
-from bus.config.keys import ConfigError
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.security.scram import SCRAM_MECHANISMS
+from bus.settings.keys import ConfigError
 
 PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

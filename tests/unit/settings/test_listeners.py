@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from bus.addresses import Address
-from bus.config.broker import describe_broker_config
-from bus.config.keys import ConfigError
-from bus.config.listeners import Listener
-from bus.config.loading import load_broker_config
-from bus.config.login_settings import (
+from bus.model import InlinePem, KeyFiles, NameChanges
+from bus.security.oauth.token_settings import TokenSettings
+from bus.security.oauth.urls import DocumentUrl
+from bus.settings.broker import describe_broker_config
+from bus.settings.keys import ConfigError
+from bus.settings.listeners import Listener
+from bus.settings.loading import load_broker_config
+from bus.settings.login_settings import (
     broker_login,
     broker_token,
     key_set_url,
@@ -23,9 +26,6 @@ from bus.config.login_settings import (
     unused_login_settings,
     warnings_of_tokens,
 )
-from bus.model import InlinePem, KeyFiles, NameChanges
-from bus.security.oauth.token_settings import TokenSettings
-from bus.security.oauth.urls import DocumentUrl
 
 TWO = {
     "listeners": "clients://127.0.0.1:9094,BROKERS://[::1]:0",

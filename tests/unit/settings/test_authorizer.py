@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bus.config.broker import BrokerConfig
-from bus.config.keys import ConfigError
-from bus.config.loading import load_broker_config
 from bus.security.acl_decisions import AclPolicy
+from bus.settings.broker import BrokerConfig
+from bus.settings.keys import ConfigError
+from bus.settings.loading import load_broker_config
 
 
 def test_without_an_authorizer_there_is_no_policy() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bus.config.broker import describe_broker_config
-from bus.config.keys import ConfigError
-from bus.config.loading import load_broker_config
-from bus.config.login_settings import broker_login
-from bus.config.variables import parse_properties
+from bus.settings.broker import describe_broker_config
+from bus.settings.files import parse_properties
+from bus.settings.keys import ConfigError
+from bus.settings.loading import load_broker_config
+from bus.settings.login_settings import broker_login
 
 BOTH = {"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "config.providers": "env,file,directory"}
 

@@ -1,6 +1,6 @@
 """The settings of a broker: what each key means, and what they say of its listeners.
 
-Guards one promise: every key here has an effect. `bus.config.loading` reads them, and checks that they fit together.
+Guards one promise: every key here has an effect. `bus.settings.loading` reads them, and checks that they fit together.
 """
 
 from __future__ import annotations
@@ -11,34 +11,41 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from bus.config.keys import (
+from bus.model import SSL, KeyFiles, NameChanges
+from bus.security.acl_decisions import AclPolicy
+from bus.security.acls import PRINCIPAL_TYPE, check_principal
+from bus.security.oauth.urls import shown_url
+from bus.security.sasl import MECHANISMS
+from bus.security.scram import SCRAM_MECHANISMS
+from bus.settings.files import PROVIDERS
+from bus.settings.keys import (
     INT_MAX,
     AnyOf,
     Between,
     ConfigEntry,
     ConfigError,
-    ConfigKey,
     ConfigValue,
+    Key,
     NotEmpty,
     OneOf,
     ZeroOrAtLeast,
     boolean,
-    config_field,
     describe_key,
     double,
     field_name,
     integer,
+    key_field,
     keys_of,
     long,
     string,
     strings,
 )
-from bus.config.listener_overrides import (
+from bus.settings.listener_overrides import (
     PREFIX,
     base_name_of,
     settings_of_listener,
 )
-from bus.config.listeners import (
+from bus.settings.listeners import (
     HostPort,
     Listener,
     find_listener,
@@ -46,14 +53,7 @@ from bus.config.listeners import (
     single_listener,
     ssl_key_files,
 )
-from bus.config.topic import TOPIC_CONFIGS
-from bus.config.variables import PROVIDERS
-from bus.model import SSL, KeyFiles, NameChanges
-from bus.security.acl_decisions import AclPolicy
-from bus.security.acls import PRINCIPAL_TYPE, check_principal
-from bus.security.oauth.urls import shown_url
-from bus.security.sasl import MECHANISMS
-from bus.security.scram import SCRAM_MECHANISMS
+from bus.settings.topic import TOPIC_CONFIGS
 
 MEMORY_BYTES_MIN = 384 * 1024 * 1024  # a broker that has no clients takes a third of it
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
@@ -62,8 +62,7 @@ PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing
 def _topic_default(name: str) -> Any:
     """The default of a topic config, with its type and range."""
     key = TOPIC_CONFIGS[name]
-    documentation = f"Default of the topic config {name}."
-    return config_field(key.type, key.default, documentation, key.validator, stands_for=name)
+    return key_field(key.takes, key.default, f"Default of the topic config {name}.", stands_for=name)
 
 
 # Values of replica.selector.class.
@@ -80,7 +79,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 class BrokerConfig:
     """The settings of one broker: Kafka's names with underscores for dots. All that is known of a key stands here.
 
-    Made by `bus.config.loading`, values are checked; made by hand, they are taken as they are.
+    Made by `bus.settings.loading`, values are checked; made by hand, they are taken as they are.
     """
 
     root: str = string("./bus-data", "Where topics and cluster metadata are kept: a local folder.", NotEmpty())
@@ -519,7 +518,7 @@ def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
     return entries
 
 
-def _describe(key: ConfigKey, value: ConfigValue, *, is_default: bool) -> ConfigEntry:
+def _describe(key: Key, value: ConfigValue, *, is_default: bool) -> ConfigEntry:
     shown, default = key.format(value), key.format(key.default)
     return describe_key(key, value=shown, default=default, is_default=is_default, is_read_only=True)
 

@@ -2,7 +2,7 @@
 
 Guards two promises: a login that could not work is refused at the start, with what was expected; and no error has
 anything secret of a line of JAAS or of a URL. What a listener does not have of its own is the broker's
-(`BrokerConfig.of_listener`). The keys themselves stand in `bus.config.broker`.
+(`BrokerConfig.of_listener`). The keys themselves stand in `bus.settings.broker`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bus.client_texts import is_seen
-from bus.config.broker import BROKER_CONFIGS, BrokerConfig
-from bus.config.keys import ConfigError, check_at_most, field_name
-from bus.config.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
-from bus.config.listeners import Listener, check_secrets_are_hidden
 from bus.model import SASL_PROTOCOLS
 from bus.security.acls import PRINCIPAL_TYPE
 from bus.security.oauth.token_settings import TokenSettings
 from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
 from bus.security.sasl import OAUTHBEARER
+from bus.settings.broker import BROKER_CONFIGS, BrokerConfig
+from bus.settings.keys import ConfigError, check_at_most, field_name
+from bus.settings.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key
+from bus.settings.listeners import Listener, check_secrets_are_hidden
 
 _OF_LOGINS = ("sasl.enabled.mechanisms", SESSION_LIFE, "connection.failed.authentication.delay.ms")
 _OF_BROKER_LOGINS = ("sasl.mechanism.inter.broker.protocol", JAAS)

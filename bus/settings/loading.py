@@ -6,56 +6,20 @@ Reads nothing but the one file that `load_broker_config` is asked to read, and w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bus.config.broker import BROKER_CONFIGS, BrokerConfig
-from bus.config.kafka_keys import reason_of_absence
-from bus.config.keys import ConfigError, ConfigKey, ConfigValue, check_at_most, field_name, unknown_key_message
-from bus.config.listener_overrides import PREFIX, check_use, find_override
-from bus.config.listeners import SSL_KEY_SETTINGS, check_guarded, check_reachable
-from bus.config.login_settings import check_logins, login_mechanisms, parse_mapping_rules
-from bus.config.variables import Resolved, resolve
 from bus.model import SSL, TLS_PROTOCOLS
-from bus.platform.bounded_files import FileFault, read_bounded_text
-
-# TOML files of settings: errors name the place of what cannot be read, and dotted keys are names again.
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Raises `ConfigError`, with line and column of what is no TOML."""
-    try:
-        text = read_bounded_text(path)
-    except FileFault as fault:
-        raise ConfigError(f"{path}: {fault}") from None
-    try:
-        document: dict[str, Any] = tomllib.loads(text)
-        return document
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: expected TOML, found: {error}") from error
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Dotted keys are nested tables in TOML; here they are names again. Raises `ConfigError` for a name that is there
-    twice, with dots and with tables."""
-    flat: dict[str, object] = {}
-    for name, value in table.items():
-        inner = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-        twice = flat.keys() & inner.keys()
-        if twice:
-            raise ConfigError(f"expected {min(twice)} once, found it twice")
-        flat.update(inner)
-    return flat
-
+from bus.settings.broker import BROKER_CONFIGS, BrokerConfig
+from bus.settings.files import Resolved, flatten, read_toml, resolve
+from bus.settings.kafka_keys import absent_key_message
+from bus.settings.keys import ConfigError, ConfigValue, Key, check_at_most, field_name
+from bus.settings.listener_overrides import PREFIX, check_use, find_override
+from bus.settings.listeners import SSL_KEY_SETTINGS, check_guarded, check_reachable
+from bus.settings.login_settings import check_logins, login_mechanisms, parse_mapping_rules
 
 _PROVIDERS_KEY = "config.providers"
 
@@ -169,7 +133,7 @@ def _check_overrides(config: BrokerConfig, given: Iterable[_Given]) -> None:
             )
 
 
-def _value(key: ConfigKey, value: object, where: str) -> ConfigValue:
+def _value(key: Key, value: object, where: str) -> Any:
     """Command lines and variables have only texts, files have types."""
     if isinstance(value, Resolved):
         return replace(key, is_secret=True).parse(str(value))
@@ -185,13 +149,10 @@ def _located(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}{error}") from None
 
 
-def _broker_key(name: str) -> ConfigKey:
+def _broker_key(name: str) -> Key:
     key = BROKER_CONFIGS.get(name)
     if key is None:
-        reason = reason_of_absence(name)
-        raise ConfigError(
-            unknown_key_message(name, BROKER_CONFIGS) if reason is None else f"{name}: no key of the bus: {reason}"
-        )
+        raise ConfigError(absent_key_message(name, BROKER_CONFIGS))
     return key
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.config.kafka_keys import reason_of_absence
-from bus.config.keys import ConfigError, ConfigKey, ConfigValue, field_name, unknown_key_message
-from bus.config.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener
 from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
+from bus.settings.kafka_keys import KAFKA_KEYS
+from bus.settings.keys import ConfigError, ConfigValue, Key, field_name, unknown_key_message
+from bus.settings.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener
 
 PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
@@ -68,7 +68,7 @@ class Override:
     listener: Listener
     mechanism: str | None
     base_name: str  # of the broker's key
-    key: ConfigKey  # its name is the whole one, for messages
+    key: Key  # its name is the whole one, for messages
 
     @property
     def own_key(self) -> str:
@@ -87,7 +87,7 @@ def base_name_of(own_key: str) -> str:
     return _split_mechanism(own_key)[1]
 
 
-def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, ConfigKey]) -> Override:
+def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, Key]) -> Override:
     """What `name` is about; `keys`: of the broker. Raises `ConfigError`."""
     found = [listener for listener in listeners if name.startswith(_prefix_of(listener))]
     if not found:
@@ -169,5 +169,5 @@ def _split_mechanism(key: str) -> tuple[str | None, str]:
 def _why_not(key: str, keys: Iterable[str]) -> str:
     if key in keys:
         return f"{key} is a setting of the whole broker"
-    reason = ABSENT_MECHANISMS.get(key.partition(".")[0].upper()) or reason_of_absence(key, by_family=False)
+    reason = ABSENT_MECHANISMS.get(key.partition(".")[0].upper()) or KAFKA_KEYS.reason(key, by_family=False)
     return unknown_key_message(key, LISTENER_KEYS) if reason is None else f"no key of the bus: {reason}"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bus.addresses import Address
-from bus.config.broker import BROKER_CONFIGS, BrokerConfig, describe_broker_config
-from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
-from bus.config.listeners import read_address
-from bus.config.loading import literal_secrets, load_broker_config
-from bus.config.topic import TOPIC_CONFIGS, TopicConfig
+from bus.settings.broker import BROKER_CONFIGS, BrokerConfig, describe_broker_config
+from bus.settings.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigType, ConfigValue, Key, OneOf, Typed
+from bus.settings.listeners import read_address
+from bus.settings.loading import literal_secrets, load_broker_config
+from bus.settings.topic import TOPIC_CONFIGS, TopicConfig
 
 try:
     import tomllib
@@ -23,13 +23,13 @@ except ModuleNotFoundError:
 CONF = Path(__file__).parents[3] / "conf"
 SOURCES = [path.read_text() for path in (CONF.parent / "bus").rglob("*.py")]
 
-RATE = ConfigKey("rate", ConfigType.DOUBLE, 1.0, "How often.")
-COUNT = ConfigKey("count", ConfigType.INT, 1, "How many.", Between(0))
-SIZE = ConfigKey("size", ConfigType.LONG, 1, "How large.")
-RATIO = ConfigKey("ratio", ConfigType.DOUBLE, 0.5, "Which part.", Between(0, 1))
-FLAG = ConfigKey("flag", ConfigType.BOOLEAN, False, "Whether.")
-CODEC = ConfigKey("codec", ConfigType.STRING, "none", "Which codec.", OneOf(("none", "gzip")))
-POLICY = ConfigKey("policy", ConfigType.LIST, ("delete",), "Which policies.", AnyOf(("delete", "compact")))
+RATE = Key("rate", Typed(ConfigType.DOUBLE), 1.0, "How often.")
+COUNT = Key("count", Typed(ConfigType.INT, Between(0)), 1, "How many.")
+SIZE = Key("size", Typed(ConfigType.LONG), 1, "How large.")
+RATIO = Key("ratio", Typed(ConfigType.DOUBLE, Between(0, 1)), 0.5, "Which part.")
+FLAG = Key("flag", Typed(ConfigType.BOOLEAN), False, "Whether.")
+CODEC = Key("codec", Typed(ConfigType.STRING, OneOf(("none", "gzip"))), "none", "Which codec.")
+POLICY = Key("policy", Typed(ConfigType.LIST, AnyOf(("delete", "compact"))), ("delete",), "Which policies.")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ POLICY = ConfigKey("policy", ConfigType.LIST, ("delete",), "Which policies.", An
         (POLICY, "", ()),
     ],
 )
-def test_text_is_parsed_as_the_type_and_survives_formatting(key: ConfigKey, text: str, value: ConfigValue) -> None:
+def test_text_is_parsed_as_the_type_and_survives_formatting(key: Key, text: str, value: ConfigValue) -> None:
     parsed = key.parse(text)
     assert parsed == value
     assert type(parsed) is type(value)
@@ -76,7 +76,7 @@ def test_text_is_parsed_as_the_type_and_survives_formatting(key: ConfigKey, text
         (POLICY, "delete,", "list (any of delete, compact)"),
     ],
 )
-def test_wrong_text_is_refused_with_what_was_expected_and_found(key: ConfigKey, text: str, expected: str) -> None:
+def test_wrong_text_is_refused_with_what_was_expected_and_found(key: Key, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         key.parse(text)
     assert str(refusal.value) == f"{key.name}: expected {expected}, found {text!r}"
@@ -86,7 +86,7 @@ def test_wrong_text_is_refused_with_what_was_expected_and_found(key: ConfigKey, 
     ("key", "value"),
     [(COUNT, "7"), (COUNT, True), (COUNT, 7.0), (FLAG, 1), (CODEC, 1), (POLICY, "delete"), (POLICY, [1]), (RATIO, "1")],
 )
-def test_typed_value_of_another_type_is_refused(key: ConfigKey, value: object) -> None:
+def test_typed_value_of_another_type_is_refused(key: Key, value: object) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{key.name}: expected {key.type.value}")):
         key.check(value)
 
@@ -98,7 +98,7 @@ def test_typed_value_of_the_type_is_taken() -> None:
 
 
 def test_key_without_effect_says_so_wherever_it_is_described() -> None:
-    idle = ConfigKey("idle", ConfigType.INT, 1, "Nothing.", is_in_effect=False)
+    idle = Key("idle", Typed(ConfigType.INT), 1, "Nothing.", is_in_effect=False)
     assert idle.description == f"Nothing. {NO_EFFECT_YET}"
     assert COUNT.description == "How many."
 
@@ -300,7 +300,7 @@ def test_compaction_lags_that_contradict_each_other_stop_the_start() -> None:
     ids=lambda field: field.name,
 )
 def test_every_key_has_an_effect_or_says_that_it_has_none(field: Field[object]) -> None:
-    key: ConfigKey = field.metadata["key"]
+    key: Key = field.metadata["key"]
     if key.is_in_effect and field.metadata["stands_for"] is None:
         read = re.compile(rf"[.]{field.name}\b")
         assert any(read.search(source) for source in SOURCES), f"{key.name}: expected code that reads it"

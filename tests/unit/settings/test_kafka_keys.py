@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from bus.config import kafka_keys
-from bus.config.broker import BROKER_CONFIGS
-from bus.config.kafka_keys import reason_of_absence
-from bus.config.keys import ConfigError
-from bus.config.loading import load_broker_config
+from bus.settings.broker import BROKER_CONFIGS
+from bus.settings.kafka_keys import KAFKA_KEYS
+from bus.settings.keys import ConfigError
+from bus.settings.loading import load_broker_config
 
 
 @pytest.mark.parametrize(
@@ -31,11 +30,10 @@ def test_a_key_that_is_not_there_is_refused_with_the_reason_or_the_nearest(name:
 
 
 def test_no_key_that_is_there_has_a_reason_to_be_absent() -> None:
-    reasons = kafka_keys._REASONS
-    assert not reasons.keys() & BROKER_CONFIGS.keys()
+    assert not KAFKA_KEYS.reasons.keys() & BROKER_CONFIGS.keys()
 
 
 def test_a_key_that_is_there_is_taken_though_its_family_is_absent() -> None:
     config = load_broker_config(None, {"socket.request.max.bytes": "20000000"})
-    assert reason_of_absence("socket.request.max.bytes") is not None
+    assert KAFKA_KEYS.reason("socket.request.max.bytes") is not None
     assert config.socket_request_max_bytes == 20_000_000

@@ -1,24 +1,53 @@
-"""Variables in settings: `${env:NAME}`, `${file:/path:key}`, `${directory:/path:file}`, as Kafka's providers have them.
+"""Files of settings, TOML or Java's properties, and variables in them.
 
-A file of settings then holds no secret (KIP-297, KIP-421, KIP-632, KIP-887). Guards two promises: a variable that
-cannot be resolved is refused with its place, and no error has a value in it. Values are read once, at the start.
+Variables are those of Kafka's providers, `${env:NAME}`, `${file:/path:key}`, `${directory:/path:file}`: a file of
+settings then holds no secret (KIP-297, KIP-421, KIP-632, KIP-887). Guards two promises: what cannot be read or resolved
+is refused with its place, and no error has a value of a variable in it. Values are read once, at the start.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from bus.config.keys import ConfigError
 from bus.platform.bounded_files import FileFault, read_bounded_text
+from bus.settings.keys import ConfigError
 
-# Reads properties files of Java, as Kafka's tools and its file provider of variables have them.
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Raises `ConfigError`, with line and column of what is no TOML."""
+    try:
+        document: dict[str, Any] = tomllib.loads(_read(path, f"{path}: "))
+        return document
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: expected TOML, found: {error}") from error
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Dotted keys are nested tables in TOML; here they are names again. Raises `ConfigError` for a name that is there
+    twice, with dots and with tables."""
+    flat: dict[str, object] = {}
+    for name, value in table.items():
+        inner = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        twice = flat.keys() & inner.keys()
+        if twice:
+            raise ConfigError(f"expected {min(twice)} once, found it twice")
+        flat.update(inner)
+    return flat
 
 
 def parse_properties(text: str) -> Mapping[str, str]:
-    """`key=value`, or with a colon; the last one of a key counts. Lines that are neither are passed over."""
+    """Lines `key=value`, or with a colon, as Kafka's tools and its file provider of variables have them; the last one
+    of a key counts. Lines that are neither are passed over."""
     found = {}
     for _, line in logical_lines(text.splitlines()):
         key, separator, value = _split(line)
@@ -115,11 +144,11 @@ _READERS: Mapping[str, Callable[[str, str, Mapping[str, str]], str]] = {
 }
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, where: str = "") -> str:
     try:
         return read_bounded_text(path)
     except FileFault as fault:
-        raise ConfigError(str(fault)) from None
+        raise ConfigError(f"{where}{fault}") from None
 
 
 def _show(names: Iterable[str]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.config.keys import (
+from bus.model import TimestampType
+from bus.settings.keys import (
     LONG_MAX,
     AnyOf,
     Between,
@@ -20,7 +21,6 @@ from bus.config.keys import (
     string,
     strings,
 )
-from bus.model import TimestampType
 
 SEGMENT_BYTES_MIN = 1_048_576
 DAY_MS = 86_400_000

@@ -1,1 +1,0 @@
-"""The keys of the configuration: each with its type, its default, what it accepts, and what it is for."""
