@@ -6,15 +6,21 @@ allowed again costs one look-up for each resource that it names.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bus.broker_api.access_log import AccessDecided, AccessLog
-from bus.broker_api.calls import Need
-from bus.broker_api.requests import ANONYMOUS, Caller
+from bus.broker_api.calls import CALLS, Call, Need
+from bus.broker_api.change_audit import ChangeAudit, Reporter, Stated, StatementProbe
+from bus.broker_api.requests import ANONYMOUS, Caller, Items
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_state import ClusterState
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, NotController, Refused
+from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 from bus.security.acl_decisions import (
@@ -38,13 +44,18 @@ from bus.security.acls import (
 )
 from bus.settings.listeners import Listener
 
+_log = logging.getLogger(__name__)
+
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
 _KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be
 _NONE: Mapping[str, Refused] = {}
 
+ItemT = TypeVar("ItemT")
+AnswerT = TypeVar("AnswerT")
+
 
 class Authorizer:
-    """`policy` None: everyone may do everything, and nothing is asked or reported."""
+    """`policy` None: everyone may do everything, and nothing is asked or reported. `audit`: of what calls change."""
 
     def __init__(
         self,
@@ -52,42 +63,46 @@ class Authorizer:
         policy: AclPolicy | None,
         shares: LoopShares,
         log: AccessLog | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._state = state
-        self._policy = policy
+        self.policy = policy
         self.shares = shares
         self.log = log or AccessLog()
+        self._audit = audit
 
     @property
     def is_enabled(self) -> bool:
-        return self._policy is not None
-
-    @property
-    def policy(self) -> AclPolicy:
-        assert self._policy is not None, "expected an authorizer, found none"
-        return self._policy
+        return self.policy is not None
 
     @property
     def index(self) -> AclIndex:
         """Another object after each change of the ACLs."""
         return self._state().acls
 
-    def access(self, caller: Caller, call: str) -> Access | None:
-        """For the requests of one call, or of one stream; None if nothing is asked."""
-        return None if self._policy is None else Access(self, caller, call)
+    def access(self, caller: Caller, call: str) -> Access:
+        """For the requests of one call, or of one stream."""
+        return Access(self, caller, CALLS[call], ChangeAudit(self._audit, CALLS[call].audited, Reporter(caller, call)))
 
-    def has_topic(self, name: str) -> bool:
-        return name in self._state().topics
+    def access_sent_on(self, caller: Caller, call: str, sender: Access) -> Access:
+        """For a call that another broker sends on. It may do what the caller may whom that broker names; the change is
+        audited as one of the broker's, since whoever sends a call on chooses the name in it."""
+        rule = f"for {caller.principal} from {caller.host} by {call}"
+        reporter = Reporter(sender.caller, sender.call.name, rule)
+        return Access(self, caller, CALLS[call], ChangeAudit(self._audit, CALLS[call].audited, reporter))
 
-    def topic_of_view(self, name: str) -> str | None:
-        view = self._state().views.get(name.casefold())
-        return None if view is None else view.topic
+    def access_of_broker(self, caller: Caller, call: str) -> Access:
+        """For what a broker does for itself."""
+        everyone = Authorizer(self._state, None, self.shares)
+        return everyone.access(caller, call)
+
+    # Until all calls check their rights in their APIs.
 
     def allowed_operations(self, caller: Caller, resource_type: AclResourceType, name: str) -> Sequence[AclOperation]:
         """Of those that there are on a resource of the type; all of them if nothing is asked (KIP-430)."""
-        if self._policy is None:
+        if self.policy is None:
             return OPERATIONS[resource_type]
-        return allowed_operations(self.index, requester_of(caller), AclResource(resource_type, name), self._policy)
+        return allowed_operations(self.index, requester_of(caller), AclResource(resource_type, name), self.policy)
 
 
 def requester_of(caller: Caller) -> Requester:
@@ -95,23 +110,147 @@ def requester_of(caller: Caller) -> Requester:
 
 
 class Access:
-    """What one caller may do. Remembers what was allowed, for as long as the ACLs are the same."""
+    """Who asks, by which call, and what they may; the methods of the APIs take it first.
 
-    def __init__(self, authorizer: Authorizer, caller: Caller, call: str) -> None:
+    The names of resources are given for the needs of the call's row in `CALLS`, in their order. Remembers what was
+    allowed, for as long as the ACLs are the same. `changes`: the audit of what the call changes.
+    """
+
+    def __init__(self, authorizer: Authorizer, caller: Caller, call: Call, changes: ChangeAudit) -> None:
         self._authorizer = authorizer
-        self._caller = caller
+        self._policy = authorizer.policy
         self._requester = requester_of(caller)
-        self._call = call
         self._index: AclIndex | None = None
         self._allowed: dict[Need, set[str]] = {}
+        self._deferred: list[AccessDecided] | None = None
+        self.caller = caller
+        self.call = call
+        self.changes = changes
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether nothing is asked, for want of an authorizer."""
+        return self._policy is None
 
     @property
     def is_current(self) -> bool:
         """Whether the ACLs are those by which it has decided last."""
-        return self._authorizer.index is self._index
+        return self._policy is None or self._authorizer.index is self._index
+
+    # ------------------------------------------------------------------ requests
+
+    async def refusal_of_request(
+        self, *names: Sequence[str], reported_name: Callable[[str], str] | None = None
+    ) -> Refused | None:
+        """Check the needs of the request as a whole: the first that is not met decides. `names`: of the resources for
+        each need in turn; none where the request names no resource of the type. `reported_name`: the name that a
+        refusal shows, where the caller may not learn the real one."""
+        for need, of_need in zip(self.call.needs, names, strict=True):
+            for name, refusal in (await self.refusals(need, of_need)).items():
+                return refusal if reported_name is None else self.refused(need, reported_name(name))
+        return None
+
+    async def answer_items(
+        self,
+        items: Items[ItemT],
+        name_of: Callable[[ItemT], str],
+        answer: Callable[[Sequence[ItemT]], Awaitable[Sequence[AnswerT]]],
+        need_of: Callable[[ItemT], Need] | None = None,
+    ) -> list[AnswerT | Refused]:
+        """Have `answer` answer the items that the caller is permitted to name; the refusals of the others are in their
+        places. `need_of`: where the row has several needs of items."""
+        share = self._authorizer.shares.begin()
+        listed: list[ItemT] = await share.extend([], items)
+        refused = await self.refused_places(listed, name_of, need_of)
+        if not refused:
+            return list(await answer(listed))
+        permitted = [item for place, item in enumerate(listed) if place not in refused]
+        answers = iter(await answer(permitted) if permitted else ())
+        share.renew()
+        merged = (refused[place] if place in refused else next(answers) for place in range(len(listed)))
+        return await share.extend([], merged)
+
+    async def refused_places(
+        self,
+        items: Sequence[ItemT],
+        name_of: Callable[[ItemT], str],
+        need_of: Callable[[ItemT], Need] | None = None,
+    ) -> Mapping[int, Refused]:
+        """Return the refusals by the places of their items."""
+        if self._policy is None:
+            return {}
+        share = self._authorizer.shares.begin()
+        names: dict[Need, list[str]] = {need: [] for need in self.call.item_needs}
+        places: dict[Need, list[int]] = {need: [] for need in self.call.item_needs}
+        for place, item in enumerate(items):
+            if share.is_used_up:
+                await share.wait()
+            need = self.call.item_needs[0] if need_of is None else need_of(item)
+            names[need].append(name_of(item))
+            places[need].append(place)
+        found: dict[int, Refused] = {}
+        for need, of_need in names.items():
+            refused = await self.refusals(need, of_need)
+            if refused:
+                pairs = zip(places[need], of_need, strict=True)
+                found.update({place: refused[name] for place, name in pairs if name in refused})
+        return found
+
+    async def change_items(
+        self,
+        items: Items[ItemT],
+        name_of: Callable[[ItemT], str],
+        answer: Callable[[Sequence[ItemT]], Awaitable[Sequence[AnswerT]]],
+        need_of: Callable[[ItemT], Need] | None = None,
+        *,
+        changed_name: Callable[[ItemT], str] | None = None,
+        is_change: bool = True,
+    ) -> list[AnswerT | Refused]:
+        """The same where each item is something to be changed, which is audited. `changed_name`: of what an item
+        changes, if that is not the resource."""
+        self.changes.begin(lambda: map(changed_name or name_of, items), is_change=is_change)
+        answers = await self.answer_items(items, name_of, answer, need_of)
+        self.changes.report_in_order(answers)
+        return answers
+
+    def state_changes(self, call: Callable[[Access], Any]) -> None:
+        """Have the audit know what a call would change that has not begun: `call`, a coroutine or an async generator,
+        is run up to where it states that, which is before its first `await`."""
+        if self.changes.has_begun or not self.changes.is_kept:
+            return
+        begun = call(Access(self._authorizer, self.caller, self.call, StatementProbe()))
+        step = begun.__anext__() if inspect.isasyncgen(begun) else begun
+        try:
+            step.send(None)
+        except Stated as stated:
+            names = stated.names
+            self.changes.begin(lambda: names)
+        except Exception as error:  # its request is none that could change anything
+            _log.debug("call %s changes nothing: %s", self.call.name, error)
+
+    # ------------------------------------------------------------------ answers
+
+    async def filter_visible(
+        self, items: Sequence[ItemT], name_of: Callable[[ItemT], str], need: Need | None = None
+    ) -> Sequence[ItemT]:
+        """Return the items of an answer that the caller may see. `need`: of those in the row; None: the only one."""
+        if self._policy is None:
+            return items
+        visible = await self.visible(need or self.call.view_needs[0], map(name_of, items))
+        return [item for item in items if name_of(item) in visible]
+
+    def operations(self, resource: AclResource) -> Sequence[AclOperation]:
+        """Return what the caller may do with the resource; everything that there is if nothing is asked (KIP-430)."""
+        if self._policy is None:
+            return OPERATIONS[resource.resource_type]
+        return allowed_operations(self._authorizer.index, self._requester, resource, self._policy)
+
+    # ------------------------------------------------------------------ names
 
     async def refusals(self, need: Need, names: Sequence[str]) -> Mapping[str, Refused]:
         """Of these names, which are those of resources, the ones on which the caller is not allowed what it needs."""
+        if self._policy is None:
+            return _NONE
         if self._authorizer.index is self._index and not self._authorizer.log.has_grants:
             allowed = self._allowed.get(need)
             if allowed is not None and allowed.issuperset(names):
@@ -124,6 +263,8 @@ class Access:
     async def visible(self, need: Need, names: Iterable[str]) -> frozenset[str]:
         """Of these names those on which it is."""
         distinct = frozenset(names)
+        if self._policy is None:
+            return distinct
         return distinct - (await self._decide_all(need, distinct, is_filter=True)).keys()
 
     async def _decide_all(self, need: Need, names: Iterable[str], *, is_filter: bool) -> Mapping[str, Refused]:
@@ -145,15 +286,44 @@ class Access:
                 refused[name] = self.refused(need, name)
             if not decision.is_allowed or authorizer.log.has_grants:
                 resource = AclResource(need.resource_type, name)
-                authorizer.log.report(
+                self._report(
                     AccessDecided(
-                        self._requester, need.operation, resource, self._call, count, decision, is_filter, self._caller
+                        self._requester,
+                        need.operation,
+                        resource,
+                        self.call.name,
+                        count,
+                        decision,
+                        is_filter,
+                        self.caller,
                     )
                 )
         return refused
 
+    def _report(self, decided: AccessDecided) -> None:
+        if self._deferred is None:
+            self._authorizer.log.report(decided)
+        else:
+            self._deferred.append(decided)
+
+    @contextlib.contextmanager
+    def deferring_reports(self) -> Iterator[None]:
+        """Report the decisions at the end of this block, or not at all if it raises `NotController`: then the
+        controller decides again, and reports that."""
+        self._deferred = []
+        try:
+            yield
+        except NotController:
+            self._deferred = None
+            raise
+        finally:
+            for decided in self._deferred or ():
+                self._authorizer.log.report(decided)
+            self._deferred = None
+
     def _decide(self, index: AclIndex, need: Need, name: str) -> Decision:
-        requester, policy = self._requester, self._authorizer.policy
+        requester, policy = self._requester, self._policy
+        assert policy is not None, "expected an authorizer, found none"
         if need.instead is not None:
             decision = decide_access(index, requester, need.instead.operation, CLUSTER, policy)
             if decision.is_allowed:

@@ -62,7 +62,7 @@ class BrokerApi:
         self.produce_memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
         # Of all other calls: a client whose records wait for a slow disk still gets its heartbeats through.
         self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
-        self.authorizer = Authorizer(lambda: cluster.state, config.acl_policy, shares, AccessLog(audit))
+        self.authorizer = Authorizer(lambda: cluster.state, config.acl_policy, shares, AccessLog(audit), audit)
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
         self.quotas = ClientQuotas(cluster, stopping)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from bus.broker_api.requests import Caller, current_caller
+from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused, show_names
 from bus.runtime.blocking import FairTurns
 from bus.runtime.cluster import Cluster
@@ -79,6 +79,7 @@ class ClientQuotas:
 
     async def within_mutation_quota(
         self,
+        caller: Caller,
         commands: Sequence[CommandT],
         cost_of: Callable[[CommandT], int],
         do: Callable[[Sequence[CommandT]], Awaitable[list[AnswerT]]],
@@ -86,8 +87,7 @@ class ClientQuotas:
         """Do those that the caller's `controller_mutation_rate` allows (KIP-599), by the number of their partitions;
         the others are refused with THROTTLING_QUOTA_EXCEEDED. The answers are in the order of the commands. Raises
         `NotController`: the controller keeps the meter."""
-        caller = current_caller.get()
-        allowance = None if caller is None else self.find(CONTROLLER_MUTATION_RATE, caller)
+        allowance = self.find(CONTROLLER_MUTATION_RATE, caller)
         if allowance is None:
             return list(await do(commands))
         self._cluster.metadata.check_is_controller()

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bus.broker_api.requests import BrokerStopping, gather_answers
+from bus.broker_api.authorization import Access
+from bus.broker_api.requests import BrokerStopping, Items, gather_answers
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -86,8 +87,15 @@ class MaintenanceApi:
         self._jobs_max = jobs_max
         self._request_timeout_ms = request_timeout_ms
 
-    async def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
+    async def delete_records(
+        self, access: Access, offsets: Items[tuple[TopicPartition, int]]
+    ) -> list[DeleteRecordsResult]:
         """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
+        return await access.change_items(
+            offsets, lambda one: one[0].topic, self._delete_records, changed_name=lambda one: str(one[0])
+        )
+
+    async def _delete_records(self, offsets: Sequence[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
         answers: list[asyncio.Future[DeleteRecordsResult]] = []
         share = self._shares.begin()
         await share.extend(answers, (self._delete(name, offset) for name, offset in offsets))
@@ -108,9 +116,14 @@ class MaintenanceApi:
         return partition.delete_records(offset)
 
     async def maintain(
-        self, topic: str, numbers: Iterable[int], action: MaintenanceAction
+        self, access: Access, topic: str, numbers: Iterable[int], action: MaintenanceAction
     ) -> AsyncGenerator[tuple[int, MaintainResult], None]:
         """Each partition's answer as it is finished; no `numbers`: all. Raises `BrokerStopping`."""
+        access.changes.begin(lambda: [topic])
+        refused = await access.refusal_of_request([topic])
+        if refused is not None:
+            yield _NO_PARTITION, refused
+            return
         waiting = deque(self.partitions_of(topic, numbers))
         running: dict[asyncio.Future[MaintainResult], int] = {}
         wake = asyncio.Event()
@@ -125,9 +138,12 @@ class MaintenanceApi:
                     await wake.wait()
                     wake.clear()
                 for answer in [answer for answer in running if answer.done()]:
-                    yield running.pop(answer), answer.result()
+                    number, result = running.pop(answer), answer.result()
+                    access.changes.report_part(str(TopicPartition(topic, number)), result)
+                    yield number, result
                 if self._stopping.has_begun and (waiting or running):
                     raise BrokerStopping("the broker is stopping")
+        access.changes.report(dict)
 
     def partitions_of(self, topic: str, numbers: Iterable[int]) -> Sequence[int]:
         """One at least: what is not there is answered, too."""
@@ -142,10 +158,13 @@ class MaintenanceApi:
         return answered(partition) if isinstance(partition, Refused) else partition.maintain(action)
 
     async def swap_files(
-        self, name: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind
+        self, access: Access, name: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind
     ) -> FilesSwapped | Refused:
-        partition = self._cluster.host.find(name)
-        return partition if isinstance(partition, Refused) else await partition.swap_files(removes, adds, kind)
+        access.changes.begin(lambda: [str(name)])
+        partition = await access.refusal_of_request([name.topic], [name.topic]) or self._cluster.host.find(name)
+        result = partition if isinstance(partition, Refused) else await partition.swap_files(removes, adds, kind)
+        access.changes.report_in_order([result])
+        return result
 
     async def describe_log_dirs(self, topics: Iterable[str]) -> LogDir:
         """What the partitions of the topics, or all, take in the root. Does not wait for a proof that this broker still

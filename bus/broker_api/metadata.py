@@ -3,14 +3,16 @@ own."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from bus.broker_api.calls import CREATE_TOPIC
+from bus.broker_api.authorization import Access
+from bus.broker_api.calls import CREATE_TOPIC, Need
 from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
-from bus.broker_api.requests import current_caller
+from bus.broker_api.requests import Caller, Items
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
@@ -23,6 +25,7 @@ from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
+from bus.security.acls import CLUSTER_NAME, AclOperation, AclResource, AclResourceType
 from bus.settings.broker import describe_broker_config
 from bus.settings.keys import ConfigEntry
 
@@ -51,12 +54,14 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """`errors`: why partitions cannot be used, by their number."""
+    """`errors`: why partitions cannot be used, by their number. `operations`: what the caller may do with the topic, as
+    far as it was asked for."""
 
     topic: Topic
     is_internal: bool
     replicas: Sequence[ReplicaState]  # by partition number
     errors: Mapping[int, Refused]
+    operations: Sequence[AclOperation] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,9 @@ class ConfigResource:
     name: str
 
 
+ConfigChange = tuple[ConfigResource, Sequence[ConfigOperation]]
+
+
 class MetadataApi:
     def __init__(self, cluster: Cluster, quotas: ClientQuotas, audit: AuditLog, shares: LoopShares) -> None:
         self._cluster = cluster
@@ -91,7 +99,10 @@ class MetadataApi:
 
     # ------------------------------------------------------------------ offsets
 
-    async def list_offsets(self, questions: Iterable[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
+    async def list_offsets(self, access: Access, questions: Items[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
+        return await access.answer_items(questions, lambda one: one.partition.topic, self._list_offsets)
+
+    async def _list_offsets(self, questions: Sequence[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
         refused = await self._cluster.prove_leadership()
         answers: list[OffsetAnswer | Refused] = []
         share = self._shares.begin()
@@ -117,26 +128,34 @@ class MetadataApi:
 
     # ------------------------------------------------------------------ the cluster
 
-    async def describe(self, names: Iterable[str], *, may_create: bool) -> ClusterDescription:
-        """No names: all topics. One that is named twice is described once: its partitions may be thousands.
-        `may_create`: those that do not exist are created, if the broker is configured so."""
-        asked = list(dict.fromkeys(names))
-        refused: Mapping[str, Refused] = {}
+    async def describe(
+        self, access: Access, names: Iterable[str], *, may_create: bool, with_operations: bool = False
+    ) -> ClusterDescription:
+        """No names: all topics that the caller may see. One that is named twice is described once: its partitions may
+        be thousands. One that may not be described is refused whether it exists or not; the brokers are described to
+        everybody. `may_create`: those that do not exist are created, if the broker is configured so."""
+        named = list(dict.fromkeys(names))
+        refused = dict(await access.refusals(access.call.item_needs[0], named)) if named else {}
+        uncreated: Mapping[str, Refused] = {}
         if may_create:
-            missing = [name for name in asked if name not in self._cluster.state.topics]
-            refused = await self._auto_create(missing[:_AUTO_CREATED_MAX])
+            missing = [name for name in named if name not in refused and name not in self._cluster.state.topics]
+            refused.update(await access.refusals(access.call.creation_needs[0], missing))
+            permitted = [name for name in missing if name not in refused]
+            uncreated = await self._auto_create(permitted[:_AUTO_CREATED_MAX], access.caller)
         state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
         topics: list[tuple[str, TopicDescription | Refused]] = []
         share = self._shares.begin()
-        for name in asked or sorted(state.topics):
+        for name in named or await access.filter_visible(sorted(state.topics), str):
             if share.is_used_up:
                 await share.wait()
-            topic = state.topics.get(name)
+            topic = None if name in refused else state.topics.get(name)
             if topic is None:
-                # Why it was not created for the caller, if it was to be.
-                topics.append((name, refused.get(name) or _no_topic(show_names([name]))))
+                # Why it may not be described, or was not created for the caller, if it was to be.
+                why = refused.get(name) or uncreated.get(name)
+                topics.append((name, why or _no_topic(show_names([name]))))
             else:
-                topics.append((name, await self._describe_topic(topic, share)))
+                operations = access.operations(AclResource(AclResourceType.TOPIC, name)) if with_operations else ()
+                topics.append((name, await self._describe_topic(topic, operations, share)))
         return ClusterDescription(
             self._cluster.storage.cluster_id,
             self._cluster.endpoint.broker_id if state.controller is None else state.controller.broker_id,
@@ -146,7 +165,7 @@ class MetadataApi:
             metadata_offset,
         )
 
-    async def _auto_create(self, names: Sequence[str]) -> Mapping[str, Refused]:
+    async def _auto_create(self, names: Sequence[str], caller: Caller) -> Mapping[str, Refused]:
         """By name, why one was not created that was to be: also for the caller's `controller_mutation_rate`."""
         config = self._cluster.config
         if not names or not config.auto_create_topics_enable:
@@ -154,20 +173,17 @@ class MetadataApi:
 
         async def create_and_tell(allowed: Sequence[str]) -> list[Refused | None]:
             creation = await self._cluster.controller.auto_create_topics(allowed)
-            self._tell_of_created(creation.created)
+            self._audit_created(creation.created, caller)
             return [creation.refused.get(name) for name in allowed]
 
         async def create(allowed: Sequence[str]) -> list[Refused | None]:
             # They are created whoever waits for it, so the audit has them whoever does.
             return await self._cluster.metadata.tasks.finish(create_and_tell(allowed), "topics of a client")
 
-        outcomes = await self._quotas.within_mutation_quota(names, lambda _: config.num_partitions, create)
+        outcomes = await self._quotas.within_mutation_quota(caller, names, lambda _: config.num_partitions, create)
         return {name: refused for name, refused in zip(names, outcomes, strict=True) if refused is not None}
 
-    def _tell_of_created(self, names: Iterable[str]) -> None:
-        caller = current_caller.get()
-        if caller is None:
-            return
+    def _audit_created(self, names: Iterable[str], caller: Caller) -> None:
         for name in names:
             self._audit.add(
                 change_event(
@@ -180,7 +196,9 @@ class MetadataApi:
                 )
             )
 
-    async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
+    async def _describe_topic(
+        self, topic: Topic, operations: Sequence[AclOperation], share: LoopShare
+    ) -> TopicDescription:
         errors: dict[int, Refused] = {}
         replicas = []
         unfenced = frozenset(self._cluster.state.unfenced_brokers)
@@ -192,7 +210,7 @@ class MetadataApi:
             error = self._find_error(name, leadership.leader_id)
             if error is not None:
                 errors[number] = error
-        return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors)
+        return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors, operations)
 
     def _find_error(self, name: TopicPartition, leader_id: int) -> Refused | None:
         """Of a partition that another broker leads this one knows only whether that broker is there."""
@@ -205,50 +223,94 @@ class MetadataApi:
 
     # ------------------------------------------------------------------ topics and views
 
-    async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
-        return await self._quotas.within_mutation_quota(
-            commands, self._cost_of_creation, self._cluster.controller.create_topics
-        )
+    async def create_topics(self, access: Access, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
+        async def create(permitted: Sequence[CreateTopic]) -> list[TopicAnswer]:
+            return await self._quotas.within_mutation_quota(
+                access.caller, permitted, self._cost_of_creation, self._cluster.controller.create_topics
+            )
+
+        is_change = any(not one.validate_only for one in commands)
+        return await access.change_items(commands, _name, create, is_change=is_change)
 
     def _cost_of_creation(self, command: CreateTopic) -> int:
         default = self._cluster.config.num_partitions
         asked = len(command.replica_assignment) or (command.partitions if command.partitions > 0 else default)
         return 0 if command.validate_only else asked
 
-    async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
-        return await self._quotas.within_mutation_quota(
-            commands, lambda command: self._partition_count(command.name), self._cluster.controller.delete_topics
-        )
+    async def delete_topics(self, access: Access, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        async def delete(permitted: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+            return await self._quotas.within_mutation_quota(
+                access.caller,
+                permitted,
+                lambda command: self._partition_count(command.name),
+                self._cluster.controller.delete_topics,
+            )
+
+        return await access.change_items(commands, _name, delete)
 
     def _partition_count(self, topic: str) -> int:
         found = self._cluster.state.topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
-    async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
-        return await self._quotas.within_mutation_quota(
-            commands, self._cost_of_growth, self._cluster.controller.create_partitions
-        )
+    async def create_partitions(self, access: Access, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
+        async def create(permitted: Sequence[CreatePartitions]) -> list[TopicAnswer]:
+            return await self._quotas.within_mutation_quota(
+                access.caller, permitted, self._cost_of_growth, self._cluster.controller.create_partitions
+            )
+
+        is_change = any(not one.validate_only for one in commands)
+        return await access.change_items(commands, _name, create, is_change=is_change)
 
     def _cost_of_growth(self, command: CreatePartitions) -> int:
         return 0 if command.validate_only else command.partitions - self._partition_count(command.name)
 
-    async def create_view(self, command: CreateView) -> JsonView | Refused:
-        return await self._cluster.controller.create_view(command)
+    async def create_view(self, access: Access, command: CreateView) -> JsonView | Refused:
+        """The caller needs a right to the topic of a view that is replaced, too, and does not learn its name."""
+        access.changes.begin(lambda: [command.name], is_change=not command.validate_only)
+        before = self._topic_of_view(command.name) if command.replaces else None
+        refused = await access.refusal_of_request(
+            [command.topic, *filter(None, [before])],
+            reported_name=lambda topic: topic if topic == command.topic else f"of view {command.name}",
+        )
+        answer = refused or await self._cluster.controller.create_view(command)
+        access.changes.report_in_order([answer])
+        return answer
 
-    async def delete_view(self, name: str) -> JsonView | Refused:
-        return await self._cluster.controller.delete_view(name)
+    async def delete_view(self, access: Access, name: str) -> JsonView | Refused:
+        """A view that is not there is refused as one of a topic of its name: nothing tells it from one that the caller
+        may not delete."""
+        access.changes.begin(lambda: [name])
+        topic = self._topic_of_view(name) or name
+        refused = await access.refusal_of_request([topic], reported_name=lambda _: f"of view {name}")
+        answer = refused or await self._cluster.controller.delete_view(name)
+        access.changes.report_in_order([answer])
+        return answer
 
-    def views(self) -> list[JsonView]:
-        """Sorted by name."""
+    def _topic_of_view(self, name: str) -> str | None:
+        view = self._cluster.state.views.get(name.casefold())
+        return None if view is None else view.topic
+
+    async def views(self, access: Access) -> Sequence[JsonView]:
+        """Return those of topics that the caller may see, sorted by name."""
         views = self._cluster.state.views
-        return [views[name] for name in sorted(views)]
+        return await access.filter_visible([views[name] for name in sorted(views)], lambda view: view.topic)
 
     # ------------------------------------------------------------------ configs
 
     async def describe_configs(
-        self, resources: Iterable[ConfigResource], keys: frozenset[str]
+        self, access: Access, resources: Items[ConfigResource], keys: frozenset[str]
     ) -> list[Sequence[ConfigEntry] | Refused]:
         """`keys`: no others; empty: all. A resource that is named twice is described once: its entries are many."""
+
+        async def describe(permitted: Sequence[ConfigResource]) -> list[Sequence[ConfigEntry] | Refused]:
+            return await self._describe_configs(permitted, keys)
+
+        need_of = functools.partial(_need_of, access.call.item_needs)
+        return await access.answer_items(resources, _secured_name, describe, need_of)
+
+    async def _describe_configs(
+        self, resources: Sequence[ConfigResource], keys: frozenset[str]
+    ) -> list[Sequence[ConfigEntry] | Refused]:
         answers: list[Sequence[ConfigEntry] | Refused] = []
         described: set[ConfigResource] = set()
         share = self._shares.begin()
@@ -285,8 +347,21 @@ class MetadataApi:
         return Refused(ErrorCode.INVALID_REQUEST, f"expected the broker that answers, {own}, found {name!r}")
 
     async def alter_configs(
-        self, changes: Sequence[tuple[ConfigResource, Sequence[ConfigOperation]]], *, validate_only: bool
+        self, access: Access, changes: Items[ConfigChange], *, validate_only: bool
     ) -> list[Refused | None]:
+        async def alter(permitted: Sequence[ConfigChange]) -> list[Refused | None]:
+            return await self._alter_configs(permitted, validate_only=validate_only)
+
+        return await access.change_items(
+            changes,
+            lambda change: _secured_name(change[0]),
+            alter,
+            lambda change: _need_of(access.call.item_needs, change[0]),
+            changed_name=lambda change: change[0].name,
+            is_change=not validate_only,
+        )
+
+    async def _alter_configs(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> list[Refused | None]:
         commands = [
             AlterTopicConfigs(resource.name, operations, validate_only)
             for resource, operations in changes
@@ -307,6 +382,20 @@ class MetadataApi:
                     answer = next(answers)
                     outcomes.append(answer if isinstance(answer, Refused) else None)
         return outcomes
+
+
+def _name(command: CreateTopic | DeleteTopic | CreatePartitions) -> str:
+    return command.name
+
+
+def _secured_name(resource: ConfigResource) -> str:
+    """The name by which ACLs know the resource: configs of brokers are those of the cluster."""
+    return resource.name if resource.kind is ResourceKind.TOPIC else CLUSTER_NAME
+
+
+def _need_of(needs: Sequence[Need], resource: ConfigResource) -> Need:
+    of_topics, of_cluster = needs
+    return of_topics if resource.kind is ResourceKind.TOPIC else of_cluster
 
 
 def _no_topic(name: str) -> Refused:

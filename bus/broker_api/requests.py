@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Hashable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -55,10 +54,6 @@ class Caller:
     principal: str = ANONYMOUS  # "User:<name>", by the certificate that was shown
     client_id: str = ""  # as the client says; the program's name, and no proof of anything
     listener: str = PLAINTEXT
-
-
-# Of the call at hand, where it changes the cluster metadata: also at the controller, to which another broker sent it.
-current_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 class Items(Protocol[ItemT_co]):

@@ -13,6 +13,8 @@ DENIED = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "may not use it")
 class DeniedTopics:
     """Access to all topics but these."""
 
+    allows_all = False
+
     def __init__(self, *topics: str) -> None:
         self._topics = topics
 

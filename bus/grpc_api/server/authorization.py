@@ -5,13 +5,13 @@ its handler sees it: one that is refused as a whole is answered here, and of one
 gets the rest, so an answer has the refusals in the places of their items. What may not be seen is taken out of answers.
 
 Produce, Fetch, GroupSession and the reflection check each of their requests by themselves, and what everybody may ask
-needs nothing: their rows say so (`is_checked_by_handler`).
+needs nothing: their rows say so (`is_checked_by_handler`). The rights of other calls are checked where they are
+answered, in broker_api; this module has those that are not checked there yet.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,8 +54,7 @@ class Shown:
 class Form:
     """The places of the names in the messages of one call. `names`: of the resources that the request is about as a
     whole; None: in the fields that most requests have for them. `refuse`: its answer if it is refused as a whole; None:
-    `response` with the error, or each item with it where that has none. `told`: how a refusal speaks of a resource of
-    this name, which the request may not know; None: by the name. `response`: the answer's type in the contract.
+    `response` with the error, or each item with it where that has none. `response`: the answer's type in the contract.
     """
 
     response: type[Message] = Message
@@ -63,7 +62,6 @@ class Form:
     items: Items | None = None
     shown: Shown | None = None
     refuse: Callable[[Any, Refused], Message] | None = None
-    told: Callable[[Any, str], str] | None = None
 
     def refuse_whole(self, request: Any, refused: Refused) -> Any:
         if self.refuse is not None:
@@ -86,7 +84,7 @@ class CallAuthorization:
     def around(self, method: str, handle: Handle, caller: Callable[[], Caller]) -> Handle:
         """The same handler, for what the caller may do."""
         is_checked = self._authorizer.is_enabled or method in _WITH_OPERATIONS
-        if not is_checked or CALLS[method].is_checked_by_handler:
+        if not is_checked or method not in FORMS:
             return handle
 
         async def answer(request: Any) -> Any:
@@ -94,29 +92,10 @@ class CallAuthorization:
 
         return answer
 
-    def around_answers(
-        self, method: str, handle: Callable[[Any], AsyncGenerator[Any, None]], caller: Callable[[], Caller]
-    ) -> Callable[[Any], AsyncGenerator[Any, None]]:
-        """The same of a handler that gives several answers, whose request is refused as a whole."""
-
-        async def answers(request: Any) -> AsyncGenerator[Any, None]:
-            form, access = FORMS[method], self._authorizer.access(caller(), method)
-            refused = None if access is None else await self._check_request(method, form, request, access)
-            if refused is not None:
-                yield form.refuse_whole(request, refused)
-                return
-            async with contextlib.aclosing(handle(request)) as found:
-                async for one in found:
-                    yield one
-
-        return answers
-
     async def answer(self, method: str, handle: Handle, request: Any, caller: Caller) -> Any:
         access = self._authorizer.access(caller, method)
-        if access is None:
+        if access.allows_all:
             response = await handle(request)
-        elif method == "Metadata":
-            response = await self._metadata(handle, request, access)
         elif method == "OffsetFetch":
             response = await self._offset_fetch(handle, request, access)
         else:
@@ -146,9 +125,8 @@ class CallAuthorization:
         for need, names in zip(CALLS[method].needs, form.names(request, self._authorizer), strict=True):
             if names:
                 refused = await access.refusals(need, names)
-                for name, refusal in refused.items():
-                    told = name if form.told is None else form.told(request, name)
-                    return refusal if told == name else access.refused(need, told)
+                for refusal in refused.values():
+                    return refusal
         return None
 
     # ------------------------------------------------------------------ items
@@ -213,34 +191,6 @@ class CallAuthorization:
 
     # ------------------------------------------------------------------ calls that are like no other
 
-    async def _metadata(self, handle: Handle, request: pb.MetadataRequest, access: Access) -> pb.MetadataResponse:
-        """A topic that may not be described is left out where all are asked for, and refused where it is named, whether
-        it exists or not. The brokers are told in any case."""
-        call = CALLS["Metadata"]
-        if not request.topics:
-            response: pb.MetadataResponse = await handle(request)
-            await self._filter(Shown("topics", _name), call.view_needs[0], response, access)
-            return response
-        names = list(dict.fromkeys(request.topics))
-        refused = dict(await access.refusals(call.item_needs[0], names))
-        if request.allow_auto_topic_creation:
-            missing = [name for name in names if name not in refused and not self._authorizer.has_topic(name)]
-            refused.update(await access.refusals(call.creation_needs[0], missing))
-        if not refused:
-            return await handle(request)  # type: ignore[no-any-return]
-        left = [name for name in names if name not in refused]
-        asked = pb.MetadataRequest()
-        asked.CopyFrom(request)
-        asked.allow_auto_topic_creation = bool(left) and request.allow_auto_topic_creation
-        answer = await handle(_with_items(asked, "topics", left or names[:1]))
-        described = {topic.name: topic for topic in answer.topics}
-        merged = [
-            with_error(pb.TopicMetadata(name=name), refused[name]) if name in refused else described[name]
-            for name in names
-            if name in refused or name in described
-        ]
-        return _with_items(answer, "topics", merged)  # type: ignore[no-any-return]
-
     async def _offset_fetch(
         self, handle: Handle, request: pb.OffsetFetchRequest, access: Access
     ) -> pb.OffsetFetchResponse:
@@ -297,9 +247,6 @@ class _OperationsWish:
 
 
 _WITH_OPERATIONS = {
-    "Metadata": _OperationsWish(
-        "include_authorized_operations", AclResourceType.TOPIC, lambda response: response.topics, lambda one: one.name
-    ),
     "DescribeGroups": _OperationsWish(
         "include_authorized_operations",
         AclResourceType.GROUP,
@@ -329,25 +276,12 @@ def _topic(message: Any) -> str:
     return message.topic  # type: ignore[no-any-return]
 
 
-def _name(message: Any) -> str:
-    return message.name  # type: ignore[no-any-return]
-
-
 def _of_topic(message: Any) -> Names:
     return ([message.topic],)
 
 
-def _of_name(message: Any) -> Names:
-    return ([message.name],)
-
-
 def _itself(name: str) -> Names:
     return ([name],)
-
-
-def _of_config_resource(resource: pb.ConfigResource) -> Names:
-    is_topic = resource.type == pb.RESOURCE_TYPE_TOPIC
-    return ([resource.name], []) if is_topic else ([], [CLUSTER_NAME])
 
 
 def _entry(entry: type[Message], *fields: str) -> Callable[[Any, Refused], Sequence[Message]]:
@@ -378,21 +312,6 @@ def _coordinator_names(request: pb.FindCoordinatorRequest, _: Authorizer) -> Nam
     return ([], [request.key]) if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION else ([request.key], [])
 
 
-def _created_view_names(request: pb.CreateViewRequest, authorizer: Authorizer) -> Names:
-    """Also the topic of the view that is replaced."""
-    before = authorizer.topic_of_view(request.view.name) if request.replace else None
-    return ([request.view.topic, *filter(None, [before])],)
-
-
-def _deleted_view_names(request: pb.DeleteViewRequest, authorizer: Authorizer) -> Names:
-    """A view that is not there is refused as a topic of its name: nothing tells it from one that may not be deleted."""
-    return ([authorizer.topic_of_view(request.name) or request.name],)
-
-
-def _told_of_created_view(request: pb.CreateViewRequest, topic: str) -> str:
-    return topic if topic == request.view.topic else f"of view {request.view.name}"
-
-
 def _refuse_step(request: pb.TransactionStepRequest, refused: Refused) -> Message:
     return pb.TransactionStepResponse(
         partitions=[with_error(pb.TransactionStepResult(), refused) for _ in request.partitions],
@@ -401,7 +320,6 @@ def _refuse_step(request: pb.TransactionStepRequest, refused: Refused) -> Messag
 
 
 _step = Form(refuse=_refuse_step)
-_topic_results = _entry_of_text(pb.TopicResult, "name")
 _committed = Items(
     "partitions", "partitions", _of_topic, _entry(pb.OffsetCommitPartitionResponse, "topic", "partition")
 )
@@ -476,61 +394,6 @@ _FORMS_OF_THEIR_OWN: Mapping[str, Form] = {
             _entry_of_text(pb.FencedProducer, "transactional_id", producer_id=-1, producer_epoch=-1),
         ),
     ),
-    "ListOffsets": Form(
-        items=Items(
-            "partitions",
-            "partitions",
-            _of_topic,
-            lambda item, refused: [
-                with_error(
-                    pb.ListOffsetsPartitionResponse(
-                        topic=item.topic, partition=item.partition, offset=-1, timestamp_ms=-1
-                    ),
-                    refused,
-                )
-            ],
-        ),
-    ),
-    "CreateTopics": Form(items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))),
-    "DeleteTopics": Form(items=Items("topics", "topics", _itself, _topic_results)),
-    "CreatePartitions": Form(items=Items("topics", "topics", _of_name, _entry(pb.TopicResult, "name"))),
-    "DescribeConfigs": Form(
-        items=Items(
-            "resources",
-            "resources",
-            _of_config_resource,
-            lambda item, refused: [with_error(pb.ConfigsResult(resource=item), refused)],
-        ),
-    ),
-    "AlterConfigs": Form(
-        items=Items(
-            "resources",
-            "resources",
-            lambda item: _of_config_resource(item.resource),
-            _entry(pb.ConfigsResult, "resource"),
-        ),
-    ),
-    "DeleteRecords": Form(
-        items=Items(
-            "partitions",
-            "partitions",
-            _of_topic,
-            lambda item, refused: [
-                with_error(
-                    pb.DeleteRecordsPartitionResponse(
-                        topic=item.topic, partition=item.partition, low_watermark=-1, version=-1
-                    ),
-                    refused,
-                )
-            ],
-        ),
-    ),
-    "MaintainLog": Form(
-        refuse=lambda _, refused: with_error(pb.MaintainLogResponse(partition=-1), refused),
-    ),
-    "CreateView": Form(names=_created_view_names, told=_told_of_created_view),
-    "DeleteView": Form(names=_deleted_view_names, told=lambda request, _: f"of view {request.name}"),
-    "ListViews": Form(shown=Shown("views", _topic)),
     "AlterUserScramCredentials": Form(
         refuse=lambda request, refused: pb.AlterUserScramCredentialsResponse(
             users=[
@@ -576,9 +439,27 @@ def _form_of(call: Call, method: MethodDescriptor) -> Form:
     return replace(form, response=method.output_type._concrete_class, names=form.names or _names_in(call))
 
 
+# Their rights are checked in broker_api, by the API that answers them.
+_CHECKED_IN_API = frozenset(
+    (
+        "ListOffsets",
+        "DeleteRecords",
+        "MaintainLog",
+        "SwapFiles",
+        "Metadata",
+        "CreateTopics",
+        "DeleteTopics",
+        "CreatePartitions",
+        "DescribeConfigs",
+        "AlterConfigs",
+        "CreateView",
+        "DeleteView",
+        "ListViews",
+    )
+)
 FORMS: Mapping[str, Form] = {
     method.name: _form_of(CALLS[method.name], method)
     for service in pb.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if not CALLS[method.name].is_checked_by_handler
+    if not CALLS[method.name].is_checked_by_handler and method.name not in _CHECKED_IN_API
 }

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
 
+from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi, DescribedBroker
-from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable, current_caller
+from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
-from bus.grpc_api.server.authorization import CallAuthorization, Handle
+from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.conversions import (
     encode_lagging,
     lagging_of,
     partitions_of,
+    refusal_of,
     topics_of,
     versions_of,
     with_error,
 )
+from bus.grpc_api.server.guards import auditing_end
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
@@ -41,6 +44,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.followed_tables import FollowerReport, VersionsRequest
 from bus.runtime.tasks import time_limit
 
+HandleWithAccess = Callable[[Access, Any], Awaitable[Any]]
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _OWN_CALLS = ("InitProducerId",)  # that a broker makes for itself, and nobody is asked whether it may
 _RETRY_S = 0.1
@@ -53,7 +57,13 @@ class Forwarding:
     """`handlers`: of the calls that may have to be forwarded, by the name of the method; they came by `listener`."""
 
     def __init__(
-        self, api: ClusterApi, peers: GrpcPeers, handlers: Mapping[str, Handle], *, listener: str, timeout_ms: int
+        self,
+        api: ClusterApi,
+        peers: GrpcPeers,
+        handlers: Mapping[str, HandleWithAccess],
+        *,
+        listener: str,
+        timeout_ms: int,
     ) -> None:
         self._api = api
         self._peers = peers
@@ -62,38 +72,41 @@ class Forwarding:
         self._timeout_s = timeout_ms / 1000
         self._watch = ControllerWatch(lambda: api.controller)
 
-    async def handle(self, method: str, request: Message, caller: Caller) -> Any:
+    async def handle(self, request: Message, access: Access) -> Any:
         """What the handler answers here or, if this broker is not the controller, what the controller answers.
 
         Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
         told whether the call had an effect, as with any other connection that breaks.
         """
-        current_caller.set(caller)
         try:
             async with time_limit(self._timeout_s):
-                return await self._handle(method, request, caller)
+                return await self._handle(access.call.name, request, access)
         except asyncio.TimeoutError:
-            raise Unavailable(f"{method}: no controller has answered within {self._timeout_s:.0f} s") from None
+            message = f"{access.call.name}: no controller has answered within {self._timeout_s:.0f} s"
+            raise Unavailable(message) from None
 
-    async def _handle(self, method: str, request: Message, caller: Caller) -> Any:
+    async def _handle(self, method: str, request: Message, access: Access) -> Any:
         while True:
             try:
-                return await self._handlers[method](request)
+                with access.deferring_reports():
+                    return await self._handlers[method](access, request)
             except NotController:
                 controller = self._api.controller
             if controller is not None and controller != self._api.endpoint:
                 envelope = pb.EnvelopeRequest(
                     method=method,
                     request=request.SerializeToString(),
-                    client=caller.host,
+                    client=access.caller.host,
                     listener=self._listener,
-                    principal=caller.principal,
-                    client_id=caller.client_id,
+                    principal=access.caller.principal,
+                    client_id=access.caller.client_id,
                 )
                 answer = await self._forward(controller, envelope)
                 if not isinstance(answer, Refused):
                     await self._api.wait_until_applied(answer.metadata_offset)
-                    return _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
+                    response = _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
+                    _report_changes(access, response)
+                    return response
                 if answer.code is not ErrorCode.NOT_CONTROLLER:
                     raise Unavailable(f"{method}: the controller did not answer: {answer.message}")
             if controller is None:
@@ -120,15 +133,35 @@ class Forwarding:
             asked.cancel()
 
 
+def _report_changes(access: Access, response: Any) -> None:
+    """Audit what the controller has answered: a refusal of the whole, an entry for each thing that the call has stated,
+    or nothing if it is done."""
+    refused = refusal_of(response) if "error_code" in response.DESCRIPTOR.fields_by_name else None
+    entries = None if refused is not None else _entries_of(response)
+    if entries is None:
+        access.changes.report_all(refused)
+    else:
+        access.changes.report_in_order(map(refusal_of, entries))
+
+
+def _entries_of(response: Any) -> Iterable[Any] | None:
+    """Those that may be refused alone."""
+    for field in response.DESCRIPTOR.fields:
+        if field.is_repeated and field.message_type is not None and "error_code" in field.message_type.fields_by_name:
+            entries: Iterable[Any] = getattr(response, field.name)
+            return entries
+    return None
+
+
 class ClusterHandler:
     """`handlers_at`: what answers calls that came by a listener of this name, by the name of the method. A call in an
     envelope is checked as that of the client, not as that of the broker that sends it on."""
 
     def __init__(
-        self, api: ClusterApi, authorization: CallAuthorization, handlers_at: Callable[[str], Mapping[str, Handle]]
+        self, api: ClusterApi, authorizer: Authorizer, handlers_at: Callable[[str], Mapping[str, HandleWithAccess]]
     ) -> None:
         self._api = api
-        self._authorization = authorization
+        self._authorizer = authorizer
         self._handlers_at = handlers_at
 
     async def identify(self, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
@@ -206,7 +239,7 @@ class ClusterHandler:
         response = pb.AppendAuditResponse()
         return response if refusal is None else with_error(response, refusal)
 
-    async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
+    async def envelope(self, access: Access, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
         if request.is_own and request.method not in _OWN_CALLS:
             names = ", ".join(_OWN_CALLS)
             raise InvalidArgument(f"expected a broker's own call, {names}, found {request.method[:100]!r}")
@@ -217,14 +250,26 @@ class ClusterHandler:
         if isinstance(message, Unreadable):
             raise UnreadableRequest(message)
         caller = _caller_of(request)
-        current_caller.set(caller)
-        if not request.is_own:
-            handle = self._authorization.around(request.method, handle, lambda: caller)
+        if request.is_own:
+            inside = self._authorizer.access_of_broker(caller, request.method)
+        else:
+            inside = self._authorizer.access_sent_on(caller, request.method, sender=access)
+            handle = self._checking(handle)
         try:
-            response = await handle(message)
+            with auditing_end(inside, lambda probe: handle(probe, message)):
+                response = await handle(inside, message)
         except NotController as error:
             return with_error(pb.EnvelopeResponse(), Refused(ErrorCode.NOT_CONTROLLER, str(error)))
         return pb.EnvelopeResponse(response=response.SerializeToString(), metadata_offset=self._api.metadata_offset)
+
+    def _checking(self, handle: HandleWithAccess) -> HandleWithAccess:
+        async def answer(access: Access, message: Any) -> Any:
+            checked = CallAuthorization(self._authorizer).around(
+                access.call.name, lambda readable: handle(access, readable), lambda: access.caller
+            )
+            return await checked(message)
+
+        return answer
 
 
 def _caller_of(envelope: pb.EnvelopeRequest) -> Caller:

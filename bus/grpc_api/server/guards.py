@@ -20,7 +20,9 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 
 from bus.addresses import counted_host
+from bus.broker_api.authorization import Access
 from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.change_audit import NO_ANSWER
 from bus.broker_api.requests import (
     BrokerStopping,
     Caller,
@@ -31,7 +33,8 @@ from bus.broker_api.requests import (
     Unavailable,
     new_request_id,
 )
-from bus.errors import ErrorCode
+from bus.errors import ErrorCode, NotController
+from bus.grpc_api.server.audited_calls import CHANGED_ITEMS
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
@@ -295,27 +298,68 @@ async def abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoRe
 
 
 async def _abort_for(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
-    match error:
-        case grpc.aio.AbortError():
-            raise error
-        case UnreadableRequest():
-            await context.abort(error.status, str(error))
-        case OverQuota():
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{ErrorCode.THROTTLING_QUOTA_EXCEEDED.name}: {error}"
-            )
-        case InvalidArgument():
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        case BrokerStopping() | Unavailable():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        case grpc.aio.InternalError():
-            # Reading and writing raise it for a call that has ended: the client went away before its answer was sent.
-            _log.debug("the client has gone: %s", error)
-            raise asyncio.CancelledError from error
-        case _:
-            _log.error("request failed", exc_info=error)
-            await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, grpc.aio.InternalError):
+        # Reading and writing raise it for a call that has ended: the client went away before its answer was sent.
+        _log.debug("the client has gone: %s", error)
+        raise asyncio.CancelledError from error
+    status, details = status_of(error)
+    if status is grpc.StatusCode.INTERNAL:
+        _log.error("request failed", exc_info=error)
+    await context.abort(status, details)
     raise AssertionError("abort raises")
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The status that says of a call how it ended, and its details."""
+    match error:
+        case UnreadableRequest():
+            return error.status, str(error)
+        case OverQuota():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, f"{ErrorCode.THROTTLING_QUOTA_EXCEEDED.name}: {error}"
+        case InvalidArgument():
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        case BrokerStopping() | Unavailable():
+            return grpc.StatusCode.UNAVAILABLE, str(error)
+        case _:
+            return grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}"
+
+
+# The status of a call that was refused before its work began.
+_NOTHING_DONE = frozenset(
+    (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    )
+)
+
+
+@contextlib.contextmanager
+def auditing_end(access: Access, call: Callable[[Access], Any]) -> Iterator[None]:
+    """Around a call: audit one that ends without an answer, in the middle of its work or before it. `call`: its
+    handler, with its request."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        _audit_end(access, call, NO_ANSWER)
+        raise
+    except NotController:
+        raise
+    except Exception as error:
+        status, details = status_of(error)
+        if status not in _NOTHING_DONE:
+            _audit_end(access, call, f"the call ended with {status.name}, {details}: it may be done")
+        raise
+
+
+def _audit_end(access: Access, call: Callable[[Access], Any], error: str) -> None:
+    if access.call.name in CHANGED_ITEMS:  # `AuditedServicer` does it
+        return
+    access.state_changes(call)
+    access.changes.report_unknown(error)
 
 
 # What gRPC logs, with a traceback, of a call whose last batch failed before it noticed that the client was gone: the

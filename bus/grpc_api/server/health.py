@@ -151,7 +151,7 @@ class ReflectionServicer:
         access = self._api.authorizer.access(caller, CALL)
         pace = CallerPace(self._api.quotas, caller)
         async for request, held in hold_requests(self._api.control_memory, requests, pace):
-            refused = None if access is None else await access.refusal(_NEED)
+            refused = await access.refusal(_NEED)
             if refused is not None:
                 raise UnreadableRequest(Unreadable(grpc.StatusCode.PERMISSION_DENIED, refused.message))
             yield request

@@ -6,10 +6,11 @@ import contextlib
 import itertools
 from collections.abc import AsyncGenerator
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.maintenance import MaintenanceApi, Replica
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
-from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.conversions import Converted, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
@@ -29,9 +30,8 @@ class MaintenanceHandler:
         self._api = api
         self._shares = shares
 
-    async def delete_records(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
-        offsets = ((TopicPartition(asked.topic, asked.partition), asked.offset) for asked in request.partitions)
-        results = await self._api.delete_records(offsets)
+    async def delete_records(self, access: Access, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
+        results = await self._api.delete_records(access, Converted(request.partitions, _deleted_to))
         response = pb.DeleteRecordsResponse()
         deleted = itertools.starmap(_deleted, zip(request.partitions, results, strict=True))
         await self._shares.begin().extend(response.partitions, deleted)
@@ -40,21 +40,24 @@ class MaintenanceHandler:
     def count_partitions(self, request: pb.MaintainLogRequest) -> int:
         return len(self._api.partitions_of(request.topic, request.partitions))
 
-    async def maintain(self, request: pb.MaintainLogRequest) -> AsyncGenerator[pb.MaintainLogResponse, None]:
+    async def maintain(
+        self, access: Access, request: pb.MaintainLogRequest
+    ) -> AsyncGenerator[pb.MaintainLogResponse, None]:
         """Each partition's answer as it is finished. Raises `BrokerStopping`."""
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidArgument(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
-        async with contextlib.aclosing(self._api.maintain(request.topic, request.partitions, action)) as answers:
+        maintained = self._api.maintain(access, request.topic, request.partitions, action)
+        async with contextlib.aclosing(maintained) as answers:
             async for number, result in answers:
                 yield _maintained(number, result)
 
-    async def swap_files(self, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
+    async def swap_files(self, access: Access, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
         kind = _KINDS.get(request.kind)
         if kind is None:
             raise InvalidArgument(f"expected a kind of swap from 0 to {max(_KINDS)}, found {request.kind}")
         name = TopicPartition(request.topic, request.partition)
-        result = await self._api.swap_files(name, list(request.removes), list(request.adds), kind)
+        result = await self._api.swap_files(access, name, list(request.removes), list(request.adds), kind)
         if isinstance(result, Refused):
             return with_error(pb.SwapFilesResponse(version=-1), result)
         return pb.SwapFilesResponse(version=result.version)
@@ -69,6 +72,10 @@ class MaintenanceHandler:
             log_dir.total_bytes, log_dir.usable_bytes = found.volume.total_bytes, found.volume.usable_bytes
         await self._shares.begin().extend(log_dir.replicas, map(_replica, found.replicas))
         return response
+
+
+def _deleted_to(asked: pb.DeleteRecordsPartition) -> tuple[TopicPartition, int]:
+    return TopicPartition(asked.topic, asked.partition), asked.offset
 
 
 def _deleted(asked: pb.DeleteRecordsPartition, result: DeleteRecordsResult) -> pb.DeleteRecordsPartitionResponse:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.metadata import (
+    ConfigChange,
     ConfigResource,
     MetadataApi,
     OffsetAnswer,
@@ -18,7 +20,8 @@ from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import encode_broker, with_error
+from bus.grpc_api.acl_messages import encode_operation
+from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
@@ -37,15 +40,20 @@ class MetadataHandler:
 
     # ------------------------------------------------------------------ offsets and metadata
 
-    async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        answers = await self._api.list_offsets(map(_question, request.partitions))
+    async def list_offsets(self, access: Access, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        answers = await self._api.list_offsets(access, Converted(request.partitions, _question))
         response = pb.ListOffsetsResponse()
         listed = itertools.starmap(_listed_offset, zip(request.partitions, answers, strict=True))
         await self._shares.begin().extend(response.partitions, listed)
         return response
 
-    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        found = await self._api.describe(request.topics, may_create=request.allow_auto_topic_creation)
+    async def metadata(self, access: Access, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        found = await self._api.describe(
+            access,
+            request.topics,
+            may_create=request.allow_auto_topic_creation,
+            with_operations=request.include_authorized_operations,
+        )
         response = pb.MetadataResponse(
             cluster_id=found.cluster_id,
             controller_id=found.controller_id,
@@ -66,7 +74,7 @@ class MetadataHandler:
 
     # ------------------------------------------------------------------ topics
 
-    async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
+    async def create_topics(self, access: Access, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
         commands = [
             CreateTopic(
                 topic.name,
@@ -78,14 +86,16 @@ class MetadataHandler:
             )
             for topic in request.topics
         ]
-        answers = await self._api.create_topics(commands)
+        answers = await self._api.create_topics(access, commands)
         return pb.CreateTopicsResponse(topics=_topic_results((c.name for c in commands), answers))
 
-    async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
-        answers = await self._api.delete_topics([DeleteTopic(name) for name in request.topics])
+    async def delete_topics(self, access: Access, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
+        answers = await self._api.delete_topics(access, [DeleteTopic(name) for name in request.topics])
         return pb.DeleteTopicsResponse(topics=_topic_results(request.topics, answers))
 
-    async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
+    async def create_partitions(
+        self, access: Access, request: pb.CreatePartitionsRequest
+    ) -> pb.CreatePartitionsResponse:
         commands = [
             CreatePartitions(
                 topic.name,
@@ -95,13 +105,15 @@ class MetadataHandler:
             )
             for topic in request.topics
         ]
-        answers = await self._api.create_partitions(commands)
+        answers = await self._api.create_partitions(access, commands)
         return pb.CreatePartitionsResponse(topics=_topic_results((c.name for c in commands), answers))
 
     # ------------------------------------------------------------------ configs
 
-    async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        answers = await self._api.describe_configs(map(_resource, request.resources), frozenset(request.keys))
+    async def describe_configs(self, access: Access, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
+        answers = await self._api.describe_configs(
+            access, Converted(request.resources, _resource), frozenset(request.keys)
+        )
         response, share = pb.DescribeConfigsResponse(), self._shares.begin()
         for resource, entries in zip(request.resources, answers, strict=True):
             if share.is_used_up:
@@ -113,9 +125,9 @@ class MetadataHandler:
                 answer.entries.extend(map(_config_entry, entries))
         return response
 
-    async def alter_configs(self, request: pb.AlterConfigsRequest) -> pb.AlterConfigsResponse:
-        changes = [(_resource(item.resource), _operations(item.operations)) for item in request.resources]
-        answers = await self._api.alter_configs(changes, validate_only=request.validate_only)
+    async def alter_configs(self, access: Access, request: pb.AlterConfigsRequest) -> pb.AlterConfigsResponse:
+        changes = Converted(request.resources, _change)
+        answers = await self._api.alter_configs(access, changes, validate_only=request.validate_only)
         response = pb.AlterConfigsResponse()
         for item, refusal in zip(request.resources, answers, strict=True):
             answer = response.resources.add(resource=item.resource)
@@ -125,7 +137,7 @@ class MetadataHandler:
 
     # ------------------------------------------------------------------ views
 
-    async def create_view(self, request: pb.CreateViewRequest) -> pb.CreateViewResponse:
+    async def create_view(self, access: Access, request: pb.CreateViewRequest) -> pb.CreateViewResponse:
         asked = request.view
         command = CreateView(
             name=asked.name,
@@ -135,17 +147,17 @@ class MetadataHandler:
             replaces=request.replace,
             validate_only=request.validate_only,
         )
-        answer = await self._api.create_view(command)
+        answer = await self._api.create_view(access, command)
         if isinstance(answer, Refused):
             return with_error(pb.CreateViewResponse(), answer)
         return pb.CreateViewResponse(view=_view(answer))
 
-    async def delete_view(self, request: pb.DeleteViewRequest) -> pb.DeleteViewResponse:
-        answer = await self._api.delete_view(request.name)
+    async def delete_view(self, access: Access, request: pb.DeleteViewRequest) -> pb.DeleteViewResponse:
+        answer = await self._api.delete_view(access, request.name)
         return with_error(pb.DeleteViewResponse(), answer) if isinstance(answer, Refused) else pb.DeleteViewResponse()
 
-    async def list_views(self, _: pb.ListViewsRequest) -> pb.ListViewsResponse:
-        return pb.ListViewsResponse(views=map(_view, self._api.views()))
+    async def list_views(self, access: Access, _: pb.ListViewsRequest) -> pb.ListViewsResponse:
+        return pb.ListViewsResponse(views=map(_view, await self._api.views(access)))
 
 
 def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:
@@ -171,6 +183,7 @@ def _listed_offset(asked: pb.ListOffsetsPartition, answer: OffsetAnswer | Refuse
 async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
     answer.topic_id = described.topic.topic_id
     answer.is_internal = described.is_internal
+    answer.authorized_operations.extend(map(encode_operation, described.operations))
     for number, leadership in enumerate(described.topic.partitions):
         if share.is_used_up:
             await share.wait()
@@ -203,6 +216,10 @@ def _resource(resource: pb.ConfigResource) -> ConfigResource:
     known = ", ".join(pb.ResourceType.keys())
     unknown = Refused(ErrorCode.INVALID_REQUEST, f"expected a type among {known}, found {resource.type}")
     return ConfigResource(unknown, resource.name)
+
+
+def _change(item: pb.AlterConfigsResource) -> ConfigChange:
+    return _resource(item.resource), _operations(item.operations)
 
 
 def _operations(operations: Iterable[pb.AlterConfigOp]) -> list[ConfigOperation]:

@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 import grpc
 from grpc.aio import ServicerContext
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS, Call
+from bus.broker_api.requests import Caller
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
-from bus.grpc_api.server.authorization import CallAuthorization, Handle
-from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
+from bus.grpc_api.server.authorization import FORMS, CallAuthorization, Handle
+from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding, HandleWithAccess
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_calls import GroupHandler
@@ -28,6 +30,7 @@ from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.guards import (
     OpenStreams,
     StreamRegistry,
+    auditing_end,
     check_login,
     guard,
     guard_answers,
@@ -49,7 +52,7 @@ from bus.settings.broker import BrokerConfig
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 
-_Method = Callable[..., Awaitable[Any]]  # of a request, and its `context`
+_Method = Callable[..., Awaitable[Any]]  # of a request, its `context`, and behind the audit its `access`
 
 
 class Handlers:
@@ -78,10 +81,21 @@ class Handlers:
         return await self.groups.find_coordinator(request)
 
 
-def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, Handle]:
+def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, HandleWithAccess]:
     """Answer the calls that only the controller can do, by their names, for the clients of a listener."""
     handlers = Handlers(api, listener)
-    return {call.name: find_handler(handlers, call) for call in CALLS.values() if call.is_forwarded}
+    return {call.name: with_access(find_handler(handlers, call)) for call in CALLS.values() if call.is_forwarded}
+
+
+def with_access(handle: Callable[..., Any]) -> HandleWithAccess:
+    """Return the handler as one that takes the access of its caller first, which those have whose API checks it."""
+    if "access" in inspect.signature(handle).parameters:
+        return handle
+
+    async def answer(_: Access, request: Any) -> Any:
+        return await handle(request)
+
+    return answer
 
 
 def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
@@ -91,14 +105,11 @@ def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
 
 
 def _with_context(handle: Callable[..., Any]) -> _Method:
-    """Return the handler with a second parameter, the context of the call, which few handlers have."""
+    """Return the handler with all that a step before it has: the request, the call's context, and its access."""
     if "context" in inspect.signature(handle).parameters:
-        return handle
-
-    async def answer(request: Any, context: ServicerContext) -> Any:
-        return await handle(request)
-
-    return answer
+        return lambda request, context, access: handle(request, context)
+    checking = with_access(handle)
+    return lambda request, context, access: checking(access, request)
 
 
 class BusServicer:
@@ -118,6 +129,7 @@ class BusServicer:
         self._control_memory = api.control_memory
         self._quotas = api.quotas
         self._listener = listener
+        self._authorizer = api.authorizer
         self._authorization = CallAuthorization(api.authorizer)
         handlers = self.handlers = Handlers(api, listener)
         handlers.produce = ProduceHandler(
@@ -180,25 +192,34 @@ class BusServicer:
 
         return answer
 
-    def _pace(self, _: Call, handle: _Method) -> _Method:
+    def _audit(self, call: Call, handle: _Method) -> _Method:
         async def answer(request: Any, context: ServicerContext) -> Any:
+            access = self._authorizer.access(caller_of(context, self._listener), call.name)
+            with auditing_end(access, lambda probe: find_handler(self.handlers, call)(probe, request)):
+                return await handle(request, context, access)
+
+        return answer
+
+    def _pace(self, _: Call, handle: _Method) -> _Method:
+        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
             if self._quotas.has(REQUEST_RATE):
-                await self._take_turn(CallerPace(self._quotas, caller_of(context, self._listener)), context)
-            return await handle(request, context)
+                await self._take_turn(CallerPace(self._quotas, access.caller), context)
+            return await handle(request, context, access)
 
         return answer
 
     def _authorize(self, call: Call, handle: _Method) -> _Method:
-        async def answer(request: Any, context: ServicerContext) -> Any:
-            caller = functools.partial(caller_of, context, self._listener)
-            allowed = self._authorization.around(call.name, functools.partial(handle, context=context), caller)
+        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
+            allowed = self._authorization.around(
+                call.name, lambda readable: handle(readable, context, access), lambda: access.caller
+            )
             return await allowed(request)
 
-        return answer
+        return handle if call.name not in FORMS else answer
 
     def _forwarding_of(self, call: Call) -> _Method:
-        async def answer(request: Any, context: ServicerContext) -> Any:
-            return await self._forwarding.handle(call.name, request, caller_of(context, self._listener))
+        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
+            return await self._forwarding.handle(request, access)
 
         return answer
 
@@ -236,13 +257,16 @@ class BusServicer:
         await guard_stream(self.handlers.logins.authenticate, request_iterator, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
-        caller = functools.partial(caller_of, context, self._listener)
-        maintain = self._authorization.around_answers("MaintainLog", self.handlers.maintenance.maintain, caller)
+        maintain = self.handlers.maintenance.maintain
 
         async def paced(readable: Any) -> AsyncGenerator[Any, None]:
-            with self._open_streams.one(caller()):
-                await self._begin_maintenance(readable, context)
-                async with contextlib.aclosing(maintain(readable)) as answers:
+            access = self._authorizer.access(caller_of(context, self._listener), "MaintainLog")
+            with (
+                self._open_streams.one(access.caller),
+                auditing_end(access, lambda probe: maintain(probe, readable)),
+            ):
+                await self._begin_maintenance(readable, access.caller, context)
+                async with contextlib.aclosing(maintain(access, readable)) as answers:
                     async for answer in answers:
                         yield answer
 
@@ -250,21 +274,23 @@ class BusServicer:
             async for response in guard_answers(paced, held, context):
                 yield response
 
-    async def _begin_maintenance(self, request: pb.MaintainLogRequest, context: ServicerContext) -> None:
+    async def _begin_maintenance(
+        self, request: pb.MaintainLogRequest, caller: Caller, context: ServicerContext
+    ) -> None:
         """Each of its partitions counts as a request: it has one rewritten."""
         if self._quotas.has(REQUEST_RATE):
-            pace = CallerPace(self._quotas, caller_of(context, self._listener))
+            pace = CallerPace(self._quotas, caller)
             await self._take_turn(pace, context, self.handlers.maintenance.count_partitions(request))
 
 
 # The steps before the handler of a call with one request and one answer, in their order. Before them the door finds out
 # who calls, so that no byte of a stranger's request takes memory; reads the request; and counts the call, so that a
-# broker that stops waits for it. The audit stands between the door and here: it has a row, too, of a change whose
-# caller goes away in any of these steps.
+# broker that stops waits for it.
 _Step = Callable[[BusServicer, Call, _Method], _Method]
 _STEPS: Sequence[_Step] = (
     BusServicer._hold_memory,  # each step behind it may wait, with the request in memory
     BusServicer._guard,  # from here on the log has the request's id, and every error becomes a status
+    BusServicer._audit,  # also of a change whose caller goes away while it waits for its turn
     BusServicer._pace,  # before anything is done or looked up: a caller that owes something of its quota costs nothing
     BusServicer._authorize,  # behind the wait: the ACLs of this moment decide
     # The last step is the handler of the row. Where only the controller can do it, that is `Forwarding`: this broker
@@ -278,7 +304,7 @@ class ClusterServicer:
 
     def __init__(self, api: BrokerApi, bus: BusServicer, *, is_between_brokers: bool = True) -> None:
         handlers_at = functools.lru_cache(_LISTENERS_MAX)(functools.partial(forwarded_handlers, api))
-        self.cluster = ClusterHandler(api.cluster, CallAuthorization(api.authorizer), handlers_at)
+        self.cluster = ClusterHandler(api.cluster, api.authorizer, handlers_at)
         self.transactions = bus.handlers.transactions
         self._bus = bus
         self._is_between_brokers = is_between_brokers

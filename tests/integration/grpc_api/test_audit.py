@@ -205,7 +205,7 @@ def test_every_call_that_needs_a_right_to_change_is_audited() -> None:
     }
     audited = {call for call, row in CALLS.items() if row.audited is not None}
     assert needing <= audited, "the row of a call that changes something says how it is audited"
-    assert audited == CHANGED_ITEMS.keys(), "grpc_api/server/audited_calls.py has where the changed things are"
+    assert CHANGED_ITEMS.keys() <= audited
 
 
 def test_every_audited_call_is_one_of_the_contract() -> None:

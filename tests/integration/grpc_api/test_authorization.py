@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.broker_api.requests import InvalidArgument
-from bus.grpc_api.server.authorization import CallAuthorization
+from bus.broker_api.requests import Caller, InvalidArgument
 from bus.grpc_api.server.cluster import ClusterHandler
 from bus.grpc_api.server.produce_decoding import begin_parse
 from bus.grpc_api.server.servicers import forwarded_handlers
@@ -267,16 +266,15 @@ def test_a_call_that_another_broker_sends_on_is_that_of_its_first_caller() -> No
 
     async def do(broker: QuietBroker) -> None:
         api = broker.api
-        handler = ClusterHandler(
-            api.cluster, CallAuthorization(api.authorizer), lambda listener: forwarded_handlers(api, listener)
-        )
+        handler = ClusterHandler(api.cluster, api.authorizer, lambda listener: forwarded_handlers(api, listener))
+        root = Caller("connection", "/10.0.0.9", "request", "User:root")
 
         async def create(name: str, **caller: Any) -> int:
             request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name)])
             envelope = pb.EnvelopeRequest(
                 method="CreateTopics", request=request.SerializeToString(), client="/10.0.0.1", **caller
             )
-            answer = await handler.envelope(envelope)
+            answer = await handler.envelope(api.authorizer.access(root, "Envelope"), envelope)
             return codes(pb.CreateTopicsResponse.FromString(answer.response).topics)[0]
 
         await add(broker, acl(pb.ACL_OPERATION_CREATE, "mine"))

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from bus.broker_api.metadata import ConfigResource, MetadataApi, ResourceKind
-from bus.broker_api.requests import Caller, current_caller
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.errors import ErrorCode, Refused
@@ -15,6 +14,7 @@ from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
 from bus.security.audit_events import AuditEvent
 from bus.settings.broker import BrokerConfig
+from tests.support.api_bench import open_access
 
 UNKNOWN_KIND = Refused(ErrorCode.INVALID_REQUEST, "expected a type that there is, found 7")
 READ_ONLY = "broker configs are read at start"
@@ -46,9 +46,9 @@ def test_topic_that_is_created_for_a_call_that_has_ended_meanwhile_is_a_row_of_t
             controller=SimpleNamespace(auto_create_topics=auto_create_topics),
         )
         audit: Any = SimpleNamespace(add=rows.append, now_ms=lambda: 7)
-        quotas: Any = SimpleNamespace(within_mutation_quota=lambda names, cost_of, do: do(names))
-        current_caller.set(Caller("", "/10.0.0.1", "request", "User:alice"))
-        call = asyncio.create_task(MetadataApi(cluster, quotas, audit, LoopShares()).describe(["a"], may_create=True))
+        quotas: Any = SimpleNamespace(within_mutation_quota=lambda _, names, cost_of, do: do(names))
+        api = MetadataApi(cluster, quotas, audit, LoopShares())
+        call = asyncio.create_task(api.describe(open_access("Metadata"), ["a"], may_create=True))
         await is_asked.wait()
         call.cancel()
         await asyncio.wait([call])
@@ -72,7 +72,9 @@ def test_each_resource_is_altered_or_refused_for_a_reason_of_its_own() -> None:
     unused: Any = None
     api = MetadataApi(cluster, unused, unused, LoopShares())
     changes = [(resource, operations) for resource in resources]
-    broker, bad, unknown, orders = asyncio.run(api.alter_configs(changes, validate_only=False))
+    broker, bad, unknown, orders = asyncio.run(
+        api.alter_configs(open_access("AlterConfigs"), changes, validate_only=False)
+    )
     assert broker is not None
     assert broker.message.startswith(READ_ONLY)
     assert bad == Refused(ErrorCode.INVALID_CONFIG, "bad")

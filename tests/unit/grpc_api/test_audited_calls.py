@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
-from bus.errors import ErrorCode
-from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedEnvelopes, AuditedServicer
+from bus.broker_api.calls import CALLS
+from bus.broker_api.requests import InvalidArgument, OverQuota, Unavailable
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.tasks import answered
 from bus.security.audit_events import AuditEvent
+from tests.support.api_bench import FOR_ALL, ApiBench, KeptAudit, raise_reached
 from tests.support.cancelled_calls import QuietContext
 
 NO_ANSWER = "the call ended without an answer: it may be done"
@@ -93,6 +98,150 @@ class Audit:
         return 1
 
 
+def hang(path: str) -> Any:
+    return Hanging()
+
+
+class Hanging:
+    """The answer of a runtime that is never there, nor is any part of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self if not name.startswith("__") else object.__getattribute__(self, name)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.Event().wait().__await__()
+
+
+def bench_of(audit: KeptAudit, on_call: Any = hang) -> ApiBench:
+    bench = ApiBench(config=FOR_ALL, audit=audit, on_call=on_call)
+    bench.cluster.host.find = lambda *_: SimpleNamespace(
+        delete_records=lambda _: asyncio.get_running_loop().create_future(), swap_files=lambda *_: Hanging()
+    )
+    return bench
+
+
+async def go_away(call: Any) -> None:
+    waiting = asyncio.ensure_future(call)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+
+
+MOVED = sorted(
+    name for name, row in CALLS.items() if row.audited is not None and name not in CHANGED_ITEMS and name in REQUESTS
+)
+
+
+@pytest.mark.parametrize("method", MOVED)
+def test_caller_that_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
+    request, names = REQUESTS[method]
+    audit = KeptAudit()
+
+    async def play() -> None:
+        await go_away(bench_of(audit).call(method, request))
+
+    asyncio.run(play())
+    assert [event.resource for event in audit.events] == names
+    assert {(event.call, event.error, event.listener) for event in audit.events} == {(method, NO_ANSWER, "PLAINTEXT")}
+    assert SECRET.decode() not in repr(audit.events)
+
+
+@pytest.mark.parametrize("method", MOVED)
+def test_caller_that_goes_away_before_its_turn_leaves_a_row_and_has_nothing_done(method: str) -> None:
+    """It waits for its quota."""
+    request, names = REQUESTS[method]
+    audit = KeptAudit()
+
+    async def play() -> None:
+        bench = bench_of(audit, raise_reached)
+        bench.cluster.host.find = lambda *_: raise_reached("a partition")
+        calls: Any = bench.calls_of
+        calls._quotas.has, calls._take_turn = lambda _: True, lambda *_: asyncio.Event().wait()
+        await go_away(bench.call(method, request))
+
+    asyncio.run(play())
+    assert [(event.resource, event.error) for event in audit.events] == [(name, NO_ANSWER) for name in names]
+
+
+class AbortingContext(QuietContext):
+    async def abort(self, code: Any, details: str) -> None:
+        raise grpc.aio.AbortError
+
+
+def reported_of_one_that_ends_with(error: Exception, method: str, request: Any) -> list[AuditEvent]:
+    def fail(path: str) -> Any:
+        raise error
+
+    async def play() -> None:
+        bench = bench_of(audit, fail)
+        bench.cluster.host.find = fail
+        with pytest.raises(grpc.aio.AbortError):
+            await bench.call(method, request, AbortingContext())
+
+    audit = KeptAudit()
+    asyncio.run(play())
+    return audit.events
+
+
+@pytest.mark.parametrize("method", MOVED)
+def test_call_that_ends_unavailable_leaves_a_row(method: str) -> None:
+    request, names = REQUESTS[method]
+    events = reported_of_one_that_ends_with(Unavailable("the controller is away"), method, request)
+    error = "the call ended with UNAVAILABLE, the controller is away: it may be done"
+    assert [(event.resource, event.error) for event in events] == [(name, error) for name in names]
+    assert SECRET.decode() not in repr(events)
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no such thing"), OverQuota("too much")])
+def test_call_that_was_refused_for_its_request_leaves_no_row(error: Exception) -> None:
+    request, _ = REQUESTS["CreateTopics"]
+    assert reported_of_one_that_ends_with(error, "CreateTopics", request) == []
+
+
+def test_maintenance_that_ends_unavailable_leaves_a_row_beside_those_of_its_answers() -> None:
+    audit = KeptAudit()
+
+    async def play() -> None:
+        bench = bench_of(audit)
+        maintained: asyncio.Future[Any] = answered(Refused(ErrorCode.POLICY_VIOLATION, "no"))
+        hanging = asyncio.get_running_loop().create_future()
+        answers = iter([maintained, hanging])
+        bench.cluster.host.find = lambda _: SimpleNamespace(maintain=lambda _: next(answers))
+        request = pb.MaintainLogRequest(topic="t", partitions=[4, 5])
+        call = bench.calls_of.MaintainLog(request, AbortingContext())
+        assert (await anext(call)).partition == 4
+        asyncio.get_running_loop().call_soon(bench.api.maintenance._stopping.begin)
+        with pytest.raises(grpc.aio.AbortError):
+            await anext(call)
+
+    asyncio.run(play())
+    assert [(event.resource, event.error.partition(":")[0]) for event in audit.events] == [
+        ("t-4", "POLICY_VIOLATION"),
+        ("t", "the call ended with UNAVAILABLE, the broker is stopping"),
+    ]
+    assert audit.refused == ["t-4"]
+
+
+def test_call_that_validates_or_cannot_be_read_leaves_no_row() -> None:
+    audit = KeptAudit()
+
+    async def play() -> None:
+        request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a")], validate_only=True)
+        await go_away(bench_of(audit).call("CreateTopics", request))
+        unreadable = Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "no request")
+        with pytest.raises(grpc.aio.AbortError):
+            await bench_of(audit).call("CreateTopics", unreadable, AbortingContext())
+
+    asyncio.run(play())
+    assert audit.events == []
+
+
 def told_of_one_that_goes_away(method: str, request: Any, kind: Any = AuditedServicer) -> list[AuditEvent]:
     audit: Any = Audit()
 
@@ -149,11 +298,7 @@ class EndedContext(QuietContext):
 
 
 class EndingServicer:
-    """It ends every call with a status; MaintainLog after one answer."""
-
-    async def MaintainLog(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        yield pb.MaintainLogResponse(partition=4)
-        raise grpc.aio.AbortError
+    """It ends every call with a status."""
 
     def __getattr__(self, method: str) -> Any:
         async def handle(request: Any, context: Any) -> None:
@@ -167,11 +312,7 @@ def told_of_one_that_ends_with(status: grpc.StatusCode, method: str, request: An
     called = getattr(AuditedServicer(EndingServicer(), audit, "L"), method)(request, EndedContext(status))
 
     async def end() -> None:
-        if isinstance(called, AsyncIterator):
-            async for _ in called:
-                pass
-        else:
-            await called
+        await called
 
     with pytest.raises(grpc.aio.AbortError):
         asyncio.run(end())
@@ -188,12 +329,6 @@ def test_call_that_ends_with_unavailable_leaves_a_row(method: str) -> None:
     assert SECRET.decode() not in repr(events)
 
 
-def test_maintenance_that_is_cut_off_leaves_a_row_beside_those_of_its_answers() -> None:
-    request = pb.MaintainLogRequest(topic="t")
-    events = told_of_one_that_ends_with(grpc.StatusCode.UNAVAILABLE, "MaintainLog", request)
-    assert [(event.resource, bool(event.error)) for event in events] == [("t-4", False), ("t", True)]
-
-
 @pytest.mark.parametrize("status", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED])
 def test_call_that_was_refused_before_it_began_leaves_no_row(status: grpc.StatusCode) -> None:
     request, _ = REQUESTS["CreateAcls"]
@@ -201,10 +336,10 @@ def test_call_that_was_refused_before_it_began_leaves_no_row(status: grpc.Status
 
 
 def test_what_changes_nothing_leaves_none() -> None:
-    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a")], validate_only=True)
-    assert told_of_one_that_goes_away("CreateTopics", asked) == []
+    asked = pb.UpdateFeaturesRequest(feature="bus.version", level=3, validate_only=True)
+    assert told_of_one_that_goes_away("UpdateFeatures", asked) == []
     unreadable = Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "no request")
-    assert told_of_one_that_goes_away("CreateTopics", unreadable) == []
+    assert told_of_one_that_goes_away("UpdateFeatures", unreadable) == []
 
 
 def test_change_that_a_broker_sends_on_and_does_not_wait_for_may_be_done() -> None:
@@ -212,8 +347,13 @@ def test_change_that_a_broker_sends_on_and_does_not_wait_for_may_be_done() -> No
     envelope = pb.EnvelopeRequest(
         method="DeleteTopics", request=inner.SerializeToString(), client="/10.0.0.1", principal="User:alice"
     )
-    events = told_of_one_that_goes_away("Envelope", envelope, AuditedEnvelopes)
+    audit = KeptAudit()
+
+    async def play() -> None:
+        await go_away(bench_of(audit).cluster_calls_of.Envelope(envelope, QuietContext()))
+
+    asyncio.run(play())
     for_whom = "for User:alice from /10.0.0.1 by DeleteTopics"
-    assert [(event.resource, event.error, event.rule) for event in events] == [
-        (resource, NO_ANSWER, for_whom) for resource in resources
+    assert [(event.call, event.principal, event.resource, event.error, event.rule) for event in audit.events] == [
+        ("Envelope", "User:ANONYMOUS", resource, NO_ANSWER, for_whom) for resource in resources
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import Caller
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, apply
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode
 from bus.grpc_api.server.authorization import FORMS, CallAuthorization
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.controller import AutoCreation, TopicResult
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import index_of
 from bus.security.acls import (
@@ -26,6 +29,7 @@ from bus.security.acls import (
     AclResourceType,
 )
 from tests.support.acls import allow
+from tests.support.api_bench import BY_ACLS, FOR_ALL, ApiBench, Reached, answering, names_of
 
 METHODS = {method.name: method for service in (BUS, CLUSTER, REFLECTION) for method in service.methods}
 CHECK_THEMSELVES = {name for name, row in CALLS.items() if row.is_checked_by_handler}
@@ -91,11 +95,10 @@ def codes_in(message: Any) -> set[int]:
 def test_each_call_of_the_contract_has_a_rule_and_a_form_and_no_other_has() -> None:
     assert CALLS.keys() == METHODS.keys(), "each call has a row in CALLS, broker_api/calls.py"
     where = "grpc_api/server/authorization.py has where the items of a call are, or its handler checks it (CALLS)"
-    assert FORMS.keys() | CHECK_THEMSELVES == METHODS.keys(), where
     assert not FORMS.keys() & CHECK_THEMSELVES, where
     for name, form in FORMS.items():
         assert form.response.DESCRIPTOR is METHODS[name].output_type, name
-        assert (form.items is not None) == bool(CALLS[name].item_needs) or name == "Metadata", where
+        assert (form.items is not None) == bool(CALLS[name].item_needs), where
 
 
 OF_EVERYBODY = {"ApiVersions", "SaslAuthenticate"}
@@ -108,7 +111,7 @@ def test_each_rule_asks_for_something_and_only_the_rules_of_streams_are_not_chec
     assert streams | {"ProduceOnce", "FetchOnce"} | OF_EVERYBODY == CHECK_THEMSELVES
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - CHECK_THEMSELVES - {"MaintainLog"}))
+@pytest.mark.parametrize("method", sorted(FORMS))
 def test_who_is_allowed_nothing_gets_nothing_done_and_sees_nothing(method: str) -> None:
     request = filled(METHODS[method].input_type._concrete_class())
     response = filled(METHODS[method].output_type._concrete_class())
@@ -119,7 +122,7 @@ def test_who_is_allowed_nothing_gets_nothing_done_and_sees_nothing(method: str) 
     row = CALLS[method]
     if row.needs or row.item_needs:
         assert codes_in(found) & CODES, method
-        assert not asked or method == "Metadata", method  # which tells of the brokers in any case
+        assert not asked, method
     else:
         shown = FORMS[method].shown
         assert shown is not None
@@ -127,7 +130,34 @@ def test_who_is_allowed_nothing_gets_nothing_done_and_sees_nothing(method: str) 
         assert not codes_in(found) & CODES  # a list is never refused
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - CHECK_THEMSELVES - {"MaintainLog"}))
+# Their rights are checked in broker_api. MaintainLog has several answers.
+CHECKED_IN_API = METHODS.keys() - CHECK_THEMSELVES - FORMS.keys() - {"MaintainLog"}
+OF_LISTS = {"ListGroups", "ListTransactions", "ListViews"}
+
+
+def outcome(bench: ApiBench, method: str) -> Any:
+    """The answer to a request with something in every field; None: the runtime was asked to do it."""
+    try:
+        return bench.answer(method, filled(METHODS[method].input_type._concrete_class()))
+    except Reached:
+        return None
+
+
+@pytest.mark.parametrize("method", sorted(CHECKED_IN_API - OF_LISTS))
+def test_who_is_allowed_nothing_has_the_runtime_asked_for_nothing_and_is_refused(method: str) -> None:
+    found = outcome(ApiBench(), method)
+    assert found is not None, method
+    assert codes_in(found) & CODES, method
+
+
+@pytest.mark.parametrize("method", sorted(CHECKED_IN_API))
+def test_a_super_user_is_refused_nothing(method: str) -> None:
+    found = outcome(ApiBench(super_users="User:alice"), method)
+    assert found is None or not codes_in(found) & CODES, method
+    assert found is None or method in {"Metadata", "DescribeConfigs", "AlterConfigs", *OF_LISTS}, method
+
+
+@pytest.mark.parametrize("method", sorted(FORMS))
 def test_a_super_user_may_make_each_call(method: str) -> None:
     request = filled(METHODS[method].input_type._concrete_class())
     response = METHODS[method].output_type._concrete_class()
@@ -139,10 +169,10 @@ def test_a_super_user_may_make_each_call(method: str) -> None:
 
 
 def test_items_that_are_refused_are_in_their_places_and_cost_no_other() -> None:
-    request = pb.DeleteTopicsRequest(topics=["a", "mine", "b", "mine"])
-    response = pb.DeleteTopicsResponse(topics=[pb.TopicResult(name="mine", topic_id="1")] * 2)
-    found, asked = answer(authorization(allow(AclOperation.DELETE, "mine")), "DeleteTopics", request, response)
-    assert [list(one.topics) for one in asked] == [["mine", "mine"]]
+    bench, asked = ApiBench(allow(AclOperation.DELETE, "mine")), list[Any]()
+    bench.cluster.controller.delete_topics = answering(lambda topics: [TopicResult("t", "1", 1)] * len(topics), asked)
+    found = bench.answer("DeleteTopics", pb.DeleteTopicsRequest(topics=["a", "mine", "b", "mine"]))
+    assert [names_of(one) for one in asked] == [["mine", "mine"]]
     assert [(one.name, one.topic_id, one.error_code) for one in found.topics] == [
         ("a", "", 29),
         ("mine", "1", 0),
@@ -233,10 +263,9 @@ def test_topics_are_created_by_those_who_may_create_any_or_this_one() -> None:
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a"), pb.NewTopic(name="b")])
 
     def created(*acls: AclBinding) -> list[str]:
-        def made(asked: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
-            return pb.CreateTopicsResponse(topics=[pb.TopicResult(name=one.name) for one in asked.topics])
-
-        found, _ = answer(authorization(*acls), "CreateTopics", request, made)
+        bench = ApiBench(*acls)
+        bench.cluster.controller.create_topics = answering(lambda topics: [TopicResult("t", "1", 1)] * len(topics), [])
+        found = bench.answer("CreateTopics", request)
         assert [one.name for one in found.topics] == ["a", "b"]
         return [one.name for one in found.topics if not one.error_code]
 
@@ -252,12 +281,7 @@ def test_configs_of_a_broker_are_those_of_the_cluster() -> None:
             pb.ConfigResource(type=pb.RESOURCE_TYPE_TOPIC, name="a"),
         ]
     )
-
-    def described(asked: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        return pb.DescribeConfigsResponse(resources=[pb.ConfigsResult(resource=one) for one in asked.resources])
-
-    acl = allow(AclOperation.ALTER_CONFIGS, "a")
-    found, _ = answer(authorization(acl), "DescribeConfigs", request, described)
+    found = ApiBench(allow(AclOperation.ALTER_CONFIGS, "a"), state=with_topics("a")).answer("DescribeConfigs", request)
     assert [one.error_code for one in found.resources] == [31, 0]
     assert [one.resource for one in found.resources] == list(request.resources)
 
@@ -275,48 +299,76 @@ def test_groups_are_listed_as_far_as_they_may_be_described() -> None:
     assert listed(allow(AclOperation.DESCRIBE, "kafka-cluster", AclResourceType.CLUSTER)) == ["a", "b"]
 
 
-def metadata(asked: pb.MetadataRequest) -> pb.MetadataResponse:
-    names = list(asked.topics) or ["mine", "other"]
-    return pb.MetadataResponse(
-        brokers=[pb.Broker(broker_id=0)], topics=[pb.TopicMetadata(name=name, topic_id=f"id {name}") for name in names]
-    )
+def with_topics(*names: str) -> ClusterState:
+    state = apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1))
+    for name in names:
+        state = apply(state, TopicCreated(name, f"id {name}", 1, 0))
+    return state
+
+
+def described(*acls: AclBinding, topics: Sequence[str] = (), existing: Sequence[str]) -> tuple[Any, list[list[str]]]:
+    """The answer to a call of Metadata, and the topics that were to be created by it."""
+    bench, created = ApiBench(*acls, state=with_topics(*existing)), list[Any]()
+    bench.cluster.lagging.of = lambda _: ()
+    bench.cluster.host.find_error = lambda _: None
+
+    async def auto_create(names: Sequence[str]) -> AutoCreation:
+        created.append(list(names))
+        bench.cluster.state = replace(with_topics(*existing, *names), acls=bench.cluster.state.acls)
+        return AutoCreation(names, {})
+
+    bench.cluster.controller.auto_create_topics = auto_create
+    bench.cluster.metadata.tasks.finish = lambda work, _: work
+    request = pb.MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+    return bench.answer("Metadata", request), created
 
 
 def test_topics_are_listed_as_far_as_they_may_be_described() -> None:
-    found, _ = answer(authorization(allow(AclOperation.READ, "mine")), "Metadata", pb.MetadataRequest(), metadata)
+    found, _ = described(allow(AclOperation.READ, "mine"), existing=["mine", "other"])
     assert [one.name for one in found.topics] == ["mine"]
     assert len(found.brokers) == 1
 
 
 def test_a_topic_that_is_named_and_may_not_be_described_is_refused_whether_it_exists_or_not() -> None:
-    request = pb.MetadataRequest(topics=["other", "mine", "none", "mine"], allow_auto_topic_creation=True)
     acls = (allow(AclOperation.WRITE, "mine"), allow(AclOperation.CREATE, "mine"))
-    found, asked = answer(authorization(*acls), "Metadata", request, metadata)
+    found, created = described(*acls, topics=["other", "mine", "none", "mine"], existing=["mine", "other"])
     assert [(one.name, one.topic_id, one.error_code) for one in found.topics] == [
         ("other", "", 29),
         ("mine", "id mine", 0),
         ("none", "", 29),
     ]
-    assert [list(one.topics) for one in asked] == [["mine"]]
+    assert created == []
 
 
 def test_metadata_of_topics_of_which_none_may_be_described_still_tell_of_the_brokers_and_create_none() -> None:
-    request = pb.MetadataRequest(topics=["other", "another"], allow_auto_topic_creation=True)
-    found, (asked,) = answer(authorization(), "Metadata", request, metadata)
+    found, created = described(topics=["other", "another"], existing=[])
     assert [(one.name, one.error_code) for one in found.topics] == [("other", 29), ("another", 29)]
     assert len(found.brokers) == 1
-    assert not asked.allow_auto_topic_creation
+    assert created == []
 
 
 def test_a_topic_that_does_not_exist_is_created_only_for_those_who_may() -> None:
-    request = pb.MetadataRequest(topics=["new"], allow_auto_topic_creation=True)
-    found, _ = answer(authorization(allow(AclOperation.WRITE, "new")), "Metadata", request, metadata)
+    found, created = described(allow(AclOperation.WRITE, "new"), topics=["new"], existing=[])
     assert [(one.name, one.error_code) for one in found.topics] == [("new", 29)]
     assert found.topics[0].error_message == "User:alice may not Create topic new"
+    assert created == []
     acls = (allow(AclOperation.WRITE, "new"), allow(AclOperation.CREATE, "new"))
-    found, (asked,) = answer(authorization(*acls), "Metadata", request, metadata)
-    assert asked == request
+    found, created = described(*acls, topics=["new"], existing=[])
+    assert created == [["new"]]
     assert found.topics[0].topic_id == "id new"
+
+
+def test_operations_on_topics_are_reported_once_and_only_on_request() -> None:
+    for config, expected in ((BY_ACLS, [pb.ACL_OPERATION_DESCRIBE]), (FOR_ALL, None)):
+        bench = ApiBench(allow(AclOperation.DESCRIBE, "mine"), config=config, state=with_topics("mine"))
+        bench.cluster.lagging.of = lambda _: ()
+        bench.cluster.host.find_error = lambda _: None
+        request = pb.MetadataRequest(topics=["mine"], include_authorized_operations=True)
+        operations = list(bench.answer("Metadata", request).topics[0].authorized_operations)
+        assert operations == (expected or sorted(set(operations)))
+        assert len(operations) == (1 if expected else 8)
+        request.include_authorized_operations = False
+        assert not bench.answer("Metadata", request).topics[0].authorized_operations
 
 
 def test_offsets_are_shown_of_topics_that_may_be_described() -> None:
@@ -382,6 +434,6 @@ def test_without_an_authorizer_handlers_are_called_as_they_are() -> None:
     async def handle(request: Any) -> Any:
         return request
 
-    with_operations = {"Metadata", "DescribeGroups", "DescribeCluster"}
+    with_operations = {"DescribeGroups", "DescribeCluster"}
     for method in METHODS.keys() - with_operations:
         assert open_to_all.around(method, handle, lambda: ALICE) is handle

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.server.cluster import Forwarding
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
+from tests.support.api_bench import open_access
 from tests.support.virtual_time import run_virtually
 
 FORMER, PRESENT, SELF = (BrokerEndpoint(number, "h", number) for number in range(3))
@@ -56,7 +58,7 @@ class Cluster:
         return ANSWER
 
     def forwarding(self) -> Forwarding:
-        async def handle(request: Any) -> Any:
+        async def handle(access: Access, request: Any) -> Any:
             raise NotController("broker 2 is not the controller")
 
         api: Any = self
@@ -65,7 +67,8 @@ class Cluster:
     async def create_topics(self, forwarding: Forwarding | None = None) -> float:
         forwarding = forwarding or self.forwarding()
         began = asyncio.get_running_loop().time()
-        assert await forwarding.handle("CreateTopics", pb.CreateTopicsRequest(), CALLER) == pb.CreateTopicsResponse()
+        access = open_access("CreateTopics", CALLER)
+        assert await forwarding.handle(pb.CreateTopicsRequest(), access) == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began
 
 

@@ -17,6 +17,7 @@ from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
+from tests.support.api_bench import open_access
 
 DONE = MaintenanceResult(9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
 REFUSED = Refused(ErrorCode.POLICY_VIOLATION, "as the test wants it")
@@ -72,7 +73,7 @@ class Bench:
 
     async def maintain(self, *numbers: int, topic: str = "orders") -> None:
         request = pb.MaintainLogRequest(action=pb.MAINTENANCE_ACTION_CLEAN, topic=topic, partitions=numbers)
-        async for answer in self.handler.maintain(request):
+        async for answer in self.handler.maintain(open_access("MaintainLog"), request):
             self.answers.append(answer)
 
     def begun(self) -> list[int]:
@@ -196,7 +197,7 @@ def test_call_that_is_closed_between_two_answers_leaves_nothing_behind(is_begun:
     async def test() -> None:
         bench = Bench(3)
         request = pb.MaintainLogRequest(action=pb.MAINTENANCE_ACTION_CLEAN, topic="orders")
-        answers = bench.handler.maintain(request)
+        answers = bench.handler.maintain(open_access("MaintainLog"), request)
         if is_begun:
             first = asyncio.ensure_future(anext(answers))  # type: ignore[arg-type]
             await settle()
@@ -225,10 +226,14 @@ def test_stopping_broker_waits_for_no_maintenance() -> None:
 def test_unknown_action_and_kind_are_bad_requests() -> None:
     async def test() -> None:
         bench = Bench(1)
+        action: Any = 9
+        maintained = bench.handler.maintain(
+            open_access("MaintainLog"), pb.MaintainLogRequest(action=action, topic="orders")
+        )
         with pytest.raises(ValueError, match="from 0 to 2, found 9"):
-            await anext(bench.handler.maintain(pb.MaintainLogRequest(action=9, topic="orders")))  # type: ignore[arg-type]
+            await anext(maintained)
         with pytest.raises(ValueError, match="from 0 to 1, found 9"):
-            await bench.handler.swap_files(pb.SwapFilesRequest(kind=9, topic="orders"))  # type: ignore[arg-type]
+            await bench.handler.swap_files(open_access("SwapFiles"), pb.SwapFilesRequest(kind=action, topic="orders"))
 
     run(test)
 
@@ -246,7 +251,7 @@ def test_each_partition_has_its_own_answer() -> None:
                 for topic, number, offset in asked
             ]
         )
-        call = asyncio.ensure_future(bench.handler.delete_records(request))
+        call = asyncio.ensure_future(bench.handler.delete_records(open_access("DeleteRecords"), request))
         await settle()
         first, second = bench.cluster.partitions
         assert (first.asked, second.asked) == ([(5,)], [(-1,)])
@@ -271,7 +276,9 @@ def test_busy_partition_is_answered_in_time_and_holds_up_no_other() -> None:
         request = pb.DeleteRecordsRequest(
             partitions=[pb.DeleteRecordsPartition(topic="orders", partition=number, offset=1) for number in (0, 7)]
         )
-        response = await asyncio.wait_for(bench.handler.delete_records(request), timeout=1)
+        response = await asyncio.wait_for(
+            bench.handler.delete_records(open_access("DeleteRecords"), request), timeout=1
+        )
         codes = [one.error_code for one in response.partitions]
         assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert not bench.cluster.partitions[0].answers[0].cancelled(), "it is done all the same"
@@ -286,7 +293,7 @@ def test_swap_is_handed_to_the_partition() -> None:
     async def test() -> None:
         bench = Bench(1)
         request = pb.SwapFilesRequest(topic="orders", kind=pb.SWAP_KIND_LAST_OF_KEYS, removes=["a", "b"], adds=["c"])
-        call = asyncio.ensure_future(bench.handler.swap_files(request))
+        call = asyncio.ensure_future(bench.handler.swap_files(open_access("SwapFiles"), request))
         await settle()
         (partition,) = bench.cluster.partitions
         assert partition.asked == [(["a", "b"], ["c"], SwapKind.LAST_OF_KEYS)]
