@@ -46,7 +46,7 @@ class DeltaProducers:
         self._leadership = leadership
         self._cleanup = cleanup
         self._progress: dict[int, ProducerProgress] = {}  # while the table is led
-        self._forgotten_id_max = self._logged_forgotten_id_max = -1  # as memory knows it; as the log says
+        self._forgotten_id_max = self._logged_forgotten_id_max = -1  # according to memory; according to the log
 
     @property
     def progress(self) -> Mapping[int, ProducerProgress]:

@@ -45,8 +45,8 @@ class TableView:
 
     state: LogState
     files: list[LiveFile]  # in offset order
-    timestamp_maxima_ms: list[int]  # of all files up to this one: never falls, so it can be searched
-    producers: ProducerSpans  # of `files`
+    timestamp_maxima_ms: list[int]  # the maximum of all files up to this one: never falls, so it can be searched
+    producers: ProducerSpans  # spans of `files`
     compacted_to: int  # offsets below it may be missing: key compaction has seen them
 
     @property
@@ -78,7 +78,8 @@ class TableView:
         return replace(self, state=state)
 
     def find_run(self, paths: Sequence[str]) -> int | None:
-        """Where the files `paths` begin among the live ones; None unless they follow each other there."""
+        """Return the position of the first of `paths` among the live files; None unless `paths` follow each other
+        there."""
         found = (index for index, file in enumerate(self.live_files) if paths and file.path == paths[0])
         first = next(found, None)
         if first is None or [file.path for file in self.live_files[first : first + len(paths)]] != list(paths):
@@ -109,7 +110,8 @@ class TableView:
         return replace(self, state=self._next_state(leader_epoch))
 
     def overtaken(self, is_overtaken: bool) -> TableView:
-        """Whether another leader has written this version, or one before it, since its reader led the table."""
+        """Return this view, marked if another leader has written its version, or one before it, since its reader led
+        the table."""
         return replace(self, state=replace(self.state, is_overtaken=is_overtaken))
 
     def _next_state(self, leader_epoch: int) -> LogState:
@@ -219,7 +221,7 @@ class PartitionReader:
                 if taken < batch.record_count or max_bytes <= 0:
                     break
         except RecordsDamaged:
-            # What lies before is good. The next read begins with what is not, and says so.
+            # The records before the damaged ones are returned; the next read begins with the damaged ones and raises.
             if not batches:
                 raise
         return batches
@@ -254,7 +256,7 @@ class PartitionReader:
         for file in islice(view.files, bisect_left(view.timestamp_maxima_ms, timestamp_ms, hi=count), count):
             if file.timestamp_max_ms >= timestamp_ms:
                 found = self.data.find_timestamp(file, timestamp_ms, offset=view.state.log_start)
-                if found is not None:  # what made the first file look right may be gone
+                if found is not None:  # key compaction may have removed the record that gave the file its maximum
                     return found
         return None
 
@@ -325,7 +327,7 @@ class FollowingReader:
         if running is None or commits is None:
             self.load()
         elif commits:
-            self._running = self.loaded = None  # until all of them are applied
+            self._running = self.loaded = None  # not valid again until all commits are applied
             if self._apply(running, commits):
                 self._running = running
             else:
@@ -394,7 +396,7 @@ class TableFiles:
             yield self._reader.read_unnamed(name, columns) if entry is None else self._reader.read_file(entry, columns)
 
     def find_damage(self, paths: Iterable[str]) -> str | None:
-        """What is wrong with the first of the files that cannot be read: its name, its offsets, what was found."""
+        """Describe the first of the files that cannot be read: its name, its offsets, and the fault."""
         for path in paths:
             try:
                 for _ in self.read([path], []):

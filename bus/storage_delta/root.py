@@ -78,7 +78,7 @@ _UPGRADE_WAITS = 200
 _UPGRADE_WAIT_S = 0.05
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _USERS_FOLDER = f"{PRIVATE_FOLDER}/users"
-_USERS = TopicPartition("__users", 0)  # as its table names itself; no topic of this name is made
+_USERS = TopicPartition("__users", 0)  # the name that its table has for itself; no topic of this name is made
 # A file system of its own has this at its top.
 _IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})
 
@@ -160,7 +160,7 @@ def open_storage_on(
 
 
 def _lock_root(store: ObjectStore, holder: str) -> Lock:
-    """For a program that writes while no broker runs."""
+    """Take the lock for a program that writes while no broker runs."""
     try:
         return store.lock(LOCK, holder)
     except KeyLocked as locked:
@@ -168,7 +168,8 @@ def _lock_root(store: ObjectStore, holder: str) -> Lock:
 
 
 def _share_root(store: ObjectStore, holder: str) -> Lock:
-    """For a broker. The first one makes the root, or upgrades it, with the lock for itself; the others wait for it."""
+    """Take the lock for a broker. The first broker creates or upgrades the root under the exclusive lock; the others
+    wait for it."""
     for waits_left in reversed(range(_UPGRADE_WAITS)):
         is_ready = _is_ready(_read_marker(store))
         try:
@@ -221,7 +222,7 @@ def _broker_lease(broker_id: int) -> str:
 
 
 def _alive_brokers(store: ObjectStore) -> list[str]:
-    """What each broker that runs on this root says about itself."""
+    """Return the description that each running broker of this root wrote into its lock."""
     names = [entry.name for entry in store.list(_CLUSTER, with_sizes=False).files if _BROKER_LOCK.fullmatch(entry.name)]
     holders = (store.lock_holder(f"{_CLUSTER}/{name}") for name in names)
     return [holder for holder in holders if holder is not None]
@@ -278,7 +279,7 @@ def open_reader(root: str) -> RootReader:
 
 
 class RootReader:
-    """What a root holds, for those who do not serve it. A broker may be committing meanwhile."""
+    """Reads a root without serving it. A broker may be committing meanwhile."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store
@@ -294,7 +295,7 @@ class RootReader:
         return self._store
 
     def table_url(self, partition: TopicPartition) -> str:
-        """Where any Delta reader finds this partition."""
+        """The URL under which any Delta reader finds this partition."""
         return self._store.table_url(partition_folder(partition)) or f"{self._store.url}/{partition_folder(partition)}"
 
     def open_metadata(self) -> PartitionReader:
@@ -463,7 +464,7 @@ class DeltaStorage:
             if found is not None and found != topic_id and partition == _METADATA:
                 raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
             if found != topic_id:
-                if partition != _METADATA:  # which another broker may be creating at this moment
+                if partition != _METADATA:  # another broker may be creating it at this moment
                     if found is not None and check_removal is not None:
                         check_removal()
                     _delete_table(self._store, folder, topic_id=found)
@@ -555,7 +556,8 @@ def _entries_below(store: ObjectStore, folder: str) -> Iterator[Entry]:
 
 
 def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
-    """Whose table this is, by its oldest version or any checkpoint. None: nothing ever was committed there.
+    """Return the topic id of the table, from its oldest version or any checkpoint. None: nothing ever was committed
+    there.
 
     Raises `StorageDamaged` if there is a log that does not tell: it may belong to another cluster, so it must not be
     removed.

@@ -32,23 +32,16 @@ from bus.ports import Staged, StagingKey
 from bus.records.arrow_batches import MalformedRecords, check_records, decode_arrow, encode_arrow_buffer, join_records
 from bus.storage_delta.stores.store import Entry, KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
 
-# Staged batches of open transactions in memory, so that a commit does not read back what this process has staged.
-#
-# Guards three promises. A batch is here only if this process wrote its file, whole and synced, from the same columns,
-# or if it is in no file yet (`hold`): what is taken from here is what the file has. What is in no file stays until it
-# is saved or dropped. And the bytes held here are bounded, over all partitions: of the transactions that are in files,
-# the one that nothing was staged of for longest leaves first, as a whole, and is read from its files. Does no I/O.
-
-STAGED_CACHE_BYTES = 128 << 20  # where a program has no configuration that says so
-# What a batch costs beside its buffers: the objects around them.
+STAGED_CACHE_BYTES = 128 << 20  # the default of programs without a broker's configuration
+# The objects around the buffers of a batch.
 _BATCH_OVERHEAD_BYTES = 1024
 
 
 @dataclass(slots=True)
 class _Held:
-    """Of one transaction in one partition. `size_bytes` is that of all batches, with what they cost beside."""
+    """The batches of one transaction in one partition. `size_bytes` counts all batches with their overhead."""
 
-    batches: dict[int, RecordBatch] = field(default_factory=dict)  # by first sequence
+    batches: dict[int, RecordBatch] = field(default_factory=dict)  # keyed by first sequence
     unsaved: set[int] = field(default_factory=set)  # those in no file
     size_bytes: int = 0
 
@@ -63,8 +56,14 @@ class _Held:
 
 
 class StagedCache:
-    """Of all partitions. `name` is that of a transaction in one of them, and of no other: nor of one in a partition of
-    the same name that is created later. Safe for threads."""
+    """Batches of open transactions of all partitions in memory, so that a commit does not read back what this process
+    has staged. `name` identifies a transaction in one partition; a partition that is created later under the same name
+    has other names. Safe for threads. Does no I/O.
+
+    Guards three promises. A batch is here only if this process has written its file, whole and synced, from the same
+    columns, or if it is in no file yet (`hold`): so it equals its file. Batches in no file stay until they are saved or
+    dropped. And the bytes are bounded over all partitions: the transaction that was saved to files and has waited
+    longest for another batch leaves first, as a whole, and is read from its files."""
 
     def __init__(self, bytes_max: int = STAGED_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -132,7 +131,8 @@ class StagedCache:
         return found
 
     def drop(self, name: str) -> Sequence[RecordBatch] | None:
-        """What was here and is in files, in order; None unless what was here is without a gap from sequence 0 on."""
+        """Remove the transaction. Return its batches that are in files, in order; None unless the batches here have no
+        gap from sequence 0 on."""
         with self._mutex:
             held = self._take(name)
         dropped, sequence = list[RecordBatch](), 0
@@ -340,7 +340,8 @@ class DeltaStagedTransactions:
         return _File(key, first, last)
 
     def _compare(self, file: _File, batch: RecordBatch) -> Refused | None:
-        """With what is there under the batch's name. Its writer may have been killed before the name was synced."""
+        """Compare the batch with the file of the same name. The file's writer may have been killed before the name was
+        synced."""
         data = self._store.get(self._path(file))
         found = self._decode(file, data)
         if not _has_same_records(found, batch):
@@ -408,7 +409,7 @@ def _parse_files(coordinator_partition: int, entries: Iterable[Entry]) -> Iterat
 
 
 def _sum_up(files: Sequence[tuple[_File, Entry]]) -> Staged:
-    """Of one transaction, which has some."""
+    """Sum up the files of one transaction, which has at least one."""
     return Staged(
         last_sequence=_dense_end(file for file, _ in files),
         size_bytes=sum(entry.size for _, entry in files),
@@ -483,7 +484,8 @@ def _part_of(batch: RecordBatch, begin: int, end: int, value_type: pa.DataType |
     return replace(part, producer=replace(batch.producer, base_sequence=batch.producer.base_sequence + begin))
 
 
-# What a producer sent. Where it gives no timestamp, the broker does: another one with every retry.
+# The columns that a producer sends. Timestamps are not compared: if the producer gives none, the broker sets another
+# one with every retry.
 _COMPARED = ("key", "value", "headers")
 
 

@@ -57,7 +57,8 @@ from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.store import ObjectStore
 
-# So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
+# This many races for a fence may be lost to former leaders, each of which steps down, and to other engines, which are
+# rare.
 _OF_ANOTHER_LEADER = "a version of another leader"
 _FENCE_TRIES_MAX = 100
 
@@ -183,11 +184,11 @@ class DeltaPartitionTable:
         self._take(snapshot)
 
     def is_last(self) -> bool:
-        """Whether no other writer has come behind the last version that memory knows."""
+        """True if no other writer has committed behind the last version in memory."""
         return self._writer.is_last(self.state.version)
 
     def is_at_end(self) -> bool:
-        """Whether no version at all has come behind it."""
+        """True if no version at all follows the last version in memory."""
         return self._writer.is_at_end(self.state.version)
 
     # ------------------------------------------------------------------ the writer
@@ -241,8 +242,8 @@ class DeltaPartitionTable:
         now_ms: int,
         notes: Mapping[str, str],
     ) -> tuple[LiveFile, str]:
-        """As a data file that no version names yet, with its statistics. `txn_id` is that of the version too: it tells
-        which file a version is about. Raises `StorageFault`; then no file stays."""
+        """Write the batches as a data file that no version names yet, and return its entry and statistics. `txn_id` is
+        also that of the version, and connects the two. Raises `StorageFault`; then no file stays."""
         encode = StreamedFile if is_streamed(batches) else encode_data_file
         encoded: StreamedFile | EncodedFile = encode(
             batches, self._schema, name_suffix=txn_id, compression=compression, committed_ms=now_ms, notes=notes
@@ -268,7 +269,7 @@ class DeltaPartitionTable:
         self._writer.begin_reload(self.state.version)
         snapshot = self._following.load()
         if self._writer.is_overtaken(snapshot):
-            # What is left lying there is the other leader's to put right.
+            # The other leader repairs what remains there.
             self._leadership.end_overtaken()
         else:
             make_writable(self._store, self._folder, snapshot)
@@ -278,7 +279,7 @@ class DeltaPartitionTable:
         return self.state
 
     def _take(self, snapshot: Snapshot) -> None:
-        """As its leader."""
+        """Take over the snapshot as the leader of the table."""
         self._following.forget()
         for part in (self.cleanup, self.producers, self.transactions):
             part.take(snapshot)

@@ -108,7 +108,7 @@ class DeltaKeyedRows:
         return RecordBatch(
             record_count=len(rows),
             size_bytes=columns.nbytes,
-            record_bytes_max=columns.nbytes,  # of all rows: an upper bound, for which no row is looked at
+            record_bytes_max=columns.nbytes,  # the sum of all rows: an upper bound that needs no look at a row
             timestamp_min_ms=now_ms,
             timestamp_max_ms=now_ms,
             has_timestamps=False,

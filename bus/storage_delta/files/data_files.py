@@ -34,7 +34,7 @@ from bus.storage_delta.files.proved_parquet import FileSums, encode_sums, sum_of
 
 ROW_GROUP_BYTES = 4 << 20
 STREAMED_BYTES_MIN = 2 * ROW_GROUP_BYTES
-# Of a row, in the columns that the broker adds.
+# The columns that the broker adds, in bytes per row.
 _ADDED_ROW_BYTES = 24
 
 # Statistics of key and value would cost time and space and prune nothing.
@@ -112,8 +112,8 @@ def encode_data_file(
 
 
 def is_streamed(batches: Sequence[LogBatch]) -> bool:
-    """Whether `StreamedFile` takes them, and they are large enough that memory counts: what is touched for the first
-    time costs more than its encoding."""
+    """True if `StreamedFile` can take `batches` and they are large: for large batches, touching fresh memory costs more
+    than encoding."""
     if _size_bytes(batches) < STREAMED_BYTES_MIN:
         return False
     return _brought_columns(batches).isdisjoint(("offset", *PRODUCER_COLUMNS))
@@ -139,7 +139,7 @@ class StreamedFile:
         self._compression = compression
         self._committed_ms = committed_ms
         self._notes = notes
-        self._pieces: list[tuple[int, int]] = []  # of each row group: size in bytes, checksum
+        self._pieces: list[tuple[int, int]] = []  # (size in bytes, checksum) of each row group
         self._sums: FileSums | None = None
         self._size_bytes = 0
         self._times_us: list[tuple[int, int]] = []
@@ -200,7 +200,7 @@ class StreamedFile:
 
 
 class PartSink:
-    """What Arrow writes, until it is taken."""
+    """A sink that collects what Arrow writes until `take` fetches it."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -379,7 +379,8 @@ def _producer_statistics(
 
 
 def _index_of(batch: LogBatch, name: str) -> int:
-    """Where the column is, -1 if it says nothing: a batch's one timestamp beats a column of them (LogAppendTime)."""
+    """Return the position of the column, or -1 if the batch has no use for it: the single timestamp of a batch
+    (LogAppendTime) overrides a column of timestamps."""
     if name == "timestamp" and batch.timestamp_ms is not None:
         return -1
     return int(batch.columns.schema.get_field_index(name))
@@ -419,14 +420,10 @@ def format_timestamp(timestamp_ms: int) -> str:
     return f"{np.datetime64(timestamp_ms, 'ms')}Z"
 
 
-# Parts of a batch of the log, by offset, by bytes and by time. Copies no record.
-#
-# Guards one promise: a part says of itself what is true of it: its offsets, also where some are missing, its bytes, its
-# largest timestamp, its first sequence.
-
-
 def slice_batch(batch: LogBatch, *, start: int, stop: int) -> LogBatch:
-    """The records at positions `start` up to, but not including, `stop`: at least one. Copies nothing."""
+    """Return the records at positions `start` up to, but not including, `stop`: at least one. The fields of the part
+    are its own: its offsets (also where some are missing), size, largest timestamp and first sequence. Copies nothing.
+    """
     assert 0 <= start < stop <= batch.record_count, f"{start} to {stop} of {batch.record_count}"
     if start == 0 and stop == batch.record_count:
         return batch

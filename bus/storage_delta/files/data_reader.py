@@ -37,11 +37,6 @@ from bus.storage_delta.files.proved_parquet import (
 from bus.storage_delta.files.trials import TRIALS, Trials
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
-# What reading keeps in memory: footers and decoded row groups of all partitions' data files, within fixed bounds.
-#
-# Guards one promise: however many partitions and readers there are, the bytes held here are bounded. Data files never
-# change, so nothing in here grows stale. Does no I/O.
-
 _DECODED_BYTES_MAX = 64 << 20
 _FOOTERS_MAX = 512
 _SUMS_MAX = 16_384
@@ -65,7 +60,8 @@ class Footer:
 
 
 class ReadCache:
-    """Footers and decoded row groups of all partitions, the least recently used dropped first. Safe for threads."""
+    """Footers and decoded row groups of the data files of all partitions; drops the least recently used beyond fixed
+    bounds. Data files never change, so no entry becomes stale. Safe for threads."""
 
     def __init__(self, *, decoded_bytes_max: int = _DECODED_BYTES_MAX, footers_max: int = _FOOTERS_MAX) -> None:
         self._decoded_bytes_max = decoded_bytes_max
@@ -89,7 +85,7 @@ class ReadCache:
                 self._footers.popitem(last=False)
 
     def sums(self, key: str) -> FileSums | None:
-        """Of a file whose entry has none."""
+        """The checksums that `add_sums` remembered for a file whose entry in the log has none."""
         with self._mutex:
             if key in self._sums:
                 self._sums.move_to_end(key)
@@ -123,7 +119,7 @@ class ReadCache:
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
 _SMALL_FILE_BYTES = 1 << 20
 
-Statistics = Mapping[str, Any]  # of a row group, by column: pq.Statistics
+Statistics = Mapping[str, Any]  # statistics of a row group by column: pq.Statistics
 
 
 class DataReader:
@@ -164,7 +160,7 @@ class DataReader:
         return max((batch.timestamp_max_ms for batch in self._parts_from(file, offset)), default=None)
 
     def _parts_from(self, file: LiveFile, offset: int) -> Iterator[LogBatch]:
-        """As `batches_from`, and the first does not begin below."""
+        """Yield what `batches_from` yields, with the first batch cut to begin at `offset`."""
         for batch in self.batches_from(file, offset):
             start = position_of(batch, offset)
             if start < batch.record_count:
@@ -290,7 +286,7 @@ class DataReader:
             return self._to_batch(table, file.base_offset, file.next_offset, {}, file)
 
     def _open(self, file: LiveFile, footer: Footer) -> ProvedFile:
-        """With the footer that was proved before."""
+        """Open the file with a footer that was checked before."""
         return ProvedFile(self._source(file.path, file.size_bytes), footer.proved)
 
     def _open_checked(self, file: LiveFile) -> ProvedFile:
@@ -312,7 +308,8 @@ class DataReader:
             raise ValueError(f"expected the columns {', '.join(self._schema.names)}, found {alien[0]!r}")
 
     def _prove(self, file: LiveFile, source: Source) -> ProvedFile:
-        """By the sums of its entry, or by those of a trial: one for as long as these are remembered."""
+        """Open the file with the checksums of its entry. An entry without checksums gets those of a trial, remembered
+        as long as the cache has room."""
         if file.sums:
             return open_proved(source, decode_sums(file.sums))
         key = f"{self._folder}/{file.path}"
@@ -384,7 +381,7 @@ class _DamageNamed:
 
 
 def _check_span(rows: pa.Table, file: LiveFile) -> None:
-    """Of rows in offset order."""
+    """Check that `rows`, which are in offset order, lie within the offsets of `file`."""
     if "offset" in rows.column_names and rows.num_rows:
         offsets = rows.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -407,7 +404,7 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _plan_row_groups(file: LiveFile, metadata: Any) -> Iterator[RowGroup]:
-    """What each row group holds and which of its columns are worth reading, by the file's own statistics."""
+    """Yield, for each row group, its offsets and the columns worth reading, taken from the file's own statistics."""
     begins = file.base_offset
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)

@@ -37,13 +37,14 @@ class LiveFile:
     timestamp_max_ms: int
     leader_epoch: int  # the largest in the file
     is_ordered: bool = True  # rows are in offset order; known of our files, not of those that others rewrote
-    is_ours: bool = True  # and not of another engine
-    producers: str = NO_SPANS  # as producer_spans.py writes them: no other record of a producer is in the file
+    is_ours: bool = True  # the bus wrote it, no other engine
+    # encoded by producer_spans.py; the file holds no record of a producer outside these spans
+    producers: str = NO_SPANS
     committed_ms: int = 0  # when the version that added it was made
-    ages: str = ""  # as tombstone_ages.py writes them, if the rows were rewritten
-    level: int = 0  # how often they were
-    sums: str = ""  # as proved_parquet.py writes them; empty: of an earlier bus, or of another engine
-    version: int = field(default=-1, compare=False)  # that added it, as far as the log still tells
+    ages: str = ""  # encoded by tombstone_ages.py, if the rows were rewritten
+    level: int = 0  # the number of times that the rows were rewritten
+    sums: str = ""  # encoded by proved_parquet.py; empty: written by an earlier bus or by another engine
+    version: int = field(default=-1, compare=False)  # the version that added it, while the log still has that version
 
     @property
     def is_dense(self) -> bool:
@@ -60,7 +61,7 @@ def data_file_name(base_offset: int, suffix: str) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether the bus names its data files so. Those of other engines are theirs to remove."""
+    """True if `name` has the form of the bus's data files. Other engines remove their own files."""
     return _DATA_FILE_NAME.fullmatch(name) is not None
 
 
@@ -121,7 +122,7 @@ def decode_tags(
 
 
 def is_telling(tag: str | None) -> bool:
-    """Whether a file's tag says which producers are in it, so that its statistics need not be parsed."""
+    """True if a file's tag names its producers, so that its statistics need not be parsed."""
     return tag is not None and tag.count(" ") >= _OLD_TAG_NUMBERS
 
 

@@ -84,8 +84,8 @@ def find_last_row(
 def find_first_offset(
     producer_id: int, epoch: int, spans: Any, files: Sequence[LiveFile], reader: DataReader
 ) -> int | None:
-    """Of rows of that epoch whose offsets are as dense as their sequences, as those of a transaction: the offset of
-    sequence 0, by the last of them that is left. `spans` as above."""
+    """Return the offset of sequence 0 of a transaction: the producer's rows of that epoch have offsets as dense as
+    their sequences, so the last of these rows that still exists determines it. `spans` as above."""
     everything = [(0, SEQUENCE_MODULUS - 1)]
     for number in _newest_first(spans[_fits(spans, epoch, everything)]):
         for rows in _rows_of(reader, files[number], producer_id, epoch, everything):
@@ -96,8 +96,8 @@ def find_first_offset(
 
 
 def later_progress(by_rows: ProducerProgress | None, by_txn: ProducerProgress | None) -> ProducerProgress | None:
-    """Where a producer ended. Its last rows may have been retired or compacted; and those that another engine appended
-    need not have come with a `txn`."""
+    """Return the later of a producer's two positions. Its last rows may have been deleted by retention or compaction,
+    and rows that another engine appended need not have come with a `txn`."""
     if by_rows is None or by_txn is None:
         return by_rows or by_txn
     if by_rows.producer_epoch != by_txn.producer_epoch:
@@ -107,7 +107,8 @@ def later_progress(by_rows: ProducerProgress | None, by_txn: ProducerProgress | 
 
 
 def _ranges_of(sequences: Any) -> list[_Range]:
-    """What holds them all: one range in each half of all sequences, so that those that start again are not between."""
+    """Return the ranges that hold all `sequences`: one in each half of the sequence space, so that sequences that
+    wrapped to 0 do not widen the range."""
     middle = SEQUENCE_MODULUS // 2
     halves = (sequences[sequences < middle], sequences[sequences >= middle])
     return [(int(half.min()), int(half.max())) for half in halves if len(half)]

@@ -1,4 +1,4 @@
-"""Which records of idempotent producers a data file may hold: small enough to be kept of every file.
+"""Spans: the producer ids, epochs and sequences that a data file may hold, small enough to keep for every file.
 
 Guards one promise: a record of a producer lies within a span of its file, so a reader that looks for it may leave every
 other file closed. Spans may be wider than what is there, never narrower. Statistics by the Delta protocol could not do
@@ -23,8 +23,8 @@ from bus.records.json_text import parse_json
 # A file of more producers has wider spans. It bounds what each file costs in the log, its checkpoints and memory.
 SPANS_PER_FILE_MAX = 64
 
-# As text: six numbers a span, three times a minimum and how far the maximum lies above it. So a span of one producer,
-# by far the most frequent kind, is short.
+# The text form of a span has six numbers: three times a minimum and the distance from it to the maximum. The span of a
+# single producer, by far the most frequent kind, is therefore short.
 _NUMBERS_PER_SPAN = 6
 _SPANS = re.compile(r"[0-9]+(?: [0-9]+)*")
 _ID_MAX, _EPOCH_MAX = 2**63 - 1, 2**15 - 1
@@ -66,8 +66,8 @@ def encode_runs(producer_ids: Any, producer_epochs: Any, firsts: Any, lasts: Any
 
 
 def spans_of_statistics(stats: str | None) -> str:
-    """What `add.stats`, JSON, lets one say of a file without spans of its own: one span, or none if it has no record of
-    a producer. Anything may be missing there. It never tells the epochs."""
+    """Return the span that `add.stats` (JSON) implies for a file without spans of its own, or none if the file has no
+    record of a producer. Any statistic may be missing, and epochs always are."""
     try:
         told = parse_json(stats or "null")
         if told["nullCount"]["producer_id"] == told["numRecords"]:
@@ -159,12 +159,6 @@ class ProducerSpans:
         self._used = used
 
 
-# What the stamps of a group's batches become in a data file: three columns, their statistics, and the file's spans.
-#
-# Guards one promise: rows, statistics and spans say the same of each record. A commit group may have thousands of small
-# batches, so all of it is done with arrays of one entry a batch; rows are looked at only where a batch brings columns
-# of its own.
-
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence")
 _LAST_SEQUENCE = SEQUENCE_MODULUS - 1
 _NO_STAMP = ProducerStamp(0, 0, 0)
@@ -172,9 +166,11 @@ _NO_STAMP = ProducerStamp(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """The stamps of batches, one entry a batch; zeros for a batch without one."""
+    """The producer stamps of a commit's batches, one entry a batch; zeros for a batch without one. Columns, statistics
+    and spans of the data file are computed from these arrays, so they agree, and a commit of thousands of small batches
+    needs no loop over rows."""
 
-    counts: Any  # of records
+    counts: Any  # records in each batch
     is_stamped: Any
     producer_ids: Any
     producer_epochs: Any
@@ -225,7 +221,7 @@ class ProducerStatistics:
 
 
 def statistics_of_stamps(stamps: Stamps) -> ProducerStatistics:
-    """Of batches that bring no column of the three."""
+    """Return the statistics of batches that bring no producer columns of their own."""
     is_stamped = stamps.is_stamped
     ids, epochs, firsts = (
         values[is_stamped] for values in (stamps.producer_ids, stamps.producer_epochs, stamps.base_sequences)
@@ -240,7 +236,8 @@ def statistics_of_stamps(stamps: Stamps) -> ProducerStatistics:
 
 
 def statistics_of_one(stamp: ProducerStamp, count: int) -> ProducerStatistics:
-    """Of a single batch, as most commits of an idle partition are: without an array."""
+    """Return the statistics of a single batch without building an array: most commits of an idle partition have one
+    batch."""
     first, last = stamp.base_sequence, stamp.base_sequence + count - 1
     producer_ids = (stamp.producer_id, stamp.producer_id)
     key = {"producer_id": stamp.producer_id, "producer_epoch": stamp.producer_epoch}
@@ -252,7 +249,7 @@ def statistics_of_one(stamp: ProducerStamp, count: int) -> ProducerStatistics:
 
 
 def statistics_of_rows(rows: pa.RecordBatch) -> ProducerStatistics:
-    """By the columns, null in the rows of no producer."""
+    """Return the statistics of rows that have the producer columns, which are null in rows without a producer."""
     stamped = rows.select(list(PRODUCER_COLUMNS)).drop_null()
     if not stamped.num_rows:
         return ProducerStatistics(rows.num_rows)

@@ -20,19 +20,14 @@ import pyarrow.parquet as pq
 from bus.errors import count_of
 from bus.storage_delta.stores.store import Data, ObjectStore
 
-# Checksums of a Parquet file, a piece at a time: each row group, and all that lies behind the last one.
-#
-# Guards one promise: every byte of a file lies in exactly one piece, so a piece that has its sum is what was written,
-# and a reader of a part of the file proves that part alone. The sums of a data file are in the tag `bus.crc32` of its
-# `add`: where the tail begins, then the sum of the tail and of each row group, eight digits each. CRC-32 is what
-# Parquet has for its pages, and what zlib computes without the interpreter's lock. Does no I/O.
-
 _DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FileSums:
-    """`groups` has one sum a row group, or a single one for all of them."""
+    """Checksums (CRC-32) of a file's pieces: every byte lies in exactly one piece, so a reader of one piece checks that
+    piece alone. `groups` has one checksum for each row group, or a single one for all of them. The tag `bus.crc32` of
+    an `add` has `tail_start`, then `tail` and `groups`, eight digits each."""
 
     tail_start: int  # the footer lies behind it
     tail: int
@@ -45,7 +40,8 @@ def sum_of(piece: Any, before: int = 0) -> int:
 
 
 def sums_of_pieces(sizes_and_sums: Iterable[tuple[int, int]], tail: int) -> FileSums:
-    """Of row groups as they were written, one after the other; `tail` is the sum of what came behind them."""
+    """Return the checksums of a file from its row groups in the order of writing; `tail` is the checksum of the bytes
+    behind them."""
     pieces = list(sizes_and_sums)
     return FileSums(sum(size for size, _ in pieces), tail, tuple(found for _, found in pieces))
 
@@ -64,8 +60,8 @@ def decode_sums(text: str) -> FileSums:
 
 
 def group_starts(metadata: Any) -> tuple[int, ...]:
-    """Where the piece of each row group begins, by a footer (`pq.FileMetaData`); the first has the file's first bytes
-    too. Raises `ValueError` unless they follow each other."""
+    """Return the first byte of each row group's piece according to a footer (`pq.FileMetaData`); the first piece also
+    has the file's first bytes. Raises `ValueError` unless they follow each other."""
     starts = [0]
     for index in range(1, metadata.num_row_groups):
         start = first_byte(metadata.row_group(index).column(0))
@@ -76,7 +72,7 @@ def group_starts(metadata: Any) -> tuple[int, ...]:
 
 
 def first_byte(column: Any) -> int:
-    """Of a column chunk (`pq.ColumnChunkMetaData`)."""
+    """The first byte of a column chunk (`pq.ColumnChunkMetaData`)."""
     dictionary = column.dictionary_page_offset
     first: int = column.data_page_offset
     return dictionary if dictionary is not None and 0 < dictionary < first else first
@@ -126,10 +122,10 @@ class StoreFile:
 class ProvedFooter:
     metadata: Any  # pq.FileMetaData
     sums: FileSums
-    starts: tuple[int, ...]  # of the pieces
+    starts: tuple[int, ...]  # first byte of each piece
 
     def piece_of(self, group: int) -> tuple[int, int, int]:
-        """Where the bytes of a row group begin and end, and their sum."""
+        """Return first byte, end and checksum of the piece that holds a row group."""
         piece = group if len(self.sums.groups) > 1 else 0
         is_last = piece == len(self.sums.groups) - 1
         return self.starts[piece], self.sums.tail_start if is_last else self.starts[piece + 1], self.sums.groups[piece]
@@ -265,7 +261,7 @@ def check_sum(piece: Any, expected: int, *, start: int, end: int) -> None:
 
 
 def decode_footer(tail: Any) -> Any:
-    """What lies at the end of a Parquet file as `pq.FileMetaData`, without the file before it."""
+    """Decode the end of a Parquet file as `pq.FileMetaData`, without the bytes before it."""
     return pq.read_metadata(pa.BufferReader(_MAGIC + bytes(tail)))
 
 
@@ -281,7 +277,7 @@ def open_piece(metadata: Any, start: int, piece: Any, *, is_checked: bool = True
 
 
 class _Piece(io.RawIOBase):
-    """As far as Arrow needs a file; gives slices without copying them."""
+    """The part of the file interface that Arrow needs; returns slices without copying them."""
 
     def __init__(self, start: int, data: pa.Buffer) -> None:
         self._start = start

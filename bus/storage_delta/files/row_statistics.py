@@ -1,4 +1,4 @@
-"""What the log's entry says of a data file, gathered from its rows a part at a time.
+"""Statistics of a data file for its entry in the log, gathered from its rows a part at a time.
 
 Guards one promise: offsets, timestamps, counts and epochs are those of the rows that were added, and the spans of
 producers leave none of them out. Rows whose offsets do not grow are refused: nothing is rewritten out of order. Memory
@@ -17,7 +17,7 @@ from bus.storage_delta.files.data_files import encode_stats
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_spans import NO_SPANS, PRODUCER_COLUMNS, ProducerStatistics, encode_runs
 
-# Of runs this many are kept apart; beyond, the holes between those of one producer and epoch are forgotten.
+# This many runs of sequences are kept apart; beyond that, holes between the runs of one producer and epoch are ignored.
 _RUNS_MAX = 1 << 16
 
 COLUMNS = ("offset", "timestamp", *PRODUCER_COLUMNS, "leader_epoch")

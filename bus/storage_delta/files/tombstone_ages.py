@@ -15,9 +15,11 @@ from typing import Protocol
 # (next_offset, since_ms), both of them growing.
 Ages = Sequence[tuple[int, int]]
 
-# What is not old enough yet is told apart so finely: a tombstone goes up to a sixteenth of the retention too late.
+# The number of steps into which ages below the retention time are divided: a tombstone is deleted up to one sixteenth
+# of the retention time late.
 _STEPS = 16
-# As finely, of ages that are to be told apart by their ratio; shorter ones hardly matter.
+# The number of steps for each doubling of an age, where ages are compared by their ratio; below the minimum the
+# difference hardly matters.
 _STEPS_PER_DOUBLING = 8
 _STEP_MIN_MS = 60_000
 _PAIRS = re.compile(r"(\d+:\d+)( \d+:\d+)*")
@@ -33,7 +35,8 @@ class _FileOfAges(Protocol):
 
 
 def ages_of(files: Iterable[_FileOfAges]) -> list[tuple[int, int]]:
-    """Of files that follow each other. Where a file says it is older than the one before, it is as old as that one."""
+    """Return the ages of files that follow each other. A file that claims to be older than its predecessor counts as
+    old as the predecessor."""
     ages: list[tuple[int, int]] = []
     for file in files:
         for next_offset, since_ms in decode_ages(file.ages) or [(file.next_offset, file.committed_ms)]:
@@ -47,8 +50,8 @@ def end_of_old(ages: Ages, *, until_ms: int) -> int:
 
 
 def thin(ages: Ages, *, now_ms: int, retention_ms: int) -> list[tuple[int, int]]:
-    """As few pairs as tell nearly the same: a few more than `_STEPS`, however many there were. Those that are one take
-    the youngest age of theirs, so doing it again and again makes nothing younger."""
+    """Reduce `ages` to a few more than `_STEPS` pairs that say nearly the same, however many there were. Merged pairs
+    take the youngest of their ages, so repeated calls make nothing look older."""
     step_ms = max(1, retention_ms // _STEPS)
     thinned: dict[int, tuple[int, int]] = {}
     for next_offset, since_ms in ages:

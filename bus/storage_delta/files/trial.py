@@ -23,24 +23,25 @@ import pyarrow.compute as pc
 from bus.errors import count_of
 from bus.storage_delta.files.proved_parquet import decode_footer, first_byte, group_starts, open_piece
 
-# What comes before the bytes of a footer or a piece: which it is, where it begins in the file, how many bytes.
+# Header before the bytes of a footer or a piece: its kind, where it begins in the file, its number of bytes.
 HEAD = struct.Struct(">cQQ")
 FOOTER, PIECE, COLUMN = b"F", b"P", b"C"
-# What comes before a piece of which one column is asked for: its row group, and the bytes of its name.
+# Header before a piece of which one column is decoded: its row group, and the length of the column's name in bytes.
 COLUMN_HEAD = struct.Struct(">IB")
 IDLE_S = 60.0
-_MEMORY_BYTES_MAX = 8 << 30  # what a damaged file asks for beyond it is refused, and takes no memory from others
+# an allocation of a damaged file beyond this fails and takes no memory from other processes
+_MEMORY_BYTES_MAX = 8 << 30
 
 
 class Trial:
-    """Of one file: its footer first."""
+    """A trial of one file; its footer comes first."""
 
     def __init__(self) -> None:
         self._metadata: Any = None
         self._starts: tuple[int, ...] = ()
 
     def take_footer(self, start: int, tail: bytes) -> dict[str, Any]:
-        """Where the pieces begin, and where the last one ends."""
+        """Return where the pieces begin, and where the last one ends."""
         metadata = decode_footer(tail)
         self._metadata = metadata
         _look_at_all(metadata)
@@ -108,7 +109,7 @@ def _compare_statistics(group: Any, rows: pa.Table) -> None:
 
 
 def _bounds(values: pa.ChunkedArray) -> tuple[int | None, int | None] | None:
-    """As the file has them; None for values that are no integers."""
+    """Return minimum and maximum as the file stores them; None for values that are no integers."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
     if not pa.types.is_integer(values.type):

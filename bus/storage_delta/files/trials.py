@@ -73,7 +73,7 @@ class Trials:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._child: _Child | None = None
-        self._proved: OrderedDict[bytes, FileSums] = OrderedDict()  # by the digest of whole files
+        self._proved: OrderedDict[bytes, FileSums] = OrderedDict()  # keyed by the digest of the whole file
 
     def sums_of(self, source: Source) -> FileSums:
         """The checksums of a file that was read whole without harm. Raises `Unprovable`, `StorageFault` if no process
@@ -94,8 +94,8 @@ class Trials:
         raise AssertionError("unreachable")
 
     def sound_groups(self, source: Source) -> Iterator[SoundGroup]:
-        """What can be decoded of a file that cannot be read as a whole, row group by row group. Raises `Unprovable` if
-        its footer cannot be read, `StorageFault`."""
+        """Yield the row groups that can be decoded of a file that cannot be read as a whole. Raises `Unprovable` if its
+        footer cannot be read, and `StorageFault`."""
         footer_start = _footer_start(source)
         footer = bytes(source.get(footer_start, source.size_bytes - footer_start))
         with self._mutex:
@@ -206,7 +206,7 @@ def _bounds(group: Any) -> dict[str, tuple[int, int]]:
 
 
 def whole_sums(data: bytes) -> FileSums:
-    """Of a file in memory that is read as a whole: one for all row groups. Raises `Unprovable`."""
+    """Return the checksums of a file in memory that is read as a whole: one for all row groups. Raises `Unprovable`."""
     source = BytesSource(data)
     start = _footer_start(source)
     return FileSums(start, sum_of(source.get(start, len(data) - start)), (sum_of(source.get(0, start)),))
@@ -281,7 +281,7 @@ class _Child:
 
     def close(self) -> None:
         if os.getpid() != self._owner:
-            return  # in a child of a fork the process is the parent's
+            return  # this is a child of a fork, and the process belongs to the parent
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

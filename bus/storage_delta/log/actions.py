@@ -79,9 +79,9 @@ class Add:
     live: LiveFile | None
     producers: str = NO_SPANS
     committed_ms: int = 0
-    stats: str | None = None  # of a file that is not of our making
-    fault: str = ""  # why the rows of such a file are none of the log
-    body: Mapping[str, Any] | None = None  # the action itself, if it was asked for
+    stats: str | None = None  # only for files that another engine wrote
+    fault: str = ""  # the reason why the rows of such a file do not belong to the log
+    body: Mapping[str, Any] | None = None  # the action itself, if the caller requested it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Commit:
     engine_info: str = _UNKNOWN_ENGINE
     txn_id: str | None = None
     leader_epoch: int | None = None
-    incarnation: str | None = None  # of the leader that wrote it; None if it is no leader, or an earlier version did
+    incarnation: str | None = None  # the leader that wrote it; None if no leader did, or an earlier bus
     committed_ms: int = 0  # 0 if its writer did not say
     adds: Sequence[Add] = ()
     removes: Sequence[Remove] = ()
@@ -142,7 +142,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Which leader commits a version, in which of its lives, and when."""
+    """The leader that commits a version, its incarnation, and the time."""
 
     leader_epoch: int
     now_ms: int
@@ -151,7 +151,7 @@ class Signature:
 
     @property
     def author(self) -> str:
-        """For `encode_version`."""
+        """The fields that `encode_version` adds for the leader."""
         return f'"leaderEpoch":{self.leader_epoch},"incarnation":"{self.incarnation}",'
 
 
@@ -247,7 +247,8 @@ def _encode_signed(
 
 
 def _encode_names(transactions: Sequence[AppliedTransaction]) -> str:
-    """For `encode_version`: which rows a proof is about, the `appId` of each with its producer's id and epoch."""
+    """Return the field of `encode_version` that says whose rows a proof covers: each `appId` with its producer id and
+    epoch."""
     if not transactions:
         return ""
     names = ",".join(
@@ -291,7 +292,7 @@ def encode_remove(path: str, now_ms: int, *, is_data_change: bool) -> str:
 
 
 def encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool) -> str:
-    """By hand, since every append waits for it."""
+    """Encode an `add` by hand, because every append waits for it."""
     return (
         f'{{"add":{{"path":"{quote(file.path)}","partitionValues":{{}},"size":{file.size_bytes},'
         f'"modificationTime":{now_ms},"dataChange":{"true" if is_data_change else "false"},'

@@ -50,7 +50,7 @@ _COLUMNS = [
 ]
 
 
-# Of rows as Python values: what is done with each keeps the interpreter for itself.
+# The number of rows that are converted to Python values at once: the conversion holds the GIL.
 _ROWS_AT_ONCE = 500
 _MAPS = ("partitionValues", "tags", "configuration", "options")
 
@@ -179,12 +179,13 @@ def decode_checkpoint(version: int, data: bytes, *, with_bodies: bool = False) -
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
     action_count: int
-    paths: frozenset[str]  # of the live files
+    paths: frozenset[str]  # live files
     txns: Mapping[str, Txn]
 
 
 def summarize_checkpoint(data: bytes) -> CheckpointSummary:
-    """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
+    """Decode only what is needed to check a new checkpoint, at a fraction of the cost of decoding all of it. Raises
+    `MalformedCheckpoint`."""
     with _expecting("a checkpoint", data):
         table = TRIALS.open_bytes(data).read(["add.path", "txn"])
         return CheckpointSummary(
@@ -212,7 +213,7 @@ def decode_txns(data: bytes) -> dict[str, Txn]:
 
 
 def _txns(table: pa.Table) -> dict[str, Txn]:
-    """By whole columns: there may be one for each of very many producers."""
+    """Decode whole columns at once, because there may be one `txn` for each of very many producers."""
     txns = _rows_of(table, "txn")
     if not len(txns):
         return {}
@@ -304,7 +305,8 @@ def _row_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed_rows(table: pa.Table, action: str) -> pa.StructArray:
-    """As `encode_checkpoint` writes them; what another engine or an earlier bus wrote has other columns."""
+    """Return the rows with the columns that `encode_checkpoint` writes; checkpoints of other engines or of an earlier
+    bus have different columns."""
     rows = _rows_of(table, action)
     if rows.type == _TYPES[action]:
         return rows
@@ -317,7 +319,7 @@ def _paths(rows: pa.StructArray) -> list[str]:
 
 
 def _adds(parquet: ProvedFile, table: pa.Table) -> list[Add]:
-    """By whole columns: there is one for each live file."""
+    """Decode whole columns at once, because there is one `add` for each live file."""
     adds = _rows_of(table, "add")
     tags = _tags(adds, FILE_TAG)
     stats = [None] * len(adds) if all(map(is_telling, tags)) else _stats(parquet, len(adds))

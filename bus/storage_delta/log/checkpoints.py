@@ -88,7 +88,8 @@ def write_checkpoint(
 
 
 def _delete_checkpoint(store: ObjectStore, log_folder: str, version: int) -> None:
-    """As far as the store lets it. No reader opens a table whose `_last_checkpoint` names one that is not there."""
+    """Delete a checkpoint and, first, the `_last_checkpoint` that names it: no reader opens a table whose
+    `_last_checkpoint` names a missing checkpoint. Faults of the store are ignored."""
     with contextlib.suppress(StorageFault):
         hint = read_hint(store, log_folder)
         if hint is not None and hint.version == version:
@@ -98,8 +99,8 @@ def _delete_checkpoint(store: ObjectStore, log_folder: str, version: int) -> Non
 
 
 def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: int) -> bool:
-    """Whether the checkpoint of `version` says what the versions up to it say, from the checkpoint of `base_version` on
-    (-1: from the first one on). Raises `StorageFault` if one of them cannot be read."""
+    """True if the checkpoint of `version` agrees with the versions up to it, replayed from the checkpoint of
+    `base_version` on (-1: from version 0 on). Raises `StorageFault` if one of them cannot be read."""
     try:
         replay = _Replay(store, log_folder, base_version, version)
         found = summarize_checkpoint(store.get(f"{log_folder}/{checkpoint_name(version)}"))
@@ -115,8 +116,7 @@ def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: 
 
 
 class _Replay:
-    """What a checkpoint, if there is one, and the versions after it add up to (Delta protocol, "Action
-    Reconciliation")."""
+    """The sum of a checkpoint, if there is one, and the versions after it (Delta protocol, "Action Reconciliation")."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Replay:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Of the live files."""
+        """The paths of the live files."""
         base = () if self._base is None else self._base.add_paths
         return frozenset(path for path in base if path not in self._removed).union(self._added)
 

@@ -61,7 +61,7 @@ def _may_be_there(store: ObjectStore, key: str) -> bool:
 def _judge_existing(
     store: ObjectStore, key: str, committed: Committed, data: bytes, txn_id: str, incarnation: str
 ) -> CommitOutcome:
-    """Whose version is it? Ours, if an earlier try went through and only its answer was lost."""
+    """Tell whose version exists. It is ours if an earlier try went through and only its answer was lost."""
     version = committed.version
     try:
         found = decode_commit(version, store.get(key))
@@ -74,5 +74,5 @@ def _judge_existing(
 
 
 def is_rival(commit: Commit, incarnation: str) -> bool:
-    """Whether a leader wrote it that is another one than `incarnation`."""
+    """True if a leader other than `incarnation` wrote the commit."""
     return commit.leader_epoch is not None and commit.incarnation not in (None, incarnation)

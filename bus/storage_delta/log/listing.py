@@ -1,4 +1,4 @@
-"""What is in the folders of a partition's table, by name."""
+"""Names of the files in the folders of a partition's table."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class LogListing:
     versions: Mapping[int, int]  # -> bytes, in order
     checkpoints: Mapping[int, int]  # -> bytes, in order
     others: Sequence[str]
-    leftovers: Sequence[str]  # of interrupted writes, or of writes under way
-    data_files: Mapping[str, int] = field(default_factory=dict)  # path -> bytes, if they were asked for
+    leftovers: Sequence[str]  # unfinished files of interrupted or running writes
+    data_files: Mapping[str, int] = field(default_factory=dict)  # path -> bytes, if the caller requested them
 
 
 def partition_folder(partition: TopicPartition) -> str:
@@ -52,7 +52,7 @@ def checkpoint_name(version: int) -> str:
 
 
 def replaced_name(version: int) -> str:
-    """Of a copy of an acknowledged version in whose place another program has put one. No reader of Delta knows it."""
+    """The name for a copy of an acknowledged version that another program has overwritten. Delta readers ignore it."""
     return f"_replaced.{version_name(version)}"
 
 
@@ -71,7 +71,7 @@ def parse_checkpoint_name(name: str) -> int | None:
 
 
 def list_table(store: ObjectStore, folder: str) -> LogListing:
-    """With sizes and data files."""
+    """List the log with sizes, and the data files."""
     # The log first: a data file is written before the version that names it, so none is missed.
     listing = list_log(store, folder, with_sizes=True)
     return replace(listing, data_files={entry.name: entry.size for entry in store.list(folder).files})
@@ -101,11 +101,10 @@ def list_data_files(store: ObjectStore, folder: str) -> set[str]:
     return {entry.name for entry in store.list(folder, with_sizes=False).files if is_data_file(entry.name)}
 
 
-# The boundary of a table: the first version that stayed when older ones were last dropped.
-#
-# Guards one promise: a version number that was used is not taken for a free one because its file was dropped since. Who
-# drops versions raises the boundary first, durably; who may have slept since it last knew the log compares. The file is
-# beside the log, in a folder whose name begins with an underscore: Delta readers, and their VACUUM, pass over it.
+# The boundary of a table is the first version that remained when older versions were last deleted. It keeps a leader
+# that slept from reusing the number of a deleted version: cleanup raises the boundary durably before it deletes
+# versions, and such a leader compares its next version with it. The file name begins with an underscore, so Delta
+# readers and VACUUM ignore it.
 
 BOUNDARY = f"{LOG_FOLDER}/_boundary"
 
@@ -130,12 +129,13 @@ def read_boundary(store: ObjectStore, folder: str, *, topic_id: str) -> int:
 
 
 def raise_boundary(store: ObjectStore, folder: str, version: int, *, topic_id: str) -> None:
-    """Before versions below `version` are dropped. Never lowers it: a leader that was overtaken while it looked for
-    what it may drop would let a third one through. Durable. Raises `StorageFault`, `StorageDamaged`."""
+    """Raise the boundary before versions below `version` are deleted. Never lowers it: a leader that was overtaken
+    during its cleanup would otherwise admit a commit of a third leader. Durable. Raises `StorageFault`,
+    `StorageDamaged`."""
     if version > read_boundary(store, folder, topic_id=topic_id):
         store.put(f"{folder}/{BOUNDARY}", json.dumps({"keptFrom": version, "topicId": topic_id}).encode() + b"\n")
 
 
 def remove_boundary(store: ObjectStore, folder: str) -> None:
-    """Where no leader can have slept."""
+    """Remove the boundary of a table that cannot have a former leader."""
     store.delete(f"{folder}/{BOUNDARY}")

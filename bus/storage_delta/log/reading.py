@@ -31,16 +31,16 @@ from bus.storage_delta.stores.store import KeyNotFound, ObjectStore, Stamp
 # One after the other costs more than to read the log afresh from its last checkpoint.
 _FOLLOWED_VERSIONS_MAX = 100
 
-# What a data file of another engine holds; raises `StorageDamaged` if that is no part of a log.
+# Describes a data file of another engine; raises `StorageDamaged` if the file is not part of a log.
 Describe = Callable[[Add], LiveFile]
 
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What a log adds up to, and what it was read from."""
+    """The state that a log adds up to, and the sources it was read from."""
 
     state: TableState
-    listing: LogListing  # from the checkpoint on that `hint` names, if that one is whole
+    listing: LogListing  # begins with the checkpoint that `hint` names, if that one is whole
     hint: Hint | None
     checkpoint: CheckpointContent | None
     truncated: Sequence[str]  # newer checkpoints that cannot be read
@@ -108,7 +108,7 @@ def find_commit(store: ObjectStore, log_folder: str, version: int) -> Commit | N
 
 
 def describe_by_statistics(add: Add) -> LiveFile:
-    """What the log itself says of a file of another engine. Raises `StorageDamaged` if that is too little."""
+    """Describe a file of another engine by what the log says of it. Raises `StorageDamaged` if that is too little."""
     try:
         stats = parse_json(add.stats or "")
         first, last = int(stats["minValues"]["offset"]), int(stats["maxValues"]["offset"])
@@ -217,23 +217,23 @@ def load_removed(store: ObjectStore, folder: str, checkpoint_version: int) -> di
 
 
 class LogFollower:
-    """What is committed in `folder` behind a version that is known, for those who look at a table again and again:
-    every version after it, in order, as long as the log is the one that it was known from. One thread at a time."""
+    """Reads every version committed in `folder` after a known one, in order, as long as the log is still the same one.
+    For callers that look at a table again and again; one thread at a time."""
 
     def __init__(self, store: ObjectStore, folder: str, describe: Describe) -> None:
         self._store = store
         self._folder = folder
         self._describe = describe
         self._version = -1
-        self._stamp: Stamp = None  # of that version's file, None if it is not there
+        self._stamp: Stamp = None  # identifies that version's file; None if it does not exist
 
     def begin(self, version: int) -> None:
         """The log was read up to `version`."""
         self._version, self._stamp = version, self._stamp_of(version)
 
     def read_on(self) -> list[Commit] | None:
-        """What was committed since the last call; None if the log has to be read afresh. Raises `StorageDamaged` for a
-        version that cannot be read."""
+        """Return the commits since the last call; None if the log has to be read from its checkpoint again. Raises
+        `StorageDamaged` for a version that cannot be read."""
         commits, version, stamp = list[Commit](), self._version, self._stamp
         try:
             while stamp is not None and len(commits) < _FOLLOWED_VERSIONS_MAX:

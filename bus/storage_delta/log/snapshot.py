@@ -39,12 +39,12 @@ from bus.storage_delta.stores.store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is there and should not be, and takes nothing away from the log."""
+    """Leftovers in a table's folder that should not be there and do no harm to the log."""
 
     truncated_checkpoints: Sequence[str] = ()
     torn_version: str | None = None  # holds no acknowledged record: no writer got as far as a data file for it
-    replaced: Sequence[str] = ()  # what acknowledged versions said that another program replaced
-    leftovers: Sequence[str] = ()  # of interrupted writes, or of writes under way
+    replaced: Sequence[str] = ()  # contents of acknowledged versions that another program replaced
+    leftovers: Sequence[str] = ()  # unfinished files of interrupted or running writes
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
     is_hint_bare: bool = False  # it has no checksum: an earlier bus or another engine wrote it
 
@@ -57,10 +57,10 @@ class Snapshot:
     high_watermark: int
     files: Sequence[LiveFile]
     metadata: TableMetadata
-    checkpoint_version: int  # of the newest valid checkpoint; -1 if there is none
+    checkpoint_version: int  # the version of the newest valid checkpoint; -1 if there is none
     checkpoint: CheckpointContent | None  # that checkpoint, where it was decoded
     findings: Findings
-    # Of other engines, in versions after the checkpoint. They need not have synced what they wrote.
+    # Files of other engines, added by versions after the checkpoint. Their writers need not have synced them.
     foreign_paths: Sequence[str] = ()
 
     @property
@@ -73,7 +73,7 @@ class Snapshot:
 
     @property
     def removed(self) -> Mapping[str, Removal]:
-        """In versions after the checkpoint, which names those before."""
+        """Files removed by versions after the checkpoint; the checkpoint names those removed before it."""
         return self.state.removed
 
     @property
@@ -95,7 +95,7 @@ class Snapshot:
 
 
 def table_exists(store: ObjectStore, folder: str) -> bool:
-    """Whether any version or checkpoint is there. A folder without is a creation that was never finished."""
+    """True if any version or checkpoint exists. A folder without either is a creation that did not finish."""
     found = list_log(store, folder)
     return bool(found.versions or found.checkpoints)
 

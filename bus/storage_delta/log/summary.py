@@ -1,4 +1,4 @@
-"""What a partition's table is like at its last version, and what lies around it: for people who watch it.
+"""A partition's table at its last version and the files around it, summarized for operators.
 
 Guards one promise: looking changes nothing. What is live, what is kept for older versions and what no version names are
 told apart by the log alone, as the broker that cleans them does.
@@ -55,7 +55,7 @@ class EndedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class StagedTransaction:
-    """What lies beside the table of a transaction that is open, or that was not cleaned up yet."""
+    """The staged rows of a transaction that is open, or that is not cleaned up yet."""
 
     coordinator_partition: int
     producer_id: int
@@ -81,9 +81,9 @@ class PartitionSummary:
     compacted_to: int
     lost_ranges: Sequence[tuple[int, int]]  # (first, one past the last)
     checkpoints: Sequence[int]
-    last_checkpoint: int | None  # as `_last_checkpoint` says
+    last_checkpoint: int | None  # the version that `_last_checkpoint` names
     read_checkpoint: int  # the newest that can be read; -1 if there is none
-    checkpoint_ms: int | None  # when the version that it is of was committed
+    checkpoint_ms: int | None  # when the version of the checkpoint was committed
     log_file_count: int
     log_bytes: int
     kept_files: Mapping[str, int]  # removed data files that older versions have -> bytes
@@ -111,7 +111,7 @@ class PartitionSummary:
 
     @property
     def dirty_bytes(self) -> int:
-        """What key compaction has not seen."""
+        """Size of the data files that key compaction has not processed yet."""
         return sum(file.size_bytes for file in self.files if file.base_offset >= self.compacted_to)
 
     @property
@@ -204,7 +204,7 @@ def _entry(file: LiveFile, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stats_of(text: Any) -> Any:
-    """As they stand there, where they are no JSON."""
+    """Parse the statistics; text that is no JSON is returned unchanged."""
     try:
         return parse_json(text or "{}")
     except (ValueError, TypeError):
@@ -228,13 +228,8 @@ def _commit_time(store: ObjectStore, folder: str, version: int) -> int | None:
         return None
 
 
-# What each version of a partition did, read from the versions that are kept.
-#
-# Guards two promises. What is said about a version is said by its own file; the sizes and levels of what it removed
-# come from the version or the checkpoint that added it, and are unknown where neither is kept. And a version that
-# cannot be read hides no other.
-
-# So many versions are read for the rows of one transaction. Who asks has lost an answer a moment ago.
+# The rows of a transaction are looked for in this many of the newest versions: a caller asks right after it lost an
+# answer.
 _LOOKED_BACK_MAX = 1_000
 
 
@@ -252,7 +247,9 @@ class FilesSummary:
 
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """What one version did. `error`: why its file, or what it says of its data files, cannot be read."""
+    """The changes of one version, taken from its own file. Sizes and levels of the files that it removed come from the
+    version or checkpoint that added them, and are unknown if neither is kept. `error` says why the version's file, or
+    its entry of a data file, cannot be read; other versions are not affected."""
 
     version: int
     timestamp_ms: int
@@ -333,7 +330,7 @@ def transactions_in(store: ObjectStore, folder: str, version: int) -> Sequence[A
 
 
 def _files_before(store: ObjectStore, folder: str, listing: LogListing) -> dict[str, LiveFile]:
-    """What was live at the oldest checkpoint that can be read: versions are dropped up to one."""
+    """Return the live files of the oldest checkpoint that can be read: the versions before a checkpoint are deleted."""
     for version in listing.checkpoints:
         try:
             data = store.get(f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}")

@@ -126,7 +126,7 @@ def bring_up_to_date(
         high_watermark=snapshot.high_watermark,
     )
     if isinstance(outcome, Conflicted) and rewritten is not None:
-        store.delete(f"{folder}/{rewritten.file.path}")  # with an unknown outcome it has to stay
+        store.delete(f"{folder}/{rewritten.file.path}")  # an unknown outcome must keep it
     if not isinstance(outcome, Committed):
         raise StorageFault(f"{folder}: the table could not be brought up to date: {outcome}")
     _log.info("%s: brought up to date, new fields: %s, at version %d", folder, ", ".join(added), outcome.version)
@@ -134,7 +134,7 @@ def bring_up_to_date(
 
 
 def _is_behind(snapshot: Snapshot, newest: pa.StructType) -> bool:
-    """Whether fields are missing, or its checkpoints forget removed files."""
+    """True if fields are missing, or if the table's checkpoints drop removed files."""
     schema_string, configuration = snapshot.metadata.schema_string, snapshot.metadata.configuration
     if is_same_schema(schema_string, log_schema(newest)):
         return not configuration.items() >= REMOVED_FILES_STAY.items()
@@ -159,13 +159,13 @@ def _rewrite(
     store: ObjectStore, folder: str, snapshot: Snapshot, newest: pa.StructType, cache: ReadCache, txn_id: str
 ) -> EncodedFile | None:
     """All rows as they are, with the new fields null. None if there are no rows."""
-    reader = DataReader(store, folder, log_schema(newest), cache)  # which casts what it reads
+    reader = DataReader(store, folder, log_schema(newest), cache)  # casts the rows to the newest schema
     batches = [batch for file in snapshot.files for batch in reader.batches_from(file, file.base_offset)]
     return encode_data_file(batches, log_schema(newest), name_suffix=txn_id, compression="none") if batches else None
 
 
 def _changed_metadata(snapshot: Snapshot, newest: pa.StructType) -> dict[str, Any]:
-    """What the bus does not know of is kept too."""
+    """Return the metadata with the new schema, and keep every field that the bus does not know."""
     return {
         **snapshot.metadata.body,
         "schemaString": table_schema_string(log_schema(newest)),

@@ -41,12 +41,12 @@ class Removal:
 
     version: int
     removed_ms: int
-    file: LiveFile | None = None  # as the log named it before, None if it was not live
+    file: LiveFile | None = None  # its entry in the log before the removal; None if it was not live
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What a version did that breaks a promise of the log."""
+    """The violation of one of the log's promises by a version."""
 
     version: int
     author: str
@@ -67,7 +67,8 @@ class TableState:
     version: int = -1
     high_watermark: int = 0
     files: Mapping[str, LiveFile] = field(default_factory=dict)
-    removed: Mapping[str, Removal] = field(default_factory=dict)  # by the versions applied, not by a checkpoint
+    # removed by the applied versions, without those that a checkpoint names
+    removed: Mapping[str, Removal] = field(default_factory=dict)
     txns: Mapping[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
@@ -105,7 +106,7 @@ class TableState:
 
 
 def is_too_new(protocol: Protocol) -> bool:
-    """Whether readers and writers of it need to know more than the bus does."""
+    """True if readers or writers of this protocol version need features that the bus lacks."""
     return protocol.reader_version > READER_VERSION_MAX or protocol.writer_version > WRITER_VERSION_MAX
 
 
@@ -242,7 +243,7 @@ class RunningState:
             self.trusted_metadata = metadata
 
     def _judge_rewriting(self, commit: Commit, gone: Sequence[LiveFile]) -> None:
-        """Of another engine: files in place of others have as many records."""
+        """Check a rewrite by another engine: files that replace others have as many records."""
         added = [add.live for add in commit.adds if not add.is_data_change and add.live is not None]
         before, after = sum(file.record_count for file in gone), sum(file.record_count for file in added)
         if before != after:

@@ -30,7 +30,7 @@ COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
 FORGOTTEN_APP = "bus/forgotten"
 TRANSACTION_APPS = "bus/txn/"
-TRANSACTIONS_NOTE = "bus.transactions"  # in the footer of a data file: the proofs of its version
+TRANSACTIONS_NOTE = "bus.transactions"  # key in the footer of a data file: the proofs of its version
 _TAKEN_BACK = -1
 _LOST_APP = re.compile(r"bus/lost/(\d+)")
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
@@ -50,24 +50,20 @@ def encode_txn(app_id: str, version: int, now_ms: int) -> str:
 
 
 def encode_progress(progress: ProducerProgress, now_ms: int) -> str:
-    """As `encode_txn`."""
     assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
     done = progress.producer_epoch << 32 | progress.last_sequence
     return encode_txn(producer_app(progress.producer_id), done, now_ms)
 
 
 def encode_applied(transaction: AppliedTransaction, now_ms: int) -> str:
-    """As `encode_txn`."""
     return encode_txn(transaction_app(transaction.transactional_id), transaction.applied_version, now_ms)
 
 
 def encode_aborted(transaction: AppliedTransaction, now_ms: int) -> str:
-    """As `encode_txn`."""
     return encode_txn(transaction_app(transaction.transactional_id), transaction.aborted_version, now_ms)
 
 
 def encode_taken_back(transactional_id: str, now_ms: int) -> str:
-    """As `encode_txn`."""
     return encode_txn(transaction_app(transactional_id), _TAKEN_BACK, now_ms)
 
 
@@ -129,7 +125,7 @@ def transaction_app(transactional_id: str) -> str:
 
 
 def is_taken_back(app_id: str, txn: Txn) -> bool:
-    """Whether it is of a transactional id that has expired."""
+    """True if it belongs to a transactional id that has expired."""
     return app_id.startswith(TRANSACTION_APPS) and txn.version == _TAKEN_BACK
 
 
@@ -139,8 +135,8 @@ def forgotten_id_max_of(txns: Mapping[str, Txn]) -> int:
 
 
 def is_forgotten(app_id: str, txns: Mapping[str, Txn]) -> bool:
-    """Whether `app_id` is of a producer that a table with `txns` need not name any more: one that it does not name may
-    be an older one that is back."""
+    """True if `app_id` belongs to a producer that a table with `txns` no longer has to name. A producer that the table
+    does not name may be an older one that has returned."""
     match = _PRODUCER_APP.fullmatch(app_id)
     return match is not None and int(match[1]) <= forgotten_id_max_of(txns)
 

@@ -21,7 +21,8 @@ from bus.storage_delta.log.replaced_versions import report_replaced
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 
-# A version is not dropped that soon after the next one: versions of a cluster are a minute old before they go.
+# After this time the end of the log must be checked again before a commit. Cleanup deletes a version only when it is at
+# least one minute old, so within this time no version after a known one can have been written and deleted.
 _END_KNOWN_MS = 10_000
 
 
@@ -61,13 +62,13 @@ class _Doubtful:
     version: int
     key: str
     data: bytes
-    new_paths: Sequence[str]  # of its data files
+    new_paths: Sequence[str]  # its data files
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last version that memory knows: ours, or the one that was read. The next one is committed behind it alone: a
-    leader that was asleep would otherwise take a number that was used, and whose file was dropped since."""
+    """The last version in memory, ours or one that was read. The next version is committed only if this one still
+    exists: a leader that slept would otherwise reuse the number of a version whose file was deleted meanwhile."""
 
     version: int
     data: bytes
@@ -106,7 +107,7 @@ class LogWriter:
         self.must_reload = False  # memory may not be what the log says
         self.reloads = 0
         self.commits_begun = 0
-        self.last_committed = -1  # which of the commits begun was the last one that succeeded
+        self.last_committed = -1  # the number of the last begun commit that succeeded
 
     def sign(self, leader_epoch: int, now_ms: int, txn_id: str | None = None) -> Signature:
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
@@ -255,7 +256,7 @@ class LogWriter:
             self._last = None
 
     def is_overtaken(self, snapshot: Snapshot) -> bool:
-        """Whether another leader that may not be followed has committed since the log was known."""
+        """True if another leader, which this one must not follow, has committed since this leader last read the log."""
         known_version = snapshot.version if self._known_version is None else self._known_version
         if self.leader_epoch < 0:
             return False
@@ -307,13 +308,13 @@ class LogWriter:
     # ------------------------------------------------------------------ what other programs do
 
     def is_last(self, version: int) -> bool:
-        """Whether no other writer has come behind `version`, which memory knows: a leader that was overtaken deletes
-        nothing."""
+        """True if no other writer has committed behind `version`, the last one in memory. A leader that was overtaken
+        deletes nothing."""
         # Versions are dropped from the oldest on: where the one that memory knows is there, the next was not dropped.
         return not self.is_followed(version) and self._is_there(version)
 
     def is_at_end(self, version: int) -> bool:
-        """Whether nothing has come behind `version`, which memory knows, not even one of ours."""
+        """True if no version at all, not even our own, follows `version`, the last one in memory."""
         return not self._is_there(version + 1) and self._is_there(version)
 
     def _is_there(self, version: int) -> bool:
@@ -324,8 +325,9 @@ class LogWriter:
         return True
 
     def is_followed(self, version: int) -> bool:
-        """Whether a version of another writer stands behind `version`, which memory knows. One of ours may be on its
-        way into memory, or of unknown outcome; others may have come behind it. Those that were dropped are not seen."""
+        """True if another writer's version follows `version`, the last one in memory. Our own versions that memory does
+        not have yet, or whose outcome is unknown, are skipped; versions of others may follow them. Deleted versions are
+        not seen."""
         try:
             while decode_commit(version + 1, self._store.get(self._key(version + 1))).incarnation == self.incarnation:
                 version += 1
@@ -345,7 +347,8 @@ class LogWriter:
             )
 
     def check_last_once(self) -> None:
-        """For a version that nothing follows for long. Beside commits: one that comes meanwhile checks it itself."""
+        """Check that nobody replaced the last version, once for each version. Needed for a version that stays the last
+        for long; a commit that runs at the same time checks its own predecessor."""
         last = self._last
         if last is None or last.version == self._checked_version:
             return

@@ -1,1 +1,1 @@
-"""What keeps a table small: rolling, key compaction, swaps of files, old versions, orphans."""
+"""Rewrites and cleanup that keep a table small: rolling, key compaction, swaps of files, old versions, orphans."""

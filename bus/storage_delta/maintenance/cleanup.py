@@ -39,14 +39,6 @@ from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _log = logging.getLogger(__name__)
 
-# The versions of a table's past: what each one left, and when their files go.
-#
-# Guards three promises. What is said about a version is said by its own file; one whose file was dropped is not there
-# any more. Nothing is dropped that the table needs: a checkpoint that was read and found whole just before, and to say
-# what the versions before it say, its own version and every version after it stay, so the last version can always be
-# put together. And every version that is kept can be read: a data file goes only if the checkpoint at which the kept
-# versions begin names it as removed already, and the versions that had it are gone, durably, before it goes.
-
 
 # Readers that have begun with one of these may finish.
 _NEWEST_CHECKPOINTS = 2
@@ -73,14 +65,20 @@ class _Log:
 
 
 class OldVersions:
-    """Of one table. For one thread at a time, which may run beside commits and reads."""
+    """The versions of one table that are kept for readers of its past, and their deletion. One thread at a time uses
+    it, which may run beside commits and reads.
+
+    Guards two promises. Nothing that the table needs is deleted: one checkpoint that was just read, is whole and agrees
+    with the versions before it stays, together with its version and every later version, so the last version can always
+    be rebuilt. And every version that is kept can be read: a data file is deleted only if the checkpoint at which the
+    kept versions begin names it as removed, and after the versions that had it are durably deleted."""
 
     def __init__(self, store: ObjectStore, folder: str, *, topic_id: str) -> None:
         self._store = store
         self._folder = folder
         self._topic_id = topic_id
         self._log_folder = f"{folder}/{LOG_FOLDER}"
-        # What the last pass left, so that most passes look at nothing.
+        # Results of the last pass, so that most passes need not look at any file.
         self._seen_checkpoint = -2
         self._true_checkpoints: set[int] = set()  # those that were compared with the versions before them
         self._are_names_synced = False  # no version that was deleted can come back after a power failure
@@ -195,8 +193,8 @@ class OldVersions:
         return None
 
     def _is_true(self, log: _Log, version: int) -> bool:
-        """Whether it says what the versions before it say. Where these cannot be put together without it, there is
-        nothing to lose by it."""
+        """True if the checkpoint agrees with the versions before it. It also counts as true if those versions cannot be
+        rebuilt without it, because then nothing can be lost by trusting it."""
         bases = [checkpoint for checkpoint in log.checkpoints if checkpoint < version]
         is_needed_alone = not bases and log.versions[0] > 0
         if version in self._true_checkpoints or log.versions[0] >= version or is_needed_alone:
@@ -225,7 +223,7 @@ class OldVersions:
     def _sweep(self, dropped: Dropped, kept_from: int, newest: int, limits: Limits, needed: set[str]) -> Dropped:
         """Delete the data files that were removed up to version `kept_from`."""
         removed = load_removed(self._store, self._folder, kept_from)
-        # What was put back since, and removed again, is in a version that is kept.
+        # A file that was added again and then removed again belongs to a version that is kept.
         lately = removed if newest == kept_from else load_removed(self._store, self._folder, newest)
         count, byte_count, is_swept = 0, 0, True
         for path, removed_ms in removed.items():

@@ -34,7 +34,7 @@ _COMPRESSION = "zstd"
 
 
 class KeyCompaction:
-    """Of the table in `folder`; each call of `prepare` is one."""
+    """Key compaction of the table in `folder`; each call of `prepare` prepares one."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class KeyCompaction:
         return prepared_swap(files, written, SwapKind.LAST_OF_KEYS, txn_id=rewriting.txn_id)
 
     def _kept_rows(self, files: Sequence[LiveFile], old_end: int, begin: int, pace: Pace) -> Iterator[pa.Table]:
-        kept: dict[str, list[pa.Table]] = {}  # by path
+        kept: dict[str, list[pa.Table]] = {}  # keyed by path
         is_last = find_last_of_keys(lambda: self._keys(files, kept, pace), sum(file.record_count for file in files))
         last_offset = files[-1].next_offset - 1
         first = 0
@@ -97,7 +97,8 @@ class KeyCompaction:
     def _keys(
         self, files: Sequence[LiveFile], kept: dict[str, list[pa.Table]], pace: Pace
     ) -> Iterator[pa.ChunkedArray]:
-        """Of all rows; `kept` gets all columns of the rows of small files, as long as there is room."""
+        """Yield the keys of all rows. `kept` receives all columns of the rows of small files, as long as there is
+        room."""
         room_bytes = _KEPT_BYTES_MAX - sum(rows.nbytes for tables in kept.values() for rows in tables)
         for file in files:
             is_small = file.size_bytes <= min(_KEPT_FILE_BYTES_MAX, room_bytes)

@@ -1,4 +1,4 @@
-"""Which rows are the last of their key, with bounded memory however many keys there are.
+"""A search for the last row of each key, with bounded memory however many keys there are.
 
 Guards one promise: of every key exactly the last row is found, by comparing the keys themselves. Keys are taken range
 by range: a pass over all keys holds the smallest of those that are not done, and gives up the upper half of its range
@@ -107,7 +107,7 @@ def _last_of_each(tables: list[pa.Table]) -> pa.Table:
     rows = joined.column("row").to_numpy()
     last = np.empty(len(numbered[-1].dictionary), np.int64)
     for part, numbers in _slices(np.concatenate([chunk.indices.to_numpy() for chunk in numbered])):
-        last[numbers] = rows[part]  # of the same number the later one counts
+        last[numbers] = rows[part]  # a later row overwrites an earlier one with the same number
     return pa.table({"key": numbered[-1].dictionary, "row": last})
 
 

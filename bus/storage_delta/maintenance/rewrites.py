@@ -39,17 +39,16 @@ from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap, sin
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.store import ObjectStore
 
-# Rolling: many small data files rewritten as one large one, every row as it was.
-#
-# Guards one promise: no row goes but those below the log start, which were deleted; none changes, none moves; a file
-# that reads out of order, as another engine may have left it, is in offset order afterwards. Commits nothing.
-
 # A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
 FILE_BYTES_MAX = 16 << 30
 
 
 class Rolling:
-    """Of the table in `folder`; each call of `prepare` is one."""
+    """Rolling of the table in `folder`: rewrites many small data files as one large one. Each call of `prepare`
+    prepares one.
+
+    Guards one promise: only rows below the log start, which are deleted, disappear; all others keep their offset and
+    content. A file out of offset order, which another engine may have left, is in order afterwards. Commits nothing."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.swaps import level_above, with_history
 from bus.storage_delta.stores.store import ObjectStore
 
-# Of rows with next to no bytes.
+# Bounds row groups whose rows have next to no bytes.
 _ROW_GROUP_ROWS_MAX = 1 << 18
 # Encoding takes each chunk of a table for itself, which costs more than copying many small ones.
 _CHUNKS_MAX = 16
@@ -34,7 +34,8 @@ _CHUNKS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """What the new files are to be. They stand for offsets `base_offset` up to, but not including, `next_offset`."""
+    """A description of the files to be written. They stand for offsets `base_offset` up to, but not including,
+    `next_offset`."""
 
     base_offset: int
     next_offset: int
@@ -116,7 +117,7 @@ class _RewrittenFile:
         self.statistics = RowStatistics(f"{folder}/{name}")
         self._schema = schema
         self._size_bytes = 0
-        self._pieces: list[tuple[int, int]] = []  # of each row group: size in bytes, checksum
+        self._pieces: list[tuple[int, int]] = []  # (size in bytes, checksum) of each row group
         self._sums = ""
 
     def encode(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ from bus.storage_delta.maintenance.swaps import PreparedSwap, level_above, prepa
 from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.stores.store import KeyNotFound
 
-# What a Delta log holds as it is, without escapes; the number is checked when the rows are known.
+# A name that the Delta log holds without escapes. Its number is checked once the rows are known.
 _FILE_NAME = re.compile(r"\d{20}-[A-Za-z0-9._-]{1,200}\.parquet")
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
 # A reader decodes a row group as a whole, however little of it is wanted. One of a few large records cannot be smaller.
@@ -40,7 +40,7 @@ _ROWS_OF_A_LARGE_GROUP = 128
 
 
 class _Unfit(Exception):
-    """What was expected, and what was found."""
+    """The files are not fit for the swap; the message says what was expected and what was found."""
 
 
 def check_swap(
@@ -81,7 +81,7 @@ def _find_removes(view: TableView, removes: Sequence[str], kind: SwapKind) -> Se
             before = removes[place - 1]
             raise _Unfit(f"{name}: expected the live file that follows {before} in the order of offsets, found another")
     if kind is SwapKind.LAST_OF_KEYS and first:
-        # What is below would count as compacted, with records whose keys come again in these files.
+        # Files below `first` would count as compacted although keys of their records come again in these files.
         found = f"{removes[0]} from offset {view.live_files[first].base_offset} on"
         raise _Unfit(
             f"expected key compaction to begin with the first live file, {view.live_files[0].path}, found {found}"
@@ -149,7 +149,7 @@ def _find_begin(name: str, first: LiveFile, log_start: int) -> int:
 def _check_rows(
     reader: DataReader, name: str, schema: pa.Schema, offsets: _OffsetsToStay
 ) -> tuple[RowStatistics, int, str]:
-    """What the rows of `name` tell, its size in bytes and its checksums. Raises `_Unfit`."""
+    """Return the statistics of the rows of `name`, its size in bytes and its checksums. Raises `_Unfit`."""
     with _unfit_named(name):
         parquet, size_bytes = reader.open_unnamed(name)
     statistics = RowStatistics(name)
@@ -182,7 +182,7 @@ def _rows_of(parquet: ProvedFile, name: str, schema: pa.Schema) -> Iterator[pa.T
 
 @contextlib.contextmanager
 def _unfit_named(name: str) -> Iterator[None]:
-    """What a file that is no sound Parquet file makes Arrow raise. Faults of the store itself pass."""
+    """Translate the errors that Arrow raises for a broken Parquet file to `_Unfit`. Faults of the store itself pass."""
     try:
         yield
     except KeyNotFound:

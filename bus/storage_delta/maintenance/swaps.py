@@ -15,7 +15,7 @@ class PreparedSwap(PreparedFiles):
     """`adds`, each with its statistics, follow each other and stand for the offsets of what they replace."""
 
     adds: Sequence[tuple[LiveFile, str]]
-    operation: str  # as the version will name it
+    operation: str  # the name of the operation in the version
     compacted_to: int | None  # offsets below it may be missing from then on; None: no row is
     txn_id: str
     # How often the table had read its log again when the files were begun; a swap is void once it does so again.
@@ -45,7 +45,7 @@ def prepared_swap(
 
 
 def level_above(files: Iterable[LiveFile]) -> int:
-    """Of what is made of their rows."""
+    """The level of files that are made of the rows of `files`."""
     return 1 + max(file.level for file in files)
 
 

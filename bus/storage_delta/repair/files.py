@@ -1,4 +1,4 @@
-"""Which data files of a damaged table are sound, and which of them together have its records.
+"""A search for the sound data files of a damaged table, and for the combination of them that has all its records.
 
 Guards one promise: an offset is given up only if no file in the table's folder has a row of it that can be read. Every
 page of every file that counts is decoded, and its offsets are compared with what the log says. Never writes.
@@ -39,20 +39,18 @@ from bus.storage_delta.log.txns import Txn
 from bus.storage_delta.repair.history import NamedFile
 from bus.storage_delta.stores.store import KeyNotFound
 
-# Records of a data file of which parts cannot be read: those whose key, value, headers and time can.
-#
-# Guards one promise: a damaged page costs the records that need it and no others. Row groups are looked at one by one,
-# and where one is damaged its columns one by one, in another process (trials.py). What the bus adds to a record is made
-# again where the rest of the file tells it: offsets of a file without holes, columns that a proved footer knows to be
-# constant, sequences of one producer. Never writes.
-
 _NEEDED = ("key", "value", "headers")
 _STAMP = ("producer_id", "producer_epoch", "sequence")
 
 
 def salvage(trials: Trials, source: Source, file: LiveFile, schema: pa.Schema) -> list[tuple[LiveFile, str, bytes]]:
-    """Files with the records of `file` that can be read, each with its statistics and its bytes; row groups that follow
-    each other are one file. None of them if its footer cannot be read. Raises `StorageFault`."""
+    """Return files with the records of `file` that can be read, each with its statistics and its bytes. Row groups that
+    follow each other become one file. Returns none if the footer cannot be read. Raises `StorageFault`.
+
+    Guards one promise: a damaged page costs only the records that need it. Row groups are decoded one by one, and a
+    damaged one column by column, in another process (trials.py). A record stays if its key, value, headers and time can
+    be read; columns of the bus are restored where the rest of the file implies them: offsets of a file without holes,
+    columns that a proved footer knows to be constant, sequences of one producer. Never writes."""
     is_footer_proved = _is_footer_proved(source, file)
     runs: list[list[pa.Table]] = [[]]
     position = file.base_offset
@@ -139,8 +137,8 @@ class FoundFile:
 
     file: LiveFile
     body: Mapping[str, object] | None
-    stats: str  # as its rows tell them; empty if `body` has them
-    source: str = ""  # where its bytes lie, if not under its name
+    stats: str  # computed from its rows; empty if `body` has them
+    source: str = ""  # the key of its bytes, if that is not its name
     data: Callable[[], bytes] | None = None  # they are not in the store yet: makes them from what `source` holds
     is_proved: bool = False
 
@@ -211,7 +209,8 @@ def _is_as_written(reader: DataReader, file: LiveFile) -> bool:
 
 
 def as_told(found: FoundFile, told: LiveFile) -> FoundFile:
-    """With what rows do not tell: the offsets that the file stands for, and the history of its rows."""
+    """Return `found` with what the log says and rows do not: the offsets that the file stands for, and the history of
+    its rows."""
     file = replace(
         found.file,
         base_offset=told.base_offset,
@@ -252,7 +251,7 @@ def describe_rows(reader: DataReader, schema: pa.Schema, path: str, *, compacted
 
 
 def salvage_named(reader: DataReader, schema: pa.Schema, named: NamedFile) -> list[FoundFile]:
-    """What can be read of a file that cannot be read as a whole, under new names."""
+    """Return the readable parts of a file that cannot be read as a whole, under new names."""
     try:
         source, trials = reader.open_source(named.file.path)
         parts = salvage(trials, source, named.file, schema)
@@ -354,7 +353,7 @@ def choose_files(
 
 
 def without_overlaps(files: Iterable[FoundFile]) -> list[FoundFile]:
-    """In offset order; one that begins below the end of another is left out."""
+    """Return `files` in offset order, without those that begin below the end of another."""
     chosen: list[FoundFile] = []
     for found in sorted(files, key=_by_reach):
         if not chosen or found.file.base_offset >= chosen[-1].file.next_offset:
@@ -363,12 +362,12 @@ def without_overlaps(files: Iterable[FoundFile]) -> list[FoundFile]:
 
 
 def _by_reach(found: FoundFile) -> tuple[int, int]:
-    """In offset order; of those that begin together the one that reaches furthest first."""
+    """Sort key: the first offset; among files that begin together the one with the highest end first."""
     return found.file.base_offset, -found.file.next_offset
 
 
 def find_holes(files: Iterable[LiveFile], *, start: int, end: int) -> list[tuple[int, int]]:
-    """What `files`, in offset order, leave of the offsets from `start` up to, but not including, `end`."""
+    """Return the offsets from `start` up to, but not including, `end` that `files`, in offset order, do not cover."""
     holes = []
     at = start
     for file in files:
@@ -380,18 +379,12 @@ def find_holes(files: Iterable[LiveFile], *, start: int, end: int) -> list[tuple
     return [(first, past_last) for first, past_last in holes if first < past_last]
 
 
-# The version that a repair writes, and the checkpoint that makes it the log's new beginning.
-#
-# Guards two promises. Any Delta reader that applies the version to what it took for the table gets the repaired table;
-# and so does one that begins with the checkpoint. What readers of changes have seen is not shown to them again: only
-# records that no version had are new. Writes nothing itself.
-
 Action = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RepairedTable:
-    """What the table is to be."""
+    """The contents of the table after the repair."""
 
     files: Sequence[FoundFile]  # in offset order
     txns: Mapping[str, Txn]
@@ -412,9 +405,15 @@ def encode_repair(
     now_ms: int,
     txn_id: str,
 ) -> bytes:
-    """`known`: data files that some version has added; `new_from`: records below it were in the table before. `others`:
-    protocol and metadata, if they are to be said again. `undone_from`: that version, and those after it, count no
-    more."""
+    """Encode the version that a repair writes.
+
+    Guards two promises. A Delta reader that applies the version to the table as it knew it gets the repaired table, and
+    so does one that begins with the checkpoint (`encode_checkpoint`). And readers of changes see only records as new
+    that no version had before. Writes nothing itself.
+
+    `known`: data files that some version has added; `new_from`: records below it were in the table before. `others`:
+    protocol and metadata, if they must be repeated. `undone_from`: that version and the following ones no longer count.
+    """
     lines = [
         *map(encode_line, others),
         *(_encode_txn(name, txn, now_ms) for name, txn in txns.items()),
@@ -464,5 +463,5 @@ def _body_of(found: FoundFile, now_ms: int) -> Mapping[str, Any]:
 
 
 def _encode_txn(name: str, txn: Txn, now_ms: int) -> str:
-    """Of any application: its name may need escaping."""
+    """Encode the `txn` of any application; its name may need escaping."""
     return encode_line({"txn": {"appId": name, "version": txn.version, "lastUpdated": txn.updated_ms or now_ms}})

@@ -78,14 +78,15 @@ class History:
     """A table at `version`, the last one that is sound; -1: none is."""
 
     version: int = -1
-    base: int = -1  # of the checkpoint that it begins with
+    base: int = -1  # the version of the checkpoint that it begins with
     files: Mapping[str, NamedFile] = field(default_factory=dict)
-    removed: dict[str, NamedFile] = field(default_factory=dict)  # of those that went, what the log said of them
+    removed: dict[str, NamedFile] = field(default_factory=dict)  # removed files, with what the log said of them
     txns: dict[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     high_watermark: int = 0
-    problem: Problem | None = None  # with the version after it
-    is_gathered: bool = False  # of all that can be read, in no order: which files were live is not known
+    problem: Problem | None = None  # the fault of the version after it
+    # collected from everything that can be read, in no order; which files were live is unknown
+    is_gathered: bool = False
 
 
 class HistoryReader:
@@ -184,7 +185,7 @@ class HistoryReader:
             )
 
     def _describe(self, add: Add) -> LiveFile:
-        """By its rows; one whose rows cannot be read tells its offsets by its statistics alone."""
+        """Describe a file by its rows; if they cannot be read, by the statistics in the log."""
         try:
             return self._reader.check_foreign(add.path, add.size_bytes)
         except StorageDamaged:
@@ -195,7 +196,7 @@ class HistoryReader:
     # ------------------------------------------------------------------ behind the history
 
     def gather(self, problem: Problem | None) -> History:
-        """What every version and checkpoint says that can be read, where following them leads nowhere."""
+        """Return the contents of every readable version and checkpoint, for a log that cannot be replayed."""
         found = History(problem=problem or Problem(Trouble.LOST, 0, "the log does not add up"), is_gathered=True)
         found.problem = replace(found.problem, trouble=Trouble.LOST) if found.problem is not None else None
         for version in sorted({*self._listing.checkpoints, *self._listing.versions}):
@@ -231,7 +232,7 @@ class HistoryReader:
     def _lines(self, version: int) -> Iterator[Any]:
         with contextlib.suppress(KeyNotFound, ValueError):
             data = self._store.get(f"{self._folder}/{LOG_FOLDER}/{version_name(version)}")
-            check_sum(data)  # what has changed tells nothing
+            check_sum(data)  # a changed version proves nothing
             for line in data.splitlines():
                 with contextlib.suppress(ValueError):
                     yield parse_json(line)
@@ -241,8 +242,8 @@ class HistoryReader:
             found.metadata = metadata
 
     def later_commits(self, version: int) -> Iterator[Commit]:
-        """What can be read of the versions behind `version`, as far as the bus wrote them, with the actions of the
-        files that they added."""
+        """Yield the readable versions behind `version` that the bus wrote, with the actions of the files that they
+        added."""
         for commit in self._readable(version):
             if commit.is_ours and not any(add.fault for add in commit.adds):
                 yield commit
@@ -265,8 +266,8 @@ class HistoryReader:
         return any(True for _ in self._readable(version - 1, end=version + 1))
 
     def paths_after(self, history: History) -> tuple[set[str], set[str]]:
-        """Which data files any Delta reader takes for live at the last version, all of them readable, and which were
-        ever added."""
+        """Return the data files that any Delta reader considers live at the last version, all of them readable, and all
+        data files that were ever added."""
         live, named = set(history.files), {*history.files, *history.removed}
         for commit in self._readable(history.version):
             added = {add.path for add in commit.adds}
@@ -275,7 +276,7 @@ class HistoryReader:
         return live, named
 
     def find_metadata(self) -> TableMetadata | None:
-        """Of any version that can be read, the newest first."""
+        """Return the metadata of the newest version that can be read and has some."""
         found = (commit.metadata for commit in reversed(list(self._readable(-1))) if commit.metadata is not None)
         return next(found, None)
 
@@ -298,7 +299,8 @@ def _gather_txns(found: History, told: Mapping[str, Txn]) -> None:
 
 
 def _is_later(txn: Txn, known: Txn, app_id: str) -> bool:
-    """What goes back does so because the log was damaged; a producer's sequences alone begin again."""
+    """True if `txn` is later than `known`. Only a producer's sequences may start again; any other decrease comes from
+    the damage."""
     if decode_producers({app_id: txn}) and txn.version >> 32 == known.version >> 32:
         return True
     return txn.version >= known.version

@@ -119,7 +119,7 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
 
 
 def _find_tables(store: ObjectStore) -> Mapping[str, Sequence[FoundTable]]:
-    """By topic. Tables that cannot be read tell nothing."""
+    """Return the tables by topic. Tables that cannot be read are left out."""
     names = store.list(TOPICS_FOLDER, with_sizes=False).folders
     return {name: list(_tables_of(store, name)) for name in names if name != CLUSTER_METADATA_TOPIC}
 

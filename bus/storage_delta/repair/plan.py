@@ -1,4 +1,4 @@
-"""What a damaged table is to hold, from everything that can still be read of it.
+"""The plan of a repair: the contents of a damaged table, put together from everything that can still be read of it.
 
 Guards the promise of a repair: whatever the log, later versions or the files themselves still have of the offsets from
 the log start on is in the plan, and what nothing has is named. Reads all of it; never writes.
@@ -62,7 +62,7 @@ _NEVER_BACK = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP, LOG_START_AP
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     table: RepairedTable
-    bad: Sequence[BadFile]  # of those that the log names
+    bad: Sequence[BadFile]  # among the files that the log names
     unusable: Sequence[str]  # files behind the end of the log that may have been acknowledged; none can be read
     unnamed_end: Sequence[str]  # files behind the end of a log that can be followed to it
     lost: Sequence[tuple[int, int]]  # newly given up: (first, one past the last)
@@ -74,7 +74,7 @@ class RepairPlan:
 
 
 class Planner:
-    """Of one partition's repair."""
+    """Plans the repair of one partition."""
 
     def __init__(
         self,
@@ -200,8 +200,8 @@ class Planner:
                     txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence, self._now_ms)
 
     def _add_proofs(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
-        """Of transactions whose rows come back, though the version that said so is lost: else they would be applied
-        again."""
+        """Add the proofs of transactions whose rows return although the version that proved them is lost; otherwise the
+        transactions would be applied again."""
         for found in files:
             if found.body is not None or found.data is not None:
                 continue  # the log names it; or only a part of it is left
@@ -238,7 +238,7 @@ class Planner:
 
 
 def _at(found: FoundFile) -> LiveFile:
-    """Where the file is now."""
+    """Return the file under its present path."""
     return replace(found.file, path=found.source)
 
 
@@ -284,8 +284,8 @@ def _first_offset(
     is_lossy: bool,
     log_start: int,
 ) -> int:
-    """Where the table has to begin: at the log start, or before it where a file reaches across it. Where versions are
-    lost that may have named the first file, that is any file that is there."""
+    """Return the first offset of the table: the log start, or the first offset of a file that reaches across it. If
+    versions are lost that may have named the first file, every existing file counts."""
     files = [one.file for one in named.values()]
     if is_lossy and history.base < 0:
         files += [found.file for found in others]

@@ -132,8 +132,7 @@ def _rehearse_without_damage(
             repair.run(way, omitted)
         except StorageDamaged as damage:
             return _Rehearsed(way, omitted, repair.steps.taken, str(damage), frozenset())
-        # What another engine's version says of itself is not for a repair to mend, if the table is as good as it can
-        # be.
+        # If the table itself is as good as it can be, a repair does not correct the claims of another engine's version.
         found = _breaches(rehearsal, partition, topic_id, of_ours=not repair.steps.taken)
         more = _Omitted(
             omitted.checkpoints | {one.version for one in found if one.version is not None and one.is_of_checkpoint},
@@ -240,7 +239,8 @@ class _Repair:
             mend_metadata(self._store, self.steps, cluster_id=self._topic_id, now_ms=self._now_ms)
 
     def _earlier_schema(self, history: History) -> pa.Schema | None:
-        """Of a topic of the bus's own that an earlier version wrote; opening adds the fields that came later."""
+        """Return the schema of an internal topic that an earlier version of the bus wrote; opening adds the newer
+        fields."""
         newest, metadata = INTERNAL_VALUE_TYPES.get(self._partition.topic), history.metadata
         if newest is None or metadata is None:
             return None
@@ -254,7 +254,7 @@ class _Repair:
             raise BeyondRepair(f"{self._folder}: expected the columns of the log, found {metadata.schema_string}")
 
     def _has_checkpoint(self, log: HistoryReader, listing: LogListing) -> bool:
-        """Whether what `_last_checkpoint` names is whole, or there is none to be named."""
+        """True if the checkpoint that `_last_checkpoint` names is whole, or if there is no checkpoint to name."""
         try:
             hint = read_hint(self._store, self._log_folder)
             if hint is not None:
@@ -311,7 +311,7 @@ class _Repair:
         for found in plan.table.files:
             if found.source:
                 data = self._store.get(f"{self._folder}/{found.source}") if found.data is None else found.data()
-                with contextlib.suppress(KeyExists):  # of a repair that was interrupted
+                with contextlib.suppress(KeyExists):  # an interrupted repair has written it
                     self._store.write_unique(f"{self._folder}/{found.file.path}", data)
                 offsets = (found.file.base_offset, found.file.next_offset)
                 how = (
@@ -351,7 +351,8 @@ class _Repair:
         return version
 
     def _replace_torn(self, history: History, plan: RepairPlan, torn: int) -> int:
-        """By a whole one at once: without any, the data file that is there would pass for an interrupted commit's."""
+        """Replace the torn version by a whole one at once: without a version of this number, the data file in the
+        folder would count as that of an interrupted commit."""
         name = f"{LOG_FOLDER}/{version_name(torn)}"
         kept = self._quarantine.keep(name)
         self.steps.add("quarantine", name, f"it cannot be read; moved to {kept}")
@@ -485,7 +486,7 @@ class _Repair:
             self.steps.add("quarantine", name, f"{why}; moved to {kept}")
 
     def _open(self) -> None:
-        """As a broker does."""
+        """Open the table the way a broker does."""
         reader = PartitionReader(self._store, self._folder, self._schema, ReadCache())
         snapshot = reader.load(topic_id=self._topic_id)
         if snapshot.findings.is_hint_wrong:
@@ -494,5 +495,5 @@ class _Repair:
 
 
 def _is_whole(log: HistoryReader, listing: LogListing, history: History) -> bool:
-    """Whether every version behind the history is there and can be read."""
+    """True if every version behind the history exists and can be read."""
     return all(log.is_readable(version) for version in range(history.version + 1, max(listing.versions) + 1))

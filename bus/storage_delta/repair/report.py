@@ -1,4 +1,4 @@
-"""What a repair found and did, step by step, as lines for people and programs, and where it puts what it takes out."""
+"""Findings and steps of a repair as lines for people and programs, and the quarantine for what it removes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where files are: a local disk, memory, or a rehearsal over another store. Each knows its durability and no Delta."""
+"""Stores of files: a local disk, memory, or a rehearsal over another store. Each knows its durability and no Delta."""

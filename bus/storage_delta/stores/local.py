@@ -45,7 +45,7 @@ from bus.storage_delta.stores.store import (
 _log = logging.getLogger(__name__)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What a file system answers that does not have the call.
+# Errors of a file system that does not support a call.
 _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ENOLCK})
 # A lock is tried again so soon: `lock_holder` of another process has it for a moment.
 _LOCK_RETRY_S = 0.01
@@ -462,7 +462,8 @@ class Mount:
 
 
 def find_mount(folder: str, mounts: str) -> Mount | None:
-    """Where `folder` is, by a file such as /proc/self/mountinfo. None: there is no such file, or it tells nothing."""
+    """Return the mount that contains `folder`, from a file such as /proc/self/mountinfo. None: the file does not exist
+    or has no such line."""
     path = os.path.realpath(folder)
     found: Mount | None = None
     try:

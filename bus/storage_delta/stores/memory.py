@@ -30,8 +30,8 @@ class MemoryStore:
         self._now_ms = now_ms
         self._files: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
-        self._names: dict[str, dict[str, None]] = {}  # of the files of each folder
-        self._folders: dict[str, dict[str, int]] = {}  # of the folders of each folder: how many files are below them
+        self._names: dict[str, dict[str, None]] = {}  # names of the files in each folder
+        self._folders: dict[str, dict[str, int]] = {}  # subfolders of each folder, with the number of files below each
         self._locks: dict[str, list[MemoryLock]] = {}
         self._mutex = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What the log asks of the place where its files are: a handful of operations on keys, each with its durability.
+"""The log's port to its files: a handful of operations on keys, each with its durability.
 
 Guards one promise: above this line no code knows whether a file is on a disk, in memory or in a bucket, nor which errno
 means what. Keys are relative, '/'-separated and never begin or end with '/'. Nothing here knows Delta.
@@ -17,7 +17,7 @@ from bus.ports import Volume
 # Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer.
 Data = Any
 
-# What lies below it is for the broker's own user alone, where the store can say so.
+# Only the broker's own user may access files below it, where the store supports that.
 PRIVATE_FOLDER = "private"
 
 TEMPORARY_PREFIX = ".writing-"
@@ -72,9 +72,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is directly in one folder, sorted by name; an absent folder is an empty one. `leftovers`:
-    unfinished files of interrupted writes or of writes under way, wherever the listing starts; they are not in
-    `files`."""
+    """The contents of one folder, sorted by name; an absent folder is an empty one. `leftovers`: unfinished files of
+    interrupted writes or of writes under way, wherever the listing starts; they are not in `files`."""
 
     files: Sequence[Entry]
     folders: Sequence[str]
@@ -129,7 +128,7 @@ class ObjectStore(Protocol):
         ...
 
     def stamp(self, key: str) -> Stamp:
-        """Of what is there now. Raises `KeyNotFound`."""
+        """Return the stamp of the file as it is now. Raises `KeyNotFound`."""
         ...
 
     def confirm(self, key: str, data: Data) -> None:
@@ -142,8 +141,8 @@ class ObjectStore(Protocol):
         ...
 
     def write_parts(self, key: str, parts: Iterable[Data]) -> None:
-        """As `write_unique`, what `parts` gives, one after the other, each durable before the next is asked for: so a
-        large file never holds up the syncs of others. If `parts` raises, nothing stays."""
+        """Write the parts as one file, like `write_unique`. Each part is durable before the next is requested, so a
+        large file never delays the syncs of others. If `parts` raises, nothing stays."""
         ...
 
     def put(self, key: str, data: Data) -> None:
@@ -159,7 +158,7 @@ class ObjectStore(Protocol):
         ...
 
     def size(self, key: str) -> int:
-        """In bytes. Raises `KeyNotFound`."""
+        """The size in bytes. Raises `KeyNotFound`."""
         ...
 
     def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
@@ -202,5 +201,5 @@ class ObjectStore(Protocol):
         ...
 
     def lock_holder(self, key: str) -> str | None:
-        """What the process that alone holds this lock wrote about itself; None if there is none."""
+        """Return the text that the exclusive holder of this lock wrote about itself; None if there is none."""
         ...

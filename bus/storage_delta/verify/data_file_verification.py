@@ -32,7 +32,7 @@ _GROUP_STATS = ("offset", "timestamp", "producer_id", "sequence", "leader_epoch"
 
 @dataclass(slots=True)
 class DataFileCheck:
-    """What the columns of one file turned out to hold."""
+    """The contents of one file's columns, and the breaches in them."""
 
     breaches: list[_Finding] = field(default_factory=list)
     leader_epoch_max: int = -1
@@ -87,13 +87,13 @@ def check_data_file(
             *_check_statistics(check, file),
             *_check_tag(check, file, may_have_holes),
         ]
-    if not check.breaches:  # what was found says more
+    if not check.breaches:  # an earlier breach says more than a wrong checksum
         check.breaches += _check_sums(parquet, file)
     return check
 
 
 def _check_entry(file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:
-    """What the log says about a file must not contradict itself."""
+    """Yield the contradictions within the log's entry of a file."""
     count = file.last_row - file.first_row + 1
     if file.record_count > count or (file.record_count < count and not may_have_holes):
         records = f"{'at most ' if may_have_holes else ''}{count_of(count, 'record')}"

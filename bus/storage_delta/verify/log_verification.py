@@ -44,12 +44,6 @@ from bus.storage_delta.verify.replay import (
 )
 from bus.storage_delta.verify.transaction_verification import TAKEN_BACK, TransactionCheck
 
-# Does maintenance keep its promises? What a version may remove, and what has to be there of what was removed.
-#
-# Guards three promises to readers: changes of data and rewritings are never in one version, so a reader that follows
-# changes passes over a rewriting and sees a removal as such; records go from the start of the log only, whole files, up
-# to a log start that never goes back; and every version that is kept can be read. Prints and mends nothing.
-
 Finding = tuple[str, str, str]  # promise, expected, found
 _APART = "changes of data and rewritings are apart"
 _LOG_START = "the log start is true"
@@ -58,7 +52,8 @@ _LOG_START = "the log start is true"
 def check_log_start(
     table: ReplayedTable, actions: Sequence[Action], removed: Sequence[AddedFile], *, high_watermark: int
 ) -> Iterator[Finding]:
-    """Of a version behind `table` that removes `removed`."""
+    """Check the log start that a version behind `table` sets, and its removal of `removed`: only whole files from the
+    start of the log go, and the log start never goes back."""
     told = next((body["version"] for body in _bodies(actions, "txn") if body.get("appId") == LOG_START_APP), None)
     if told is None:
         return
@@ -74,7 +69,8 @@ def check_log_start(
 
 
 def check_apart(actions: Sequence[Action]) -> Iterator[Finding]:
-    """Of a version that the bus wrote."""
+    """Check a version of the bus: new records, removed records and rewrites are never in one version, so a reader of
+    changes can ignore a rewrite and sees a removal as a removal."""
     adds, removes = ([bool(body.get("dataChange")) for body in _bodies(actions, kind)] for kind in ("add", "remove"))
     if any(adds) and removes:
         yield _APART, "no removal beside new records", f"{len(removes)}"
@@ -87,7 +83,8 @@ def check_apart(actions: Sequence[Action]) -> Iterator[Finding]:
 
 
 def check_start(table: ReplayedTable) -> Iterator[tuple[str, Finding]]:
-    """Whether the first live file, or the lack of any, fits the log start; with the path at fault, if there is one."""
+    """Check that the first live file, or the lack of any, agrees with the log start; the path at fault comes first, if
+    there is one."""
     start = table.txns.get(LOG_START_APP, 0)
     first = table.files_by_offset[0] if table.files else None
     begins = table.high_watermark if first is None else first.base_offset
@@ -107,7 +104,8 @@ def check_kept(removed_in: Mapping[str, int], stored: Collection[str]) -> Iterat
 
 
 def check_named(removed: Collection[str], told: Collection[str], stored: Collection[str]) -> Iterator[Finding]:
-    """What a checkpoint says was removed, beside a replay: what it leaves out passes for an orphan."""
+    """Check that a checkpoint names the removed files that still exist, by comparing it with a replay: a file that it
+    does not name counts as an orphan."""
     for path in sorted(set(removed) & set(stored) - set(told)):
         yield "checkpoints name the removed files that are there", f"a remove of {path}", "none"
 
@@ -205,8 +203,8 @@ class LogCheck:
             self._breach(finding[0], path, version, *finding[1:])
 
     def _pass_repaired(self, version: int, known: int) -> bool:
-        """Whether a repair has undone `version`; then the replay goes on with the checkpoint that the repair left, and
-        what was found of it, beyond the first `known` breaches, is no breach."""
+        """True if a repair has undone `version`. The replay then continues with the checkpoint of the repair, and
+        breaches beyond the first `known` ones become notes."""
         repaired = self._find_repair(version)
         if repaired is None:
             return False
@@ -234,7 +232,7 @@ class LogCheck:
         return None
 
     def _start(self, versions: Sequence[int]) -> None:
-        """Where version 0 is gone, a checkpoint stands for all that came before."""
+        """Begin with a checkpoint if version 0 is deleted."""
         first = versions[0] if versions else None
         if first == 0:
             return
@@ -285,7 +283,7 @@ class LogCheck:
             self._check_txns(version, actions)
             self._check_transactions(version, actions, added)
             self.table.apply(version, actions)
-            if not _is_repair(_info_of(actions)):  # what that removes was lost before
+            if not _is_repair(_info_of(actions)):  # the files that a repair removes were lost before
                 self.removed_in.update(dict.fromkeys(removed_paths(actions), version))
             for entry in added:
                 self.removed_in.pop(entry.path, None)
@@ -485,7 +483,7 @@ def _is_repair(info: Mapping[str, Any]) -> bool:
 
 
 def _check_actions(actions: Sequence[Action]) -> Iterator[tuple[str, str]]:
-    """What the protocol forbids within one commit, as (expected, found)."""
+    """Yield the violations of the protocol within one commit, as (expected, found)."""
     keys: list[tuple[str, str]] = []
     for action in actions:
         match action:
@@ -516,7 +514,7 @@ def _keeps_offsets(removed: Sequence[AddedFile], added: Sequence[AddedFile], tab
     """Files that the bus wrote say which offsets they stand for. Those of another engine only have their rows, and
     where key compaction took some, these are fewer. Offsets that were given up may be in or out."""
     before, after = _ranges(removed), _ranges(added)
-    log_start = table.txns.get(LOG_START_APP, 0)  # what lies below was deleted, and may be left out
+    log_start = table.txns.get(LOG_START_APP, 0)  # offsets below it are deleted, and their files may be left out
     if after == [(max(first, log_start), last) for first, last in before if last >= log_start]:
         return True
     if before == after or _with_lost(before, table) == _with_lost(after, table):

@@ -36,9 +36,9 @@ FILE_TAG = "bus.file"
 LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
 AGES_TAG = "bus.ages"
-PRODUCER_APPS = "bus/"  # and the producer's id
-TRANSACTION_APPS = "bus/txn/"  # and a transactional id, percent-encoded; a version of -1: it has expired
-LOST_APPS = "bus/lost/"  # and an offset: from it up to the `txn`'s version, no record is left
+PRODUCER_APPS = "bus/"  # followed by the producer's id
+TRANSACTION_APPS = "bus/txn/"  # followed by a transactional id, percent-encoded; a version of -1: it has expired
+LOST_APPS = "bus/lost/"  # followed by an offset: from it up to the `txn`'s version, no record is left
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -59,7 +59,7 @@ def producer_app(producer_id: int) -> str:
 
 
 def is_forgotten(app_id: str, txns: Mapping[str, int]) -> bool:
-    """Whether a table with `txns` need not name the producer of `app_id`."""
+    """True if a table with `txns` need not name the producer of `app_id`."""
     named = app_id.removeprefix(PRODUCER_APPS)
     return named.isdigit() and int(named) <= txns.get(FORGOTTEN_APP, -1)
 
@@ -77,7 +77,7 @@ class LogListing:
 
     versions: Mapping[int, int]  # version -> bytes of its file
     checkpoints: Mapping[int, int]  # version -> bytes
-    others: Sequence[str]  # what else is in the log folder
+    others: Sequence[str]  # all other names in the log folder
     data_files: Mapping[str, int]  # path -> bytes
 
 
@@ -157,8 +157,8 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
 
 
 def _check_sum(data: bytes) -> None:
-    """Of a version that has one, of all but the newlines at its end, its own digits taken for zeros. Raises
-    `Unreadable`."""
+    """Check the checksum of a version, if it has one. It covers the whole file except the newlines at its end, with its
+    own digits taken as zeros. Raises `Unreadable`."""
     told = _SUM.search(data.split(b"\n", 1)[0])
     if told is not None:
         counted = data[: told.start(1)] + b"0" * 8 + data[told.end(1) :].rstrip(b"\n")
@@ -189,7 +189,7 @@ def _is_usable(name: str, value: Any) -> bool:
     return type(value) in _OPTIONAL[_INFO].get(name, (type(value),)) and not is_out_of_range
 
 
-# What an action cannot do without, and what it may leave out (Delta protocol, "Actions").
+# The fields that an action must have, and those that it may leave out (Delta protocol, "Actions").
 _NUMBER, _TEXT, _MAP = (int,), (str,), (dict,)
 _REQUIRED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "add": {"path": _TEXT, "size": _NUMBER},
@@ -405,7 +405,7 @@ class ReplayedTable:
 
     @property
     def high_watermark(self) -> int:
-        """As the log says; the end of the last file where it does not."""
+        """The high watermark that the log states; if it states none, the end of the last file."""
         end = max((file.last_offset + 1 for file in self.files.values()), default=0)
         return self.txns.get(HIGH_WATERMARK_APP, end)
 
@@ -426,7 +426,7 @@ class ReplayedTable:
         return sorted((int(first), self.txns[app_id]) for app_id, first in firsts.items() if first.isdigit())
 
     def is_lost(self, first: int, following: int) -> bool:
-        """Whether all offsets from `first` up to, but not including, `following` are."""
+        """True if all offsets from `first` up to, but not including, `following` are lost."""
         for lost_first, lost_following in self.lost_ranges:
             if lost_first <= first < lost_following:
                 first = lost_following

@@ -34,7 +34,7 @@ class _Proved:
     version: int
     first_offset: int
     next_offset: int
-    base_offset: int = -1  # of sequence 0, by the rows; -1 before the first
+    base_offset: int = -1  # the offset of sequence 0 that the rows imply; -1 before the first row
     row_count: int = 0
     sequence_max: int = -1
 
@@ -47,7 +47,7 @@ class TransactionCheck:
     proved_from: int = 0  # every transaction whose rows are at or behind this offset has its proof here
 
     def begin(self, high_watermark: int) -> None:
-        """What lies below is not told of by the versions that follow."""
+        """Begin at `high_watermark`: the following versions say nothing about offsets below it."""
         self.proved.clear()
         self.proved_from = high_watermark
 
@@ -115,7 +115,7 @@ class TransactionCheck:
         proved.sequence_max = max(proved.sequence_max, int(sequences.max()))
 
     def finish(self, table: ReplayedTable) -> Iterator[tuple[int, _Finding]]:
-        """Of all live files: the version of a proof, and what is wrong with it."""
+        """Check all live files; yield the version of each broken proof and its breach."""
         for proved in self.proved.values():
             if proved.first_offset < max(table.log_start, table.compacted_to) or _is_lossy(table, proved):
                 continue
@@ -132,7 +132,7 @@ def _is_lossy(table: ReplayedTable, proved: _Proved) -> bool:
 
 
 def _names_of(actions: Sequence[Action]) -> dict[str, _Name]:
-    """By `commitInfo`: the `appId` of each proof -> producer id and epoch. What is malformed there names nothing."""
+    """Return, from `commitInfo`, the `appId` of each proof -> producer id and epoch. Malformed entries are ignored."""
     found: dict[str, _Name] = {}
     for info in (action["commitInfo"] for action in actions if "commitInfo" in action):
         told = info.get("transactions")

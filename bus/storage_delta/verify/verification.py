@@ -87,7 +87,7 @@ def _rows(store: ObjectStore) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _find_tables(store: ObjectStore) -> Mapping[str, Sequence[FoundTable]]:
-    """By topic. Tables that cannot be read tell nothing."""
+    """Return the tables by topic. Tables that cannot be read are left out."""
     names = store.list("topics", with_sizes=False).folders
     return {name: list(_tables_of(store, name)) for name in names if name != CLUSTER_METADATA_TOPIC}
 
@@ -110,7 +110,7 @@ _ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was judged and what was found. `notes`: harmless, but worth knowing."""
+    """The scope and the result of a verification. `notes` are harmless, but worth knowing."""
 
     partition: TopicPartition
     version: int
