@@ -33,7 +33,7 @@ _ROWS_PER_APPEND = 1_000
 _LAST_RETRY_S = 0.05
 _LAST_FLUSH_S = 5.0
 _APPEND_TIMEOUT_S = 10.0
-_PORTION_BYTES = 2 << 20  # of rows for another broker, beyond which the next portion begins
+_PORTION_BYTES = 2 << 20  # rows sent to another broker in one call
 # The rows of a month, in few commits. They are stamped by the broker that writes them.
 _CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -43,7 +43,8 @@ _CONFIGS: Mapping[str, str] = {
 
 
 class AuditLog:
-    """For one event loop. `start`, then `close`; without `audit.enable` nothing is kept and nothing is written."""
+    """The audit of one broker, for one event loop. Call `start`, then `close`; without `audit.enable` it keeps and
+    writes nothing."""
 
     def __init__(self, cluster: Cluster, peers: AuditPeers, *, clock: Clock, tasks: TaskScope) -> None:
         self.is_enabled = cluster.config.audit_enable
@@ -108,14 +109,15 @@ class AuditLog:
                 _log.error("the audit could not be written, its rows wait", exc_info=error)
 
     async def _flush(self, *, is_last: bool = False) -> bool:
-        """Whether there may be more to write at once."""
+        """Write the next rows; True if more may be ready to be written."""
         events = self._trail.take(_ROWS_PER_APPEND, self._clock.now_ms(), is_last=is_last)
         if not events:
             return False
         try:
             refused = await self._append(events)
         except BaseException:
-            self._trail.put_back(events)  # what was under way may be in the log as well: rather twice than not at all
+            # an interrupted append may have reached the log: a row may be there twice, but never not at all
+            self._trail.put_back(events)
             raise
         if refused is None:
             self._is_failing = False

@@ -23,18 +23,16 @@ from bus.ports import Clock
 
 T = TypeVar("T")
 
-# Turns at something that few can use at once, shared out by client.
-#
-# Guards one promise: clients that wait have turns one after another, so one with a thousand requests waits longer, and
-# the others do not.
-
 
 class FairTurns:
-    """For one event loop; `turns_max` at once."""
+    """Turns at a scarce resource, shared by client: `turns_max` at once, for one event loop.
+
+    Guards one promise: waiting clients take turns one after another, so a client with a thousand requests waits longer
+    and does not delay the others."""
 
     def __init__(self, turns_max: int) -> None:
         self._free = turns_max
-        # By client, in the order in which it came; no line is empty.
+        # waiting calls by client, in the order in which the clients came; no entry is empty
         self._waiting: OrderedDict[Hashable, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
 
     @contextlib.asynccontextmanager
@@ -83,23 +81,19 @@ class FairTurns:
                 called.set_result(None)
 
 
-# Who may commit now: as many partitions at once as keep one core busy, and no more.
-#
-# What a small commit costs is mostly the same for one record and for a thousand. Where the processor is the bound, more
-# commits at once make each of them slower and smaller; a partition that waits for its turn instead gathers what arrives
-# meanwhile, and commits it as one. Where the store is the bound (a slow disk, an object store), most of a commit is
-# waiting, and many may wait at once. Which of the two it is, is measured: how long a commit that ran alone took, and
-# how much of that was processor time. Guards one promise: no caller waits for a turn longer than `wait_max_s`, so that
-# a commit that hangs does not hold up the others. What is true of commits is true of opening partitions, which take
-# turns of their own.
-
-
 WAIT_MAX_S = 0.05
-_WEIGHT = 0.1  # of the newest commit among those before
+_WEIGHT = 0.1  # the weight of the newest commit in the moving average
 
 
 class CommitTurns:
-    """For one event loop."""
+    """Turns to commit: as many partitions at once as keep one core busy. For one event loop.
+
+    A small commit costs about the same for one record as for a thousand. If the processor is the bottleneck, more
+    commits at once only make each slower and smaller; a partition that waits for its turn gathers records meanwhile and
+    commits them together. If the store is the bottleneck (a slow disk, an object store), a commit mostly waits, and
+    many can wait at once. The duration and processor time of commits that ran alone tell which case it is. Guards one
+    promise: nobody waits for a turn longer than `wait_max_s`, so a commit that hangs does not block the others. Opening
+    partitions has turns of its own by the same rules."""
 
     def __init__(self, turns_max: int, clock: Clock, wait_max_s: float = WAIT_MAX_S) -> None:
         self._turns_max = turns_max
@@ -119,7 +113,7 @@ class CommitTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """In the order of coming."""
+        """Hold a turn, first come, first served."""
         if self._running < self.at_once:
             self._take()
         else:
@@ -167,7 +161,8 @@ class CommitTurns:
 
 # It holds no interpreter lock; more of it at a time would only take the cores from the commits.
 _COMPUTING_THREADS = 2
-# What a broker with thousands of partitions opens meanwhile; one that hangs holds up the others no longer.
+# The time for a broker with thousands of partitions to open them; after it, an opening that hangs no longer blocks
+# others.
 _OPENING_WAIT_MAX_S = 30.0
 
 
@@ -184,7 +179,7 @@ class Pool(Protocol):
 
 
 class _Submit(Protocol):
-    """Of a pool."""
+    """Submits a call to a pool."""
 
     def __call__(self, call: Callable[[], T], /) -> asyncio.Future[T]: ...
 
@@ -250,7 +245,7 @@ class BlockingCalls:
         return await self._measure(self.commit_turns, self.commit, call)
 
     async def open(self, call: Callable[[], T]) -> T:
-        """Of a partition, of which there may be thousands: in turns."""
+        """Run `call`, which opens a partition, in its turn: there may be thousands."""
         async with self._opening_turns.turn():
             return await self._measure(self._opening_turns, self._openings.submit, call)
 
@@ -273,7 +268,8 @@ class BlockingCalls:
             return await self._computing.submit(call)
 
     def log_in(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """What takes milliseconds of processor for one password, in a thread of its own: strangers ask for it."""
+        """Run a password check, which takes milliseconds of processor time, in a thread of its own, because
+        unauthenticated clients request it."""
         return self._logins.submit(call)
 
     def fetch(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -290,7 +286,7 @@ class BlockingCalls:
         return self._housekeeping.submit(call)
 
     async def follow(self, call: Callable[[], T]) -> tuple[T, float]:
-        """With the processor time that it took, in seconds."""
+        """Run `call`; return its result and the processor time that it took, in seconds."""
         measured = _Measured(call, self._processor_s)
         return await self._following.submit(measured), measured.processor_s
 

@@ -176,8 +176,8 @@ class Cluster:
         self.producers.start()
 
     async def _raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
-        """By the controller, whichever broker that is. Raises `NotController` if it does not take the call, or refuses
-        because the metadata have changed; `StorageFault` if there is no higher epoch."""
+        """Have the controller, whichever broker that is, raise the leader epoch. Raises `NotController` if it does not
+        take the call, or refuses because the metadata have changed; `StorageFault` if there is no higher epoch."""
         own = self.state.brokers.get(self.endpoint.broker_id)
         command = RaiseLeaderEpoch(name, self.endpoint.broker_id, own.broker_epoch if own else 0, above)
         try:
@@ -200,9 +200,9 @@ class Cluster:
         self._lifecycle.serve()
 
     async def catch_up(self, asked: Mapping[TopicPartition, int | None]) -> bool:
-        """Whether it was worth waiting, for a moment, for partitions that somebody takes to be led here: until this
-        broker has heard of the leader epochs that were named with them, and has opened what it has just begun to
-        open. To be refused would take longer, since a client pauses before it asks again."""
+        """Wait for a moment until partitions that a client expects to be led here are ready: until this broker has
+        learned of the leader epochs in `asked`, and has opened the partitions that it is opening. Refusing at once
+        would take longer, because a client pauses before it retries. Return True if waiting helped."""
         was_behind = self._is_behind(asked)
         if was_behind:
             with contextlib.suppress(asyncio.TimeoutError):

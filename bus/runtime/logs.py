@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
-# Of the caller, if it was asked who it is.
+# The caller's principal; empty if the listener does not authenticate.
 principal: ContextVar[str] = ContextVar("principal", default="")
 
 SHOWN_FIELDS = ("topic", "partition", "version", "requests")
@@ -240,8 +240,8 @@ PAUSE_S_MIN = 0.5
 async def warn_of_pauses(
     clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
 ) -> None:
-    """Until it is cancelled. A WARNING for each pause of half a second and longer. Both clocks are in seconds;
-    `processor_clock`: the processor time of the calling thread."""
+    """Log a WARNING for each pause of half a second or longer, until cancelled. Both clocks are in seconds;
+    `processor_clock` is the processor time of the calling thread."""
     while True:
         began_s, used_s = clock(), processor_clock()
         await asyncio.sleep(_INTERVAL_S)

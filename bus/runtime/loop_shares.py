@@ -24,17 +24,17 @@ GrowingT = TypeVar("GrowingT", bound=Growing)
 
 
 class LoopShares:
-    """For one event loop."""
+    """The shares of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def begin(self) -> LoopShare:
-        """For one piece of work."""
+        """Begin the share of one piece of work."""
         return LoopShare(self)
 
     async def wait(self) -> None:
-        """Until the round of the loop that is the caller's."""
+        """Wait for the caller's round of the loop."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         if len(self._waiting) == 1:

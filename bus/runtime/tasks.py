@@ -23,7 +23,7 @@ _TOLD_AFTER_S = 5.0
 class TaskScope:
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they were started
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their start
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._create(coroutine, name)
@@ -31,9 +31,9 @@ class TaskScope:
         return task
 
     async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """What the coroutine returns or raises. It runs to its end in a task of this scope: cancelling the caller ends
-        the caller's waiting and nothing else. An error is logged only if no caller is left to get it; that
-        another broker is the controller is none."""
+        """Return or raise the coroutine's result. It runs to its end in a task of this scope: cancelling the caller
+        ends the caller's waiting and nothing else. An error is logged only if no caller is left to get it; that another
+        broker is the controller is none."""
         task = self._create(coroutine, name)
         try:
             await asyncio.wait([task])  # unlike awaiting the task itself, which would be cancelled with the caller
@@ -73,7 +73,7 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
 
 
 def answered(result: T) -> asyncio.Future[T]:
-    """For what is known without waiting, where others are waited for."""
+    """Return a finished future, for callers that otherwise wait for an answer."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     answer.set_result(result)
     return answer
@@ -88,11 +88,8 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
             _log.error("task %s failed", task.get_name(), exc_info=error)
 
 
-# What a reader leaves with a partition, to be woken by it.
-
-
 class Wakeable(Protocol):
-    """An `asyncio.Event`, or what notes beside which partition it was that woke it."""
+    """A reader that a partition wakes: an `asyncio.Event`, or an object that also notes which partition woke it."""
 
     def set(self) -> None:
         """There may be more to read. Returns at once."""

@@ -34,7 +34,7 @@ class TimingWheel(Generic[KeyT]):
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self._timers: dict[KeyT, _Timer] = {}
-        self._slots: dict[int, dict[KeyT, _Timer]] = {}  # by their begin; about 20 for each wheel in use
+        self._slots: dict[int, dict[KeyT, _Timer]] = {}  # keyed by their begin; about 20 for each wheel in use
         self._begins: list[int] = []  # a heap of the keys of _slots
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class TimingWheel(Generic[KeyT]):
             self._place(key, timer)
 
     def cancel(self, key: KeyT) -> None:
-        """Of no effect if there is no such timer."""
+        """Cancel the timer, if there is one."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             del self._slots[timer.slot_ms][key]

@@ -16,9 +16,9 @@ TransactionAddition = AddPartitions | AddOffsets
 
 
 class StepKind(Enum):
-    """What a coordinator asks of those who take part."""
+    """The steps that a coordinator requests from the participants."""
 
-    VOTE = "vote"  # what is there of the transaction?
+    VOTE = "vote"  # count what is staged for the transaction
     COMMIT = "commit"  # the vote that decides: put it in the log if all is there, else refuse it for ever
     APPLY = "apply"  # it is committed
     DROP = "drop"  # it is aborted, or nothing of it counts here
@@ -33,7 +33,7 @@ class StepRequest:
     transactional_id: str
     number: int
     producer_id: int
-    producer_epoch: int  # of the rows
+    producer_epoch: int  # the epoch in the rows
     coordinator_partition: int
     partitions: Sequence[tuple[TransactionPartition, int]]
     groups: Sequence[TransactionGroup]
@@ -58,7 +58,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class StepAnswer:
-    """In the order of the request."""
+    """The answers in the order of the request."""
 
     partitions: Sequence[Stepped | Refused]
     groups: Sequence[Stepped | Refused]
@@ -66,9 +66,9 @@ class StepAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What transactions have left in partitions: staged rows, and proofs of transactional ids. As an answer: those of
-    them that may still be needed; and `ended`, the rows whose transaction is known to have ended, so that none of them
-    can be needed again, however young they are. Of others nothing is known."""
+    """Traces of transactions in partitions: staged rows, and proofs of transactional ids. As an answer: those of them
+    that may still be needed; and `ended`, the rows whose transaction is known to have ended, so that none of them can
+    be needed again, however young they are. Of others nothing is known."""
 
     rows: frozenset[ProducerIdentity] = frozenset()
     transactional_ids: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ class TransactionPeers(Protocol):
     async def find_needed(
         self, coordinator: BrokerEndpoint, coordinator_partition: int, traces: Traces, *, timeout_s: float
     ) -> Traces | Refused:
-        """Of `traces` the rows of transactions that are not yet carried out everywhere, and the ids that the
+        """Return the rows of `traces` whose transactions are not yet carried out everywhere, and the ids that the
         coordinator knows. Refused unless it has loaded all transactions of that partition of `__transaction_state`."""
         ...
 

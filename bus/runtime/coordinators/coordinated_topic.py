@@ -22,10 +22,10 @@ from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope
 
-# Of a coordinator's topic, whatever the broker's defaults for topics are. A record may be as large as the members of a
-# group make it. Its records are stamped by the broker that writes them. A long pace of commits, which is good for the
-# tables of records, would hold up every rebalance and every transaction; so the pace is the short one: many small
-# commits are what such a topic is for, and compaction takes them up.
+# Configs of a coordinator's topic, whatever the broker's defaults are. A record may be as large as the members of a
+# group make it. The broker that writes a record stamps it. The long commit interval that suits tables of records would
+# delay every rebalance and every transaction, so the interval is short: such a topic consists of many small commits,
+# and compaction merges them.
 COORDINATOR_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "commit.burst": "10000",
@@ -69,7 +69,7 @@ class CoordinatedTopic(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._creation: asyncio.Task[Refused | None] | None = None
         self._unusable: Refused | None = None
         self._is_closed = False
-        self.topic: Topic | None = None  # as the metadata had it last
+        self.topic: Topic | None = None  # as of the newest metadata
 
     def start(self) -> None:
         """Load what there is, in the background."""
@@ -80,7 +80,7 @@ class CoordinatedTopic(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         await asyncio.gather(*(shard.log_all() for shard in self.serving()))
 
     def close(self) -> None:
-        """What waits is refused, and so is all that comes; what is being committed is answered yet."""
+        """Refuse every waiting and every new call; only calls whose commit is in flight still get their answers."""
         self._is_closed = True
         for shard in self.serving():
             shard.close()
@@ -96,7 +96,7 @@ class CoordinatedTopic(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         if self._creation is None:
             self._creation = self._tasks.start(self._create(), f"{self._plan.title}/create")
         creation = self._creation
-        await asyncio.wait([creation])  # who waits may go, the topic comes all the same
+        await asyncio.wait([creation])  # a caller may be cancelled; the topic is created all the same
         return creation.result()
 
     async def _create(self) -> Refused | None:

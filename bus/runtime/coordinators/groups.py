@@ -1,10 +1,10 @@
-"""The coordinator of consumer groups on one broker: which shard a group belongs to, and what runs beside the calls.
+"""The coordinator of consumer groups on one broker: it routes calls to shards and runs the background tasks.
 
 Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (shard.py) on the broker
-that leads it (coordinated_topic.py). The topic is created when a first group needs it; what only asks is answered
-without it, as there is no group yet. Heartbeats, the frequent call, pass the queue of the shard by: they are checked
-against the group as it is committed. Beside the calls run: the loading of shards, the expiry of offsets, and the
-removal of offsets of deleted topics.
+that leads the partition (coordinated_topic.py). The topic is created when a first group needs it; until then calls that
+only read are answered as if there were no group. Heartbeats are the most frequent call, so the coordinator checks them
+directly against the committed group instead of queueing them behind other calls of the shard. Background tasks load
+shards, expire offsets, and remove the offsets of deleted topics.
 """
 
 from __future__ import annotations
@@ -65,14 +65,6 @@ from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 
-# Commits of offsets that are being admitted to their transaction: asked for, and not yet in the queue of their group.
-#
-# Guards one promise: what comes after the end of a transaction is not written into it. The coordinator of the
-# transaction answers "admitted", and then may end it before the offsets are in the group's log; they would be pending
-# for ever, or replace those that were voted on. So an end that passes here is remembered by the admissions that wait,
-# and by nothing else. An end that passes at another broker is not seen here: a commit that is admitted while the
-# group's partition is led elsewhere is refused when it comes back (`GroupCoordinator.commit_in_transaction`).
-
 
 @dataclass(slots=True, eq=False)
 class Admission:
@@ -81,11 +73,20 @@ class Admission:
 
 class Admissions:
     def __init__(self) -> None:
+        """Offset commits that wait for the transaction coordinator to admit them, and are not yet in the queue of their
+        group.
+
+        Guards one promise: no offset enters a transaction after its end. The transaction's coordinator may end the
+        transaction after it has admitted the commit and before the offsets are in the group's log; they would be
+        pending forever, or replace those that were voted on. So each waiting admission records an end that passes here.
+        An end that passes at another broker is not seen here: a commit that is admitted while another broker leads the
+        group's partition is refused when it comes back (`GroupCoordinator.commit_in_transaction`).
+        """
         self._waiting: dict[tuple[str, TransactionKey], set[Admission]] = {}
 
     @contextlib.contextmanager
     def begin(self, group_id: str, transaction: TransactionKey) -> Iterator[Admission]:
-        """For as long as it is being admitted."""
+        """Register an admission for the duration of the block."""
         admission, key = Admission(), (group_id, transaction)
         others = self._waiting.setdefault(key, set())
         others.add(admission)
@@ -106,7 +107,7 @@ class Admissions:
 # groups commit more than twice as much a second as with as many as there are threads, and a single one no less.
 COMMITS_MAX = 1
 # Upkeep looks at so many offsets at a time, so that it holds up no call for long.
-_LOOK_THROUGH_OFFSETS = 10_000  # for those of deleted topics
+_LOOK_THROUGH_OFFSETS = 10_000  # offsets examined at a time for deleted topics
 _SWEEP_OFFSETS = 5_000
 _GROUP_OFFSETS = 50  # a group without offsets counts as so many
 _TAKEN = HeartbeatTaken()
@@ -209,7 +210,7 @@ class GroupCoordinator:
             return Refused(ErrorCode.NOT_COORDINATOR, f"no broker coordinates group {command.group_id} yet")
 
     def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
-        """As `begin`, for a group that is there: nothing is created."""
+        """Submit a command for an existing group; unlike `begin` it creates nothing."""
         shard = self._find_shard(command.group_id)
         if isinstance(command, (VoteOffsets, ApplyOffsets, DropOffsets)):
             self._admissions.end(command.group_id, command.transaction)
@@ -236,7 +237,7 @@ class GroupCoordinator:
             refused = await admit(number)
             if refused is not None:
                 return refused
-            # With another shard the partition was led elsewhere meanwhile, and the end may have come there.
+            # If the shard has changed, another broker led the partition meanwhile, and the end may have gone there.
             if admission.has_ended or self._find_shard(command.group_id) is not shard:
                 return Refused(
                     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -254,7 +255,8 @@ class GroupCoordinator:
         return check_heartbeat(None, command) if shard is None else _take_while_loading(shard)
 
     def list_groups(self) -> tuple[Iterator[ListedGroup], Refused | None]:
-        """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
+        """List the groups of all partitions that this broker leads, as they are now, and the reason why some may be
+        missing, if any."""
         refusals = [
             refused
             for shard in map(self._topic.shard, self._topic.led_here())
@@ -275,7 +277,7 @@ class GroupCoordinator:
         self._listeners[group_id, member_id] = on_notice
 
     def unlisten(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
-        """Of no effect if another one listens by now."""
+        """Remove the listener; no effect if another one has replaced it."""
         if self._listeners.get((group_id, member_id)) is on_notice:
             del self._listeners[group_id, member_id]
 
@@ -423,7 +425,7 @@ async def sweep(shard: GroupShard, command_for: Callable[[str], GroupCommand]) -
 
 
 def _portions(shard: GroupShard, group_ids: Iterable[str]) -> Iterator[list[str]]:
-    """Of groups that are all small many, and one that is large by itself."""
+    """Split the groups into portions of similar work: many small groups, or one large group."""
     portion: list[str] = []
     items = 0
     for group_id in group_ids:
@@ -449,7 +451,7 @@ def group_bounds(config: BrokerConfig) -> GroupBounds:
 
 def group_rules(config: BrokerConfig, *, broker_count: int = 1) -> GroupRules:
     delay_ms = config.group_initial_rebalance_delay_ms
-    if delay_ms < 0:  # who has one broker tries a consumer out more often than a service of many
+    if delay_ms < 0:  # a single broker is mostly used for trying things out, where a delay is a nuisance
         delay_ms = 0 if broker_count <= 1 else SEVERAL_BROKERS_DELAY_MS
     return GroupRules(
         min_session_timeout_ms=config.group_min_session_timeout_ms,

@@ -23,9 +23,9 @@ from bus.ports import Clock, KeyedRow, KeyedRows
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition import Partition
 
-# What is read at a time while loading. Memory holds the last record of each key beside it.
+# The bytes that loading reads at a time; memory also holds the last record of each key.
 _LOAD_BYTES = 4 << 20
-# So many rows, or bytes, take longer to encode and to decode again than a thread takes to be woken.
+# From this many rows or bytes on, encoding and decoding take longer than waking a thread.
 _THREAD_ROWS_MIN = 64
 _THREAD_BYTES_MIN = 64 << 10
 # Faults of one load that are logged one by one.

@@ -1,16 +1,16 @@
 """A shard of a coordinator: the entities of one partition that this broker leads, and the order in which they change.
 
-Theory of operation. Commands and timers that expired wait in one queue. A turn takes all that waits, decides it one
-after another and appends all records as one batch, when it is this shard's turn to commit; while that is in flight the
-next turn's work gathers. Only when the batch is committed do the new states take the place of the old ones, are timers
-set, requests answered and notices sent. What needs no record is carried out at once. So is what a load without its
-records would find out again (`Step.may_log_later`): those go into the log with the next batch, or by themselves soon
-after, and are lost without harm.
+Theory of operation. Commands and expired timers wait in one queue. A turn takes everything that waits, decides one
+after another and appends all records as one batch as soon as a commit slot is free; while that commit is in flight,
+work for the next turn gathers. Only when the batch is committed do the new states replace the old ones, are timers set,
+requests answered and notices sent. A decision without records is carried out at once. So is a decision whose records a
+later load would reproduce (`Step.may_log_later`): its records go into the log with the next batch, or by themselves
+soon after, and losing them does no harm.
 
 A record that could not be read back, or is too large, is found before the append: its own call is refused, and the
-others are decided again without it. If an append is refused nothing can tell what the log holds: nothing of that turn
-happens, every call that waits is refused (retriable), and the states are loaded again. A request whose client has gone
-is answered into nothing.
+others are decided again without it. If an append is refused, only the log can tell what it holds: no decision of that
+turn takes effect, every waiting call is refused with a retriable error, and the states are loaded again. The answer to
+a request whose client has gone is dropped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,6 @@ from bus.runtime.timing_wheel import Timers
 
 _log = logging.getLogger(__name__)
 
-# Decisions of a coordinator that share one commit: taken one after another, carried out together.
-#
-# Guards one promise: each decision sees the states as the ones before it leave them, though nothing of them has
-# happened yet; and if the commit fails, nothing has. Also: what a decision of the same commit did to a timer counts, so
-# that a timer that expired while the sign of life was already here has no effect. And a record that cannot go into the
-# log costs the call that asked for it: the other decisions are taken again without it. Does no I/O.
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[CommandT]):
@@ -50,7 +43,13 @@ class Waiting(Generic[CommandT]):
 
 
 class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
-    """`states` are those before the first decision, `timers` those that are set."""
+    """Decisions of a coordinator that share one commit. `states` are those before the first decision, `timers` those
+    that are set. Does no I/O.
+
+    Guards one promise: each decision sees the states that the decisions before it produced, although nothing is
+    committed yet; and if the commit fails, none of them takes effect. Timers count in the same way: a timer that
+    expired after a heartbeat of the same commit has no effect. A record that cannot go into the log costs only the call
+    that requested it: the other decisions are taken again without it."""
 
     def __init__(
         self,
@@ -68,16 +67,16 @@ class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self.timers: list[SetTimer[CommandT] | CancelTimer[CommandT]] = []
         self.notices: list[NoticeT] = []
         self._taken: list[tuple[Waiting[CommandT], int]] = []  # each with the time of its decision
-        self._origins: list[int] = []  # of each of `records`, the position in `_taken`
+        self._origins: list[int] = []  # the position in `_taken` of the decision behind each of `records`
         self._touched_timers: set[CommandT] = set()
 
     @property
     def request_ids(self) -> frozenset[int]:
-        """Of those who await the outcome of these decisions."""
+        """The requests that await the outcome of these decisions."""
         return frozenset(waiting.request_id for waiting, _ in self._taken if waiting.request_id is not None)
 
     def state_of(self, entity_id: str) -> StateT | None:
-        """As the decisions leave it."""
+        """The state as the decisions leave it."""
         return self.states[entity_id] if entity_id in self.states else self._before.get(entity_id)
 
     def take(self, waiting: Waiting[CommandT], *, now_ms: int) -> None:
@@ -133,8 +132,8 @@ _LOG_AGAIN_S = 2.0
 
 _SHUTTING_DOWN = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
-# As Kafka's coordinators translate what a partition says (CoordinatorOperationExceptionHelper); every other refusal is
-# of this broker's state.
+# The translation of a partition's refusals as in Kafka's coordinators (CoordinatorOperationExceptionHelper); all other
+# refusals concern this broker's own state.
 _TRANSLATED = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -173,11 +172,12 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._states: dict[str, StateT] = {}
         self._timers: Timers[CommandT] = Timers(self._on_timer)
         self._waiting: deque[Waiting[CommandT]] = deque()
-        self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of those who wait, by request id
+        self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of the waiting requests, by request id
         self._request_ids = itertools.count(1) if request_ids is None else request_ids
         self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
         self._commit_task: asyncio.Task[None] | None = None
-        self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
+        # records of carried-out decisions that are not in the log yet; no decision about them is open
+        self._later: list[RecordT] = []
         self._later_bytes = 0
         self._later_timer: asyncio.TimerHandle | None = None
         self._is_leaving = False
@@ -191,7 +191,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     @property
     def states(self) -> Mapping[str, StateT]:
-        """By entity id, as they are committed. Empty while loading."""
+        """The committed states by entity id. Empty while loading."""
         return self._states
 
     @property
@@ -242,12 +242,12 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         return None
 
     def would_change(self, command: CommandT) -> bool:
-        """Whether the command changes the state that is committed now; it is not carried out."""
+        """True if the command would change the committed state; does not carry it out."""
         state = self._states.get(self._machine.entity_id(command))
         return bool(self._machine.decide(state, command, request_id=0, now_ms=self._clock.now_ms()).records)
 
     def set_timer(self, timer: CommandT, after_ms: int) -> None:
-        """At once, without a decision: for the frequent call that does nothing else."""
+        """Set a timer without a decision, for heartbeats: the most frequent call does nothing else."""
         self._timers.set(timer, after_ms)
 
     async def log_all(self) -> None:
@@ -330,7 +330,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         )
         try:
             async with self._commit_slots:
-                self._decide(turn)  # what has come while it waited for its turn
+                self._decide(turn)  # takes up commands that came while the commit waited for its slot
                 later = self._take_later(turn)
                 prepared = await self._states_log.prepare([*later, *turn.records])
                 while prepared.faults:
@@ -347,7 +347,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 self._states.update(self._machine.logged(self._states, [*later, *turn.records]))
                 self._turn()
                 if self._closed is not None or self._is_leaving:
-                    self._log_later()  # what this commit kept back
+                    self._log_later()  # logs the records that this commit kept back
             if self._closed is not None and self._committing is None:
                 self._leave_totals()
 
@@ -357,8 +357,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT],
         faults: Mapping[int, Refused],
     ) -> tuple[list[RecordT], Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]]:
-        """What is left without the records at the positions of `faults`. The log does without those of what has
-        happened."""
+        """Return the records to log, and the turn, without the records at the positions of `faults`. Faulty records of
+        carried-out decisions are left out of the log."""
         count = len(later)
         for fault in (fault for position, fault in faults.items() if position < count):
             _log.error("a record of what has happened is left out: %s", fault.message)
@@ -366,7 +366,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         return kept, turn.without({at - count: fault for at, fault in faults.items() if at >= count})
 
     def _carry_out(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
-        """What was decided is committed, so it happens."""
+        """Carry out the committed decisions."""
         self._states_log.log_lines(turn.records)
         for entity_id, state in turn.states.items():
             self._totals.replace(self._states.get(entity_id), state)
@@ -395,7 +395,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
     # ------------------------------------------------------------------ what is logged later
 
     def _wait_to_log(self, records: Sequence[RecordT]) -> None:
-        """For the next commit, or the end of the time."""
+        """Keep records for the next commit, or until the timer expires."""
         self._later += records
         self._later_bytes += self._states_log.approximate_bytes(records)
         if not (self._is_much_later and self._log_later()):
@@ -419,8 +419,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
             self._set_later_timer(_LOG_AGAIN_S)
 
     def _log_later(self) -> bool:
-        """Whether there is something that may be logged, and no commit is in flight: what that one keeps back is logged
-        by the timer, or once the shard has closed."""
+        """Log records that were kept for later; True if a commit was started. While a commit is in flight, the timer or
+        the closing of the shard logs what it keeps back."""
         if self._committing is not None or self._states_log.stopped is not None:
             return False
         turn = Turn(self._machine, self._states, self._timers)

@@ -47,14 +47,15 @@ _ASKED_IDS_MAX = 1_000
 
 
 class Coordinators(Protocol):
-    """Of transactions, wherever they are."""
+    """The coordinators of transactions, wherever they run."""
 
     def partition_of(self, transactional_id: str) -> int | Refused:
-        """Of `__transaction_state`."""
+        """The partition of `__transaction_state`."""
         ...
 
     async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
-        """Of `traces` what may still be needed. Refused unless the coordinator has loaded that partition."""
+        """Return the part of `traces` that may still be needed. Refused unless the coordinator has loaded that
+        partition."""
         ...
 
 

@@ -1,12 +1,12 @@
-"""What a coordinator of transactions has done in other places: votes, and the application of decisions.
+"""The work that a transaction coordinator requests elsewhere: votes, and the application of decisions.
 
-Theory of operation. The rules say what they need as a notice, a task asks all who take part until each has answered,
-and the answer goes back to the rules as a command. What cannot be told now (a leader is away, a partition is being
-opened) is asked again, of the broker that leads then: a decision is carried out however long that takes. A partition
-whose topic is deleted has done everything: the coordinator knew the topic when the partition was added, so if its
-metadata have the topic no more, it is gone for ever. The task of a shard that closes, or whose transaction has gone on,
-ends by itself; a shard that loads its transactions again has the rest done again, which is safe. Guards one promise:
-for a transaction and a step there is one task at a time.
+Theory of operation. The rules state what they need as a notice; a task asks all participants until each has answered,
+and submits the answers to the rules as a command. A participant that cannot answer now (a leader is away, a partition
+is being opened) is asked again, at the broker that leads then: a decision is carried out however long that takes. A
+partition whose topic is deleted counts as done: the coordinator knew the topic when the partition was added, so a topic
+that its metadata lack is gone forever. A task ends by itself when its shard closes or its transaction has moved on; a
+shard that loads its transactions again repeats the remaining work, which is safe. Guards one promise: each step of a
+transaction has one task at a time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Coroutine[Any, Any
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a coordinator wants done. `is_wanted`: it still waits for it. `submit` takes the answer."""
+    """Work that a coordinator requests. `is_wanted`: the coordinator still waits for it. `submit` takes the answer."""
 
     notice: TransactionNotice
     coordinator_partition: int
@@ -69,7 +69,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Left:
-    """What has not answered yet, with what it is asked."""
+    """The participants that have not answered yet, with the step requested of each, and the answers of the others."""
 
     partitions: dict[TransactionPartition, tuple[StepKind, int]]
     groups: dict[TransactionGroup, StepKind]
@@ -101,7 +101,7 @@ class TransactionDriver:
         self._tasks = tasks
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._again: dict[_Key, _Work] = {}  # asked for while it runs
-        self._giving_up: set[_Key] = set()  # of what runs: what a partition refuses for ever is given up
+        self._giving_up: set[_Key] = set()  # running keys for which a partition's permanent refusal counts as done
 
     def begin(
         self,
@@ -120,7 +120,7 @@ class TransactionDriver:
         if may_give_up:
             self._giving_up.add(key)
         if key in self._running:
-            if not may_give_up:  # what runs takes it up
+            if not may_give_up:  # the running task sees `_giving_up`
                 self._again[key] = work
             return
 
@@ -212,7 +212,7 @@ class TransactionDriver:
         return Finished(notice.transactional_id, notice.number, results, new_producer_id, frozenset(left.given_up))
 
     async def _resolve(self, work: _Work, notice: Resolve) -> Resolved | None:
-        if self._cluster().level < LEVEL_OF_ONE_PHASE:  # so there is nothing behind the log
+        if self._cluster().level < LEVEL_OF_ONE_PHASE:  # such a cluster has no commit behind the log
             return Resolved(notice.transactional_id, notice.number, notice.number)
         last_number, rows = notice.number, None
         while True:
@@ -245,8 +245,8 @@ class TransactionDriver:
     # ------------------------------------------------------------------ asking
 
     async def _ask_all(self, left: _Left, work: _Work, about: TransactionNotice | None = None) -> bool:
-        """Until every one has answered; False: the answers are not wanted any more. `about`: with other numbers than
-        those of the notice."""
+        """Ask until every participant has answered; False: the answers are no longer wanted. `about`: other numbers
+        than those of the notice."""
         delay_s, tries = _RETRY_S_MIN, 0
         while True:
             self._leave_out_gone(left)

@@ -72,8 +72,8 @@ class CoordinatorLink:
         self._is_closed = True
 
     def partition_of(self, transactional_id: str) -> int | Refused:
-        """Of `__transaction_state`. COORDINATOR_NOT_AVAILABLE if this broker knows of no such topic: NOT_COORDINATOR
-        would tell the client that this broker, which it asks as a leader, is the wrong one."""
+        """The partition of `__transaction_state`. COORDINATOR_NOT_AVAILABLE if this broker does not know the topic:
+        NOT_COORDINATOR would tell the client that this broker, which it addresses as a leader, is the wrong one."""
         number = self._coordinator.partition_of(transactional_id)
         if isinstance(number, Refused) and number.code is ErrorCode.NOT_COORDINATOR:
             return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, number.message)
@@ -99,8 +99,8 @@ class CoordinatorLink:
         return self._coordinator.add_at_once(addition)
 
     async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
-        """Of `traces` what the coordinator of that partition of `__transaction_state` may need; refused unless it has
-        loaded all transactions there."""
+        """Return the part of `traces` that the coordinator of that partition of `__transaction_state` may need; refused
+        unless it has loaded all transactions there."""
         coordinator = self._coordinator.find_partition(coordinator_partition)
         if isinstance(coordinator, Refused):
             return coordinator

@@ -139,7 +139,7 @@ class TransactionCoordinator:
         return number if isinstance(number, Refused) else self._topic.find(number)
 
     def partition_of(self, transactional_id: str) -> int | Refused:
-        """Of `__transaction_state`."""
+        """The partition of `__transaction_state`."""
         refused = check_transactional_id(transactional_id)
         if refused is not None:
             return refused
@@ -191,7 +191,8 @@ class TransactionCoordinator:
         return answer if isinstance(answer, Added) else None
 
     def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:
-        """What the transaction would wait for, and these cluster metadata do not have."""
+        """Return a partition that the transaction would wait for and that this broker's metadata lack, if there is
+        one."""
         cluster = self._cluster.state
         if isinstance(addition, AddPartitions):
             partitions = addition.partitions
@@ -215,7 +216,8 @@ class TransactionCoordinator:
         return await shard.submit(replace(command, begins_at_clock=begins_at_clock))
 
     def list_transactions(self) -> tuple[Iterator[Transaction], Refused | None]:
-        """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
+        """List the transactions of all partitions that this broker leads, as they are now, and the reason why some may
+        be missing, if any."""
         refusals = [
             refused
             for shard in map(self._topic.shard, self._topic.led_here())
@@ -225,7 +227,7 @@ class TransactionCoordinator:
         return iter(found), (refusals[0] if refusals else None)
 
     def find_partition(self, number: int) -> BrokerEndpoint | Refused:
-        """Who leads that partition of `__transaction_state`."""
+        """Return the leader of that partition of `__transaction_state`."""
         if self._topic.topic is None or not 0 <= number < len(self._topic.topic.partitions):
             return Refused(ErrorCode.NOT_COORDINATOR, f"{TRANSACTION_STATE_TOPIC}-{number} is not known here")
         return self._topic.find(number)
@@ -270,7 +272,7 @@ class TransactionCoordinator:
         )
 
     def _is_wanted(self, number: int, notice: TransactionNotice) -> bool:
-        """Whether the transaction waits for it, as this coordinator knows it."""
+        """True if the transaction still waits for this work, according to this coordinator."""
         shard = self._topic.shard(number)
         if isinstance(shard, Refused) or shard.refusal is not None:
             return False

@@ -79,11 +79,11 @@ class BrokerHeartbeats:
         self._tasks = tasks
         self._sessions: BrokerSessions | None = None  # None: another broker is the controller
         self._reach = self._begin_reach()
-        self._asking: set[asyncio.Task[None]] = set()  # who the brokers at those addresses are
+        self._asking: set[asyncio.Task[None]] = set()  # ask the addresses for the broker that answers there
         self._unreached: dict[int, str] = {}  # the reasons why brokers were not reached the last time
         self._leaving: dict[int, int] = {}  # broker epochs, by id, of those that want to shut down
         self._balanced_ms = 0.0  # when leaders were looked through last
-        self._moves: deque[TopicPartition] = deque()  # that are to go to their preferred leaders
+        self._moves: deque[TopicPartition] = deque()  # partitions that are to move to their preferred leaders
         self._heard = asyncio.Event()  # set, and replaced, at newer metadata and at each heartbeat
         self._is_stopped = False
 
@@ -339,8 +339,8 @@ class BrokerHeartbeats:
         return answer.code if isinstance(answer, Refused) else ErrorCode.NONE
 
     async def wait_until_followed(self, metadata_offset: int) -> None:
-        """By every broker that is not fenced. Raises `NotController` if it cannot be told any more: another broker is
-        the controller, or this one stops."""
+        """Wait until every broker that is not fenced has followed the metadata. Raises `NotController` if this broker
+        can no longer tell: another broker is the controller, or this one stops."""
         while not self._have_followed(metadata_offset):
             await self._heard.wait()
 

@@ -48,9 +48,10 @@ _RETRY_S = 0.1
 _LEAVE_POLL_S = 0.02
 # A candidate asks the others so long whether they reach it.
 _PROBE_S = 0.5
-# So often the controller may fail to reach a broker before the broker gives up: a network may be slow for a moment.
+# The controller may fail to reach a broker this many times before the broker gives up: a network may be slow for a
+# moment.
 _UNREACHED_MAX = 3
-# What a broker that asks for the wrong thing is told; asking again helps none of them.
+# Errors of a broker whose request is wrong; a retry helps none of them.
 _FINAL = frozenset(
     {ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -97,7 +98,7 @@ class BrokerLifecycle:
         self._broker_epoch = -1
         # Whom heartbeats, or the registration, have got no answer from, and since when.
         self._unanswered: tuple[BrokerEndpoint, float] | None = None
-        self._controller: ElectedController | None = None  # as the metadata said last
+        self._controller: ElectedController | None = None  # as of the newest metadata
         self._is_serving = False
         self._is_replaced = False
         self._wants_shut_down = False
@@ -109,8 +110,8 @@ class BrokerLifecycle:
     # ------------------------------------------------------------------ joining
 
     async def join(self) -> None:
-        """Until this broker is registered and has followed the metadata up to there, or is the controller. Raises
-        `JoinRefused`, or another `StorageFault`."""
+        """Wait until this broker is registered and has followed the metadata up to its registration, or is the
+        controller. Raises `JoinRefused`, or another `StorageFault`."""
         self._leases.start()
         while True:
             if await self._try_to_join():
@@ -243,7 +244,7 @@ class BrokerLifecycle:
             _log.critical("%s; this one does nothing more", reason)
             self._on_replaced(Refused(ErrorCode.NOT_CONTROLLER, reason))
         if cluster.controller != self._controller:
-            # What had the last one lost may have swallowed other connections too, unnoticed so far.
+            # The failure that ended the last controller may have broken other connections too, unnoticed so far.
             self._controller = cluster.controller
             self._peers.suspect_all()
 
@@ -252,7 +253,7 @@ class BrokerLifecycle:
         self._is_serving = True
 
     async def wait_until_unfenced(self) -> None:
-        """Until the cluster counts on this broker: new partitions are placed on it, and it may lead."""
+        """Wait until this broker is unfenced: new partitions are placed on it, and it may lead."""
         while self._id not in self._metadata.cluster.unfenced_brokers:
             await self._metadata.wait_until_applied(self._metadata.applied_offset + 1)
 

@@ -66,12 +66,12 @@ T = TypeVar("T")
 # The new leaders open a smallest portion in about this time.
 PORTION_PAUSE_S = 0.1
 _PORTION_MIN = 16
-# So many portions at first; they shrink as fewer partitions are left, so that all have moved within some seconds.
+# The number of portions at first; portions shrink as fewer partitions remain, so all have moved within some seconds.
 _PORTIONS = 40
 
 
 def portion_size(count: int) -> int:
-    """Of `count` partitions that are still to move, how many do now."""
+    """Return how many of the `count` remaining partitions move now."""
     return max(_PORTION_MIN, count // _PORTIONS)
 
 
@@ -84,13 +84,14 @@ class TopicNamesInUse:
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
-        self._users: Counter[str] = Counter()  # of each lock, those that wait included
+        self._users: Counter[str] = Counter()  # the holders of each lock, including those that wait
 
     @contextlib.asynccontextmanager
     async def hold(self, names: Iterable[str]) -> AsyncIterator[None]:
         """All of `names` at once, until the block ends. Not to be nested."""
         async with contextlib.AsyncExitStack() as stack:
-            for key in sorted({collision_key(name) for name in names}):  # in one order, so that no two wait in a circle
+            # always in the same order, so that no two callers deadlock
+            for key in sorted({collision_key(name) for name in names}):
                 stack.callback(self._leave, key)
                 self._users[key] += 1
                 await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
@@ -108,7 +109,7 @@ OnTopicDeleted = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class AutoCreation:
-    """What became of topics that were not there; one that another call has created meanwhile is in neither."""
+    """The outcome for topics that did not exist; a topic that another call created meanwhile is in neither list."""
 
     created: Sequence[str] = ()
     refused: Mapping[str, Refused] = field(default_factory=dict)
@@ -139,7 +140,7 @@ class Controller:
         self._new_topic_id = new_topic_id
         self._calls = calls
         self._names = TopicNamesInUse()
-        self._removals: dict[str, asyncio.Task[None]] = {}  # by topic id, of topics in `deleted_topics`
+        self._removals: dict[str, asyncio.Task[None]] = {}  # the removals of topics in `deleted_topics`, by topic id
         self._deleted: frozenset[str] = frozenset()  # ids of topics whose deletion was told
         self._on_topic_deleted: list[OnTopicDeleted] = []
 
@@ -374,7 +375,8 @@ class Controller:
         """Tables for those partitions of the topic that have none yet. If one cannot be created, the others are waited
         for all the same: what a retry creates must not meet them."""
         try:
-            await self._metadata.check_leading()  # what lies in the way is removed: it may be another controller's
+            # creating removes an existing table, which may be another controller's
+            await self._metadata.check_leading()
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
         self._metadata.check_is_controller()

@@ -17,12 +17,13 @@ class ControllerWatch:
 
     def __init__(self, controller: Callable[[], BrokerEndpoint | None]) -> None:
         self._controller = controller
-        self._waiting: dict[BrokerEndpoint | None, set[asyncio.Event]] = {}  # by the one that was known; none is empty
+        # keyed by the controller that the waiting callers know; no entry is empty
+        self._waiting: dict[BrokerEndpoint | None, set[asyncio.Event]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def waking(self, wake: asyncio.Event, known: BrokerEndpoint | None) -> Iterator[None]:
-        """In this block `wake` is set soon after another controller than `known` is there."""
+        """Set `wake` soon after the controller is another one than `known`, while the block runs."""
         waiting = self._waiting.setdefault(known, set())
         waiting.add(wake)
         if self._timer is None:

@@ -76,7 +76,7 @@ class MetadataLog:
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
         self._applied = 0
-        self._waiting: dict[asyncio.Event, int] = {}  # for what offset
+        self._waiting: dict[asyncio.Event, int] = {}  # the offset that each waits for
         self._confirmed = _NEVER
         self.tasks = TaskScope("metadata")
         self._ended: Refused | None = None
@@ -84,7 +84,7 @@ class MetadataLog:
         self.maintenance: MetadataMaintenance | None = None  # None before this broker is elected for the first time
 
     async def open(self) -> None:
-        """As a follower. Raises `StorageFault` if the log cannot be read, or contradicts itself."""
+        """Open the log as a follower. Raises `StorageFault` if the log cannot be read, or contradicts itself."""
         self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
         self._leader = LeaderLog(
             NAME,
@@ -104,14 +104,14 @@ class MetadataLog:
 
     @property
     def controller(self) -> BrokerEndpoint | None:
-        """Where the controller is, as far as this broker has followed the log. None while none is known."""
+        """The controller's endpoint according to the log as followed so far; None while none is known."""
         elected = self._cluster.controller
         broker = None if elected is None else self._cluster.brokers.get(elected.broker_id)
         return None if broker is None else broker.endpoint
 
     @property
     def is_leading(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """True if this broker is the controller, as far as it knows."""
         return self._is_controller and self._ended is None
 
     @property
@@ -165,7 +165,7 @@ class MetadataLog:
         return Moment(self._clock.monotonic_ms(), self._clock.now_ms())
 
     async def wait_until_applied(self, offset: int) -> None:
-        """Until all records below `offset` are in `cluster`."""
+        """Wait until all records below `offset` are in `cluster`."""
         event = asyncio.Event()
         while self._applied < offset:
             self._waiting[event] = offset
@@ -198,7 +198,7 @@ class MetadataLog:
             try:
                 answer = await self._begin_to_lead(decide, instead_of)
             finally:
-                if isinstance(answer, Refused):  # or it failed: what is decided needs an election
+                if isinstance(answer, Refused):  # or it raised: a decision requires an election
                     self._leader.end(_FOLLOWING)
             return answer
 
@@ -248,8 +248,8 @@ class MetadataLog:
             return None
 
     def check_is_last(self) -> None:
-        """In a thread. Raises `StorageFault` if the log may have more than this broker knows: another one may be the
-        controller."""
+        """Check, in a thread, that the log has no record that this broker does not know. Raises `StorageFault` if it
+        may have some: another broker may be the controller."""
         if not self._log.is_last():
             raise StorageFault("the cluster metadata have changed meanwhile; retry later")
 
@@ -259,7 +259,7 @@ class MetadataLog:
 
     @property
     def state(self) -> LogState:
-        """Of the log itself."""
+        """The state of the log itself."""
         return self._log.state
 
     @property
@@ -282,7 +282,7 @@ class MetadataLog:
         return await self.tasks.finish(self._change(decisions), "change")
 
     async def look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
-        """What `change` would decide now, on memory that the log has confirmed; nothing is changed."""
+        """Return what `change` would decide now, on memory that the log has confirmed; nothing is changed."""
         return await self.tasks.finish(self._look_ahead(decisions), "look-ahead")
 
     async def _look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
@@ -304,7 +304,7 @@ class MetadataLog:
         self._ended = self._ended or Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
 
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
-        """For maintenance of the log: a commit that does not change the state of the cluster."""
+        """Commit a change of the log that does not change the state of the cluster, for maintenance."""
         return await self.tasks.finish(self._commit_between_appends(change), "maintenance")
 
     async def _commit_between_appends(self, change: Change) -> ChangeOutcome:
@@ -376,7 +376,7 @@ class MetadataLog:
         """Commit the records; then memory is `after`."""
         rows = [encode_record(record) for record in records]
         for row in rows:
-            decode_record(row)  # what could not be read back would keep the root from starting
+            decode_record(row)  # an unreadable record would keep the root from starting
         call = functools.partial(self._log.append, rows, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
         committed = await self._commit(call)
         if not isinstance(committed, Committed):
@@ -423,10 +423,10 @@ class MetadataLog:
         self._take(cluster, applied)
 
     def _replay(self, known: ClusterState = EMPTY_CLUSTER, offset: int = 0) -> tuple[ClusterState, int]:
-        """In a thread: the state with all records of the log, as it was read last, and one past the last of them.
-        `known` has those below `offset`."""
+        """Replay, in a thread, the log as it was read last; return the state and one past the last record. `known` has
+        the records below `offset`."""
         log = self._log.state
-        if log.log_start > offset:  # a snapshot stands for what is gone
+        if log.log_start > offset:  # a snapshot replaces the deleted records
             known, offset = EMPTY_CLUSTER, log.log_start
         try:
             return replay_cluster(self._log.replay(offset), first_offset=offset, state=known), log.high_watermark
@@ -471,12 +471,12 @@ class LeadershipProof:
         self._clock = clock
         self._tasks = tasks
         self._looking: asyncio.Task[None] | None = None
-        self._fault: StorageFault | None = None  # of the last look
+        self._fault: StorageFault | None = None  # the fault of the last look
 
     @property
     def is_fresh(self) -> bool:
-        """By both clocks: a virtual machine that is moved may stop the one that only goes forward. A wall clock
-        that was set back tells nothing."""
+        """True if both clocks agree: moving a virtual machine may stop the monotonic clock, and a wall clock that was
+        set back proves nothing."""
         confirmed = self._metadata.confirmed
         return (
             self._clock.monotonic_ms() - confirmed.monotonic_ms < PROOF_MS

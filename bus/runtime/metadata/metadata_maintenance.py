@@ -1,4 +1,4 @@
-"""What keeps the metadata log small: a snapshot of the state now and then, rolling, checkpoints and cleaning.
+"""Maintenance of the metadata log: snapshots of the state, rolling, checkpoints and cleanup.
 
 Theory of operation. Rolling, checkpoints and the deletion of old versions are those of every partition
 (partition_maintenance.py); the metadata log commits them between two changes. A snapshot is one append of the
@@ -31,12 +31,12 @@ from bus.runtime.tasks import TaskScope, time_limit
 
 _log = logging.getLogger(__name__)
 
-# So many commits are read in a moment.
+# A moment suffices to read this many commits.
 _ROLLED_FILES = 50
-# After a snapshot that failed.
+# The number of records after a failed snapshot before the next try.
 _RETRY_RECORDS = 100
 NAME = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-# A stop waits so long for what is due: else brokers that live for moments would never make their log smaller.
+# A stop waits this long for maintenance that is due; otherwise brokers that live briefly would never shrink their log.
 _FINISH_S_MAX = 5.0
 
 
@@ -146,7 +146,8 @@ class MetadataMaintenance:
         return functools.partial(self._commit_snapshot, self._changes.cluster, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def _commit_snapshot(self, state: ClusterState, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """As one with the new start of the log: else rolling might put rows before and behind it into one file."""
+        """Commit the snapshot together with the new start of the log: otherwise rolling might put rows before and
+        behind it into one file."""
         rows = [encode_record(record) for record in snapshot_of(state)]
         if replay_cluster(rows) != state:
             raise StorageFault("expected a snapshot that replays to the cluster's state, found another")

@@ -1,4 +1,4 @@
-"""What brokers of one cluster say to each other: the port to the other brokers, and its values."""
+"""The port to the other brokers of the cluster, and its values."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class BrokerHeartbeat:
     wants_shut_down: bool
     max_wait_ms: int
     used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producers.py
-    lagging: Lagging = field(default_factory=dict)  # of the partitions that the broker leads, see in_sync_replicas.py
+    # the lagging replicas of partitions that the broker leads, see in_sync_replicas.py
+    lagging: Lagging = field(default_factory=dict)
     wants_fence: bool = False  # it cannot write
     is_unanswered: bool = False  # it has had no answer for a session
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    metadata_offset: int  # of the controller
+    metadata_offset: int  # the controller's
     should_shut_down: bool  # after `wants_shut_down`: the broker leads nothing, and every broker knows
-    lagging: Lagging = field(default_factory=dict)  # of the whole cluster
+    lagging: Lagging = field(default_factory=dict)  # the lagging replicas of the whole cluster
 
 
 class AuditPeers(Protocol):

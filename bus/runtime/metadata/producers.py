@@ -1,4 +1,4 @@
-"""Who producers are: the ids and names that they get, which of them are fenced, and when a name is forgotten.
+"""Identities of producers: the ids and names that they get, which of them are fenced, and when a name is forgotten.
 
 Guards two promises. An identity is given once, and only when the metadata log says so. And a name that is in use is
 known to be before the controller's sweep decides which ones are forgotten (transactional.id.expiration.ms), however
@@ -39,12 +39,12 @@ from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-# Of one heartbeat; the others go with the next ones.
+# The number of ids in one heartbeat; the others go with the next ones.
 TOLD_MAX = 1_000
 
 
 class ProducerUses:
-    """Which named producers write at this broker, and what of it the controller has not been told.
+    """The named producers that write at this broker, and the part that it has not reported to the controller yet.
 
     Names expire by their last use at any broker, so each broker tells the controller with its heartbeats. Guards two
     promises: a use is told within about one interval, or is told again to the next controller if the one that was
@@ -56,18 +56,18 @@ class ProducerUses:
         """`interval_ms`: within which a controller looks through what it was told."""
         self._interval_ms = interval_ms
         self._began_ms = 0.0
-        self._used: set[int] = set()  # in this interval
+        self._used: set[int] = set()  # used in this interval
         self._due: set[int] = set()  # used in an earlier one, and not told yet
-        self._told: set[int] = set()  # in this interval
-        self._told_before: set[int] = set()  # in the one before
+        self._told: set[int] = set()  # reported in this interval
+        self._told_before: set[int] = set()  # reported in the interval before
         self._controller: Hashable = None
 
     def note(self, producer_id: int) -> None:
-        """For every batch of a named producer."""
+        """Note a batch of a named producer."""
         self._used.add(producer_id)
 
     def find_due(self, controller: Hashable, now_ms: float) -> list[int]:
-        """What this controller is to be told next, at most TOLD_MAX. The same again, until it `was_told`."""
+        """Return the ids to report to this controller next, at most TOLD_MAX; the same ids again until `was_told`."""
         if controller != self._controller:
             self._due |= self._told | self._told_before
             self._told, self._told_before = set(), set()
@@ -83,33 +83,32 @@ class ProducerUses:
         self._told.update(producer_ids)
 
     def take_all(self) -> set[int]:
-        """For the controller itself: everything that was used here or told to it since the last time, and what it told
-        another one of late."""
+        """Take everything that was used here or reported to this broker since the last call, for the controller itself.
+        Includes what this broker lately reported to another controller."""
         uses = self._used | self._due | self._told | self._told_before
         self._used, self._due, self._told, self._told_before = set(), set(), set(), set()
         return uses
 
-
-# The producer ids that this broker may give: what is left of its block, and the next block before that is used up.
-#
-# Guards two promises: an id is given once, and ids rise: a later one is larger, whichever controller gives it. Blocks
-# are made durable before the first of their ids is given. A broker that ends loses what was left, and so does one that
-# is the controller again after another one has given larger ids.
 
 # The next block is asked for when a tenth of this one is left, as Kafka does.
 _PREFETCH_SHARE = 10
 
 
 class ProducerIdPool:
-    """`allocate` makes the next block durable; the blocks that it gives do not overlap, and rise. `epoch` is that of
-    the controller under which ids are given now."""
+    """The producer ids that this broker may give: the rest of its block, and the next block, requested early.
+    `allocate` makes the next block durable; its blocks never overlap and always rise. `epoch` is the epoch of the
+    current controller.
+
+    Guards two promises: an id is given once, and ids rise, whichever controller gives them. A block is durable before
+    its first id is given. A broker that ends loses the rest of its block, and so does a controller that is elected
+    again after another one gave larger ids."""
 
     def __init__(
         self, allocate: Callable[[], Awaitable[range | Refused]], tasks: TaskScope, *, epoch: Callable[[], int]
     ) -> None:
         self._allocate = allocate
         self._epoch = epoch
-        self._block_epoch = -1  # of `_block` and `_next_block`
+        self._block_epoch = -1  # the epoch of `_block` and `_next_block`
         self._tasks = tasks
         self._block = range(0)
         self._next_block: range | None = None
@@ -124,7 +123,7 @@ class ProducerIdPool:
                 break
             if self._next_block is None:
                 fetch = self._start_fetch()
-                await asyncio.wait([fetch])  # who waits may go, the block comes all the same
+                await asyncio.wait([fetch])  # a caller may be cancelled; the block is allocated all the same
                 if (refused := fetch.result()) is not None:
                     return refused
                 continue  # others waited too, and may have used it up
@@ -168,7 +167,8 @@ _INSTANCES_MAX = 10_000  # a repeat comes within seconds of the request
 class _Instance(NamedTuple):
     instance_id: bytes
     identity: ProducerIdentity  # that was decided for it; committed if the name has it
-    controller_epoch: int  # of that decision: under another one the same epoch may have gone to another instance
+    # the epoch of that decision: under another one the same producer epoch may have gone to another instance
+    controller_epoch: int
 
 
 class Producers:
@@ -198,7 +198,7 @@ class Producers:
         self._ids = ProducerIdPool(self._allocate, tasks, epoch=lambda: metadata.leader_epoch)
         self._uses = uses
         self._seen_ms: dict[int, int] = {}
-        self._instances: OrderedDict[str, _Instance] = OrderedDict()  # by name, the last ones that were answered
+        self._instances: OrderedDict[str, _Instance] = OrderedDict()  # the last answers by name
         self._swept_epoch = -1  # the controller epoch at the last look
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -347,7 +347,7 @@ class Producers:
         return expired_count
 
     def _decide_again(self, state: ClusterState, names: list[str]) -> Step[ClusterRecord, int | Refused]:
-        """With what was seen up to this very moment."""
+        """Decide again with the names seen up to this moment."""
         self._note_seen()
         step = self._decide_expiry(state, seen_ms=self._seen_ms, names=names)
         return Step(step.response, step.records)

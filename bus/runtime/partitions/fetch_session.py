@@ -1,11 +1,11 @@
-"""What the fetches of one stream ask for, from one to the next (KIP-227): so a fetch looks at the partitions that have
-changed since the fetch before it, and not at all that it is for.
+"""Fetch sessions (KIP-227): the partitions that the fetches of one stream ask for, kept from one fetch to the next, so
+that a fetch looks only at partitions that have changed since the fetch before it.
 
-Theory of operation. Each partition that is asked for has an entry, which is a reader of the partition: it is woken by a
-commit, by a reload, and when the partition stops. An entry is *due* if the next fetch has to look at it: it was woken,
-or is new, or was asked for at another offset, or had records or a refusal when it was looked at last. It leaves `due`
-only if a look finds nothing to read and there is nothing to tell. Guards one promise: a fetch of a session answers what
-a fetch of all its partitions would, but for partitions of which the session has told all that there is.
+Theory of operation. Each requested partition has an entry, which is a reader of the partition: a commit, a reload and
+the end of the partition wake it. An entry is *due* if the next fetch has to look at it: it was woken, is new, was
+requested at another offset, or had records or a refusal at the last look. It leaves `due` only when a look finds
+nothing to read and nothing to report. Guards one promise: a fetch of a session answers what a fetch of all its
+partitions would, except for partitions about which the session has reported everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bus.runtime.loop_shares import LoopShare
 from bus.runtime.partitions.partition import ReadResult
 from bus.runtime.tasks import Wakeable
 
-# Of all sessions of a broker: about 100 MB of entries.
+# The bound for all sessions of a broker: about 100 MB of entries.
 POSITIONS_MAX = 200_000
 
 
@@ -64,7 +64,7 @@ class Entry:
 
     def __init__(self, session: FetchSession, position: FetchPosition) -> None:
         self._session = session
-        self._partition: Fetchable | None = None  # of which this entry is a reader
+        self._partition: Fetchable | None = None  # this entry is a reader of it
         self.position = position
         self.has_news = True
 
@@ -98,7 +98,7 @@ class FetchSession:
 
     def __init__(self, sessions: FetchSessions | None = None) -> None:
         self.wake = asyncio.Event()  # set when an entry has news
-        self.bytes_max = 0  # of all partitions together, as they were asked for
+        self.bytes_max = 0  # the requested bound for all partitions together
         self.is_as_asked = True  # it holds all that its reader named, so that the reader may go on with it
         self._sessions = sessions or FetchSessions()
         self._entries: dict[TopicPartition, Entry] = {}
@@ -165,7 +165,7 @@ class FetchSession:
         self.wake.set()
 
     def note_all(self) -> None:
-        """What was told last is not true of any of them for now."""
+        """Mark all entries as due: the last answers about them no longer hold."""
         for entry in self._entries.values():
             entry.has_news = True
             self._due[entry] = None

@@ -71,20 +71,20 @@ class FetchEnd(enum.Enum):
 
 @dataclass(slots=True)
 class FetchTimes:
-    """Where the time of one fetch went, by the caller's clock; `fetch` adds to it. The rest went to other work of the
+    """The durations within one fetch, by the caller's clock; `fetch` adds to them. The rest went to other work of the
     event loop. `wait_ms_max` and `bytes_min` are those that it went by, which need not be those of the request."""
 
     now_ms: Callable[[], float]
     wait_ms_max: int = 0
     bytes_min: int = 0
-    proved_ms: float = 0.0  # until the broker had proof that it leads its partitions
+    proved_ms: float = 0.0  # the time until the broker had proof that it leads its partitions
     waited_ms: float = 0.0
     read_ms: float = 0.0
     end: FetchEnd = FetchEnd.ENOUGH
 
 
 class Stopping:
-    """Begins once, when the broker is about to stop."""
+    """A flag that is set once, when the broker begins to stop."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -199,8 +199,7 @@ Look = tuple[Entry, Decision | Refused]
 async def _look_at_due(
     wish: FetchWish, session: FetchSession, unproved: Refused | None, find_partition: FindPartition, share: LoopShare
 ) -> tuple[Sequence[Look], bool]:
-    """What may be read of each partition of which there is anything to tell, and whether that is as much as was asked
-    for."""
+    """Decide what may be read of each due partition; also return True if that is as much as was requested."""
     if unproved is not None:
         session.note_all()
     looks: list[Look] = []
@@ -224,7 +223,8 @@ async def _look_at_due(
 
 
 async def _read(wish: FetchWish, looks: Sequence[Look], share: LoopShare, *, is_late: bool) -> list[FetchResult]:
-    """Of each look. `is_late`: what is not known so far is refused, and otherwise it has nothing to say."""
+    """Read each look's partition. `is_late`: a partition that cannot be read yet is refused; otherwise it has no
+    result."""
     results: list[FetchResult] = []
     bytes_left = wish.reserve()
     is_first = True
@@ -241,7 +241,7 @@ async def _read(wish: FetchWish, looks: Sequence[Look], share: LoopShare, *, is_
         if bytes_left <= 0 and not is_first:
             readable = Readable(readable.offset, readable.offset)
         result: FetchResult
-        entry.has_news = False  # what comes from here on is told the next time
+        entry.has_news = False  # records that come after this line belong to the next fetch
         try:
             result = await partition.read(readable, max(1, min(entry.position.bytes_max, bytes_left)))
             if not isinstance(result, Refused) and result.batches:
@@ -257,7 +257,7 @@ async def _read(wish: FetchWish, looks: Sequence[Look], share: LoopShare, *, is_
 
 
 def _take_back(looks: Sequence[Look]) -> None:
-    """What was read is not told after all."""
+    """Mark the read partitions as due again: their results are not sent."""
     for entry, _ in looks:
         entry.has_news = True
 

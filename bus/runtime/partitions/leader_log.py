@@ -115,7 +115,7 @@ class LeaderLog:
         return refused
 
     async def commit(self, call: Callable[[], CommitOutcome], in_thread: InThread) -> ChangeOutcome:
-        """In the slot. After a refusal nothing was committed, unless `is_reload_due`."""
+        """Commit; the caller holds the slot. After a refusal nothing was committed, unless `is_reload_due`."""
         self.is_reload_due = True  # if this is interrupted, only the log can tell the outcome
         try:
             outcome = await in_thread(call)
@@ -130,7 +130,7 @@ class LeaderLog:
                 self._version = version
                 self.is_reload_due = False
             case Conflicted(version, None, operation) if version <= self._version:
-                self.is_reload_due = False  # with no other writer: the table itself has refused
+                self.is_reload_due = False  # there is no other writer: the table itself has refused
                 return self.refuse(operation, ErrorCode.INVALID_REQUEST)
             case Conflicted(version, epoch, operation):
                 _log.warning(
@@ -199,7 +199,7 @@ class LeaderLog:
         self.end(self.refuse(reason, code))
 
     def end(self, reason: Refused) -> None:
-        """As `stop`, but not because of a fault of the log."""
+        """End the log like `stop`, but not because of a fault of the log."""
         self.stopped = reason
         self._on_stopped(reason)
 
@@ -212,5 +212,5 @@ class LeaderLog:
         self.stop(self._fenced, _fenced_by(self.leader_epoch, leader_epoch), level=logging.WARNING)
 
     def fields(self, **more: object) -> dict[str, object]:
-        """For lines of the broker's own log."""
+        """The fields for lines of the broker's own log."""
         return {"topic": self._name.topic, "partition": self._name.partition, "version": self._version, **more}

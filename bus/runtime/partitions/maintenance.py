@@ -1,4 +1,4 @@
-"""What the maintenance of all partitions shares: a byte rate, the time, a timer, and its requests and results.
+"""Resources shared by the maintenance of all partitions: a byte rate, the time, a timer, and its requests and results.
 
 Guards three promises: all maintenance together reads and writes at most `bytes_per_second`; a partition that stops
 waits for at most one step of a few bytes; and the time of retention is read in every slot of the timer, so a jump of
@@ -31,7 +31,7 @@ _FIRST_DELAY_SHARE = 10
 
 
 class MaintenanceAction(Enum):
-    """What an operator may ask for."""
+    """The actions that an operator may request."""
 
     ROLL = "roll"  # small data files become large ones, due or not
     COMPACT = "compact"  # the last record of each key stays

@@ -97,7 +97,7 @@ class MaintenanceJobs:
         self.left_alone: set[str] = set()
 
     def stop(self) -> None:
-        """What is being prepared is given up at its next step."""
+        """Stop: files that are being prepared are given up at the next step."""
         self._pace.stop()
 
     # ------------------------------------------------------------------ rewriting

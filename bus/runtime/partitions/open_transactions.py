@@ -46,7 +46,7 @@ from bus.transactions.requests import Added
 
 _log = logging.getLogger(__name__)
 
-# Of producers whose transactions have ended memory keeps so many, to refuse late batches without asking the
+# The number of ended transactions whose producers memory remembers, to refuse late batches without asking the
 # coordinator.
 _ENDED_MAX = 1_000
 
@@ -88,7 +88,7 @@ class OpenTransaction:
     `is_unsaved`: all of its batches are in memory, and some are nowhere else; while `saving` makes those durable, no
     other joins them."""
 
-    begin_ms: float  # by the monotonic clock
+    begin_ms: float  # monotonic clock
     save_at_ms: float  # when its next save is due, by the same
     staged: StagedState | None = None
     newest_ms: int = 0  # when the last batch was staged, by the wall clock
@@ -104,12 +104,12 @@ class OpenTransaction:
 
     @property
     def is_empty(self) -> bool:
-        """As far as memory knows, nothing of it is staged here."""
+        """True if memory knows of no staged batch here."""
         return self.staged is None or self.staged.last_sequence == NOTHING_STAGED
 
     def is_counted(self, last_sequence: int) -> bool:
-        """Whether memory proves that all up to `last_sequence` is staged; else the files have to be listed. -1: the
-        producer named none."""
+        """True if memory proves that everything up to `last_sequence` is staged; otherwise the files have to be listed.
+        -1: the producer named no sequence."""
         if self.staged is None or last_sequence < 0:
             return False
         if self.is_unsaved:
@@ -118,7 +118,7 @@ class OpenTransaction:
 
     @property
     def writing(self) -> Sequence[asyncio.Task[Any]]:
-        """What may be writing files of it now."""
+        """The tasks that may be writing files of this transaction now."""
         return [each for each in (self.task, self.saving) if each is not None]
 
 
@@ -131,8 +131,8 @@ class Idle:
 
 
 class OpenTransactions:
-    """What is staged here of transactions that have not ended. `waiting_bytes_max` bounds the batches that wait for the
-    coordinator or the disk; more get THROTTLING_QUOTA_EXCEEDED."""
+    """The batches staged in this partition for transactions that have not ended. `waiting_bytes_max` bounds the batches
+    that wait for the coordinator or the disk; more get THROTTLING_QUOTA_EXCEEDED."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class OpenTransactions:
         self._calls = calls
         self._tasks = tasks
         self._known: dict[StagingKey, OpenTransaction] = {}
-        self._producers = Counter[int]()  # by producer id: how many of its transactions are known
+        self._producers = Counter[int]()  # the number of its known transactions by producer id
         self._ended_epochs: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
         self._waiting_bytes = 0
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -221,8 +221,8 @@ class OpenTransactions:
         return transaction
 
     def check_outside(self, stamp: ProducerStamp) -> Refused | None:
-        """Of a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id is that of a
-        transaction here, open or one of the last that have ended: its rows would not be told from theirs."""
+        """Check a batch that is in no transaction. INVALID_TXN_STATE, as in Kafka, if its producer id belongs to a
+        transaction here, open or recently ended: its rows could not be told from those of the transaction."""
         producer_id = stamp.producer_id
         if producer_id not in self._ended_epochs and producer_id not in self._producers:
             return None
@@ -386,7 +386,8 @@ class OpenTransactions:
         transaction.newest_ms = self._clock.now_ms()
 
     def _refuse_voted_on(self, transaction: OpenTransaction, key: StagingKey) -> Refused | None:
-        """What is counted does not grow afterwards: it would be acknowledged, and not be committed."""
+        """Refuse a batch after the vote: it would be acknowledged and not be committed, because the vote counted the
+        batches before it."""
         if not transaction.is_voted_on:
             return None
         return Refused(
@@ -437,7 +438,7 @@ class OpenTransactions:
     # ------------------------------------------------------------------ what is known
 
     async def find_in_files(self, key: StagingKey) -> Staged | None:
-        """What is staged of the transaction, but for what is in memory alone. Raises `StorageFault`."""
+        """Return what is staged of the transaction in files, without batches in memory alone. Raises `StorageFault`."""
         return await self._calls.read(functools.partial(self._table.transactions.staged.find, key))
 
     def list_unsaved(self) -> Mapping[StagingKey, Staged]:
@@ -449,8 +450,8 @@ class OpenTransactions:
         }
 
     def look_at(self, key: StagingKey) -> Idle | None:
-        """What is known of a transaction before its coordinator is asked about it; None while a batch of it is under
-        way."""
+        """Return the knowledge about a transaction before its coordinator is asked about it; None while one of its
+        batches is being written."""
         known = self._known.get(key)
         if known is None:
             return Idle(None, None)
@@ -500,7 +501,7 @@ class OpenTransactions:
             await asyncio.wait(writing)
         if self._saving_old is not None:
             await asyncio.wait([self._saving_old])
-        stopped = self._writer.stopped  # by another code the table is gone, or cannot be written to
+        stopped = self._writer.stopped  # with any other code the table is gone, or cannot be written to
         if stopped is not None and stopped.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             await self._save_open()
         for key in [key for key, known in self._known.items() if known.is_unsaved]:

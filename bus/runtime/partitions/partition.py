@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReadResult(NamedTuple):  # a tuple: one is made for each partition of each fetch
-    """What a fetch of one partition found, and where the log stood then."""
+    """The result of a fetch of one partition, and the position of the log at that time."""
 
     batches: Sequence[LogBatch]
     high_watermark: int
@@ -146,7 +146,7 @@ class Partition:
 
     @property
     def append_rules(self) -> AppendRules:
-        """What `append` takes."""
+        """The rules for `append`."""
         return self.writer.settings.append_rules
 
     @property
@@ -156,7 +156,7 @@ class Partition:
 
     @property
     def record_bytes_max(self) -> int:
-        """Of a single record that `append` takes: max.message.bytes."""
+        """The size limit of a single record for `append`: max.message.bytes."""
         return self.append_rules.record_bytes_max
 
     def stop(self, code: ErrorCode, reason: str) -> None:
@@ -192,8 +192,9 @@ class Partition:
         )
 
     def resume_producer(self, producer_id: int, producer_epoch: int) -> asyncio.Future[ResumeResult]:
-        """Where the producer's records end, once all that was queued before is in the log or failed. From then on lower
-        epochs of it are refused. Safe to repeat. The future never fails: a refusal is its result."""
+        """Return the last committed position of the producer, once everything that was queued before is in the log or
+        has failed. From then on lower epochs of it are refused. Safe to repeat. The future never fails: a refusal is
+        its result."""
         return self.writer.resume_producer(producer_id, producer_epoch)
 
     async def catch_up(self) -> Refused | None:
@@ -261,9 +262,9 @@ class Partition:
         return self.writer.tail.bytes_from(readable.offset, enough)
 
     async def read(self, readable: Readable, max_bytes: int) -> ReadResult | Refused:
-        """Where records are missing, those of the next one that is left, or none if none is left before the end that
-        was readable when the fetch was decided. Refused if the records were deleted meanwhile. Raises `StorageFault` if
-        a file cannot be read."""
+        """Read records from `readable.offset` on. If records are missing there, return those from the next existing
+        one, or none if none exists before the end that was readable when the fetch was decided. Refused if the records
+        were deleted meanwhile. Raises `StorageFault` if a file cannot be read."""
         state = self.state
         batches: Sequence[LogBatch] = ()
         if readable.offset < readable.end_offset:

@@ -35,22 +35,20 @@ from bus.settings.broker import BrokerConfig
 
 _log = logging.getLogger(__name__)
 
-# A partition that this broker follows, for the consumers that read it here (KIP-392).
-#
-# Guards three promises. A follower shows no version that its leader has not called committed: one that lies in the
-# store may be a commit whose outcome is not known yet. What it shows never goes back. And it shows nothing once it may
-# have lost touch: while it is fenced, or when the leader has been silent for `SILENCE_MAX_MS`. A follower that is late
-# makes its readers wait, and sends them back to the leader; it is never wrong.
 
-
-# A leader with nothing to tell answers after ten seconds, and has two more to do so.
+# A leader with nothing to report answers after ten seconds, and has two more to do so.
 SILENCE_MAX_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedPartition:
-    """What a fetch asks of a partition, as a `Partition` has it. It is read beside all that happens to the table, also
-    when this broker begins to lead it."""
+    """A partition that this broker follows, for the consumers that read it here (KIP-392); fetches use it like a
+    `Partition`. Reads run beside everything that happens to the table, also when this broker begins to lead it.
+
+    Guards three promises. A follower shows no version before its leader calls it committed: a version in the store may
+    be a commit whose outcome is not known yet. The visible position never goes back. And a follower shows nothing once
+    it may have lost touch: while it is fenced, or when the leader has been silent for `SILENCE_MAX_MS`. A late follower
+    makes its readers wait, and sends them back to the leader; it never returns wrong records."""
 
     followed: FollowedTable
     leadership: Leadership
@@ -82,7 +80,7 @@ class FollowedPartition:
         return enough if readable.offset < readable.end_offset else 0
 
     async def read(self, readable: Readable, max_bytes: int) -> ReadResult | Refused:
-        """As `Partition.read`."""
+        """Read like `Partition.read`."""
         settled, table = self.followed.log.settled, self.followed.table
         if settled is None or table is None:
             return self._refuse("its table cannot be read for now")
@@ -117,14 +115,14 @@ class FollowedPartition:
 
 
 class FollowedPartitions:
-    """Those of one broker."""
+    """The followed partitions of one broker."""
 
     def __init__(self, broker_id: int, tables: FollowedTables, *, calls: BlockingCalls, clock: Clock) -> None:
         self._broker_id = broker_id
         self._tables = tables
         self._calls = calls
         self._clock = clock
-        self._answered: dict[int, tuple[float, int]] = {}  # by broker id: when, by both clocks
+        self._answered: dict[int, tuple[float, int]] = {}  # broker id -> time of its last answer by both clocks
 
     def note_answer(self, leader_id: int) -> None:
         """That broker has told what it committed."""
@@ -148,8 +146,8 @@ class FollowedPartitions:
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
     def _is_in_touch(self, leader_id: int) -> bool:
-        """By both clocks: a virtual machine that is moved may stop the one that only goes forward. A wall clock
-        that was set back tells nothing."""
+        """True if both clocks agree: moving a virtual machine may stop the monotonic clock, and a wall clock that was
+        set back proves nothing."""
         if leader_id not in self._answered:
             return False
         monotonic_ms, wall_ms = self._answered[leader_id]
@@ -169,7 +167,7 @@ _VERSION_AGE_MIN_SESSIONS = 10
 # A table that was followed is opened in less. Whoever is refused instead pauses for twice as long.
 AWAITED_OPENING_S = 0.05
 
-NewTables = Mapping[tuple[str, int], PartitionTable]  # by topic id and partition number
+NewTables = Mapping[tuple[str, int], PartitionTable]  # keyed by topic id and partition number
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +176,9 @@ class _Hosted:
 
     lead: Lead
     serving: Partition | Refused
-    began_s: float  # by the loop's clock
-    followed: FollowedTable | None = None  # until it is led
-    table: PartitionTable | None = None  # that is led
+    began_s: float  # the loop's clock
+    followed: FollowedTable | None = None  # set until the partition is led
+    table: PartitionTable | None = None  # set while it is led
     failed_openings: int = 0
 
 
@@ -209,7 +207,7 @@ class PartitionHost:
         self._maintenance = maintenance
         self._cache = TailCache(config.log_cache_bytes)
         self._cluster = self._carried_out = EMPTY_CLUSTER
-        self._hosted: dict[str, dict[int, _Hosted]] = {}  # by topic and number
+        self._hosted: dict[str, dict[int, _Hosted]] = {}  # topic -> partition number
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # the last task of each partition
         self._new_tables: dict[tuple[str, int], PartitionTable] = {}
         self._stepped_down: Refused | None = None
@@ -248,7 +246,8 @@ class PartitionHost:
         self._carried_out = cluster
 
     def _version_age_min_ms(self, cluster: ClusterState) -> int:
-        """Where another broker may be stalled in a commit, no version goes whose number it would take."""
+        """The minimum age of a version before cleanup may delete it: another broker may be stalled in a commit, and
+        would take the number of a version that was deleted early."""
         if cluster.is_alone(self._broker_id):
             return 0
         return max(_VERSION_AGE_MIN_MS, _VERSION_AGE_MIN_SESSIONS * self._config.broker_session_timeout_ms)
@@ -268,13 +267,13 @@ class PartitionHost:
         self._reopening.clear()
 
     async def wait_until_settled(self, topic: str | None = None) -> None:
-        """Until all that was begun for that topic, or for all of them, has been opened and closed."""
+        """Wait until every opening and closing that was begun for that topic, or for all topics, has ended."""
         while tasks := [task for name, task in self._under_way.items() if topic in (None, name.topic)]:
             await asyncio.wait(tasks)
 
     async def wait_for_openings(self, names: Iterable[TopicPartition]) -> bool:
-        """Until those of them are open that this broker has just begun to open, but for a moment only: requests behind
-        wait, too. Whether there was one."""
+        """Wait for those of the partitions that this broker has just begun to open, but only for a moment, because
+        later requests wait too. True if there was one."""
         now_s = asyncio.get_running_loop().time()
         openings: dict[asyncio.Task[None], float] = {}
         for name in names:
@@ -324,7 +323,7 @@ class PartitionHost:
                 self._serve(name, hosted, led)
         except NotController:  # it will have given the partition another leader, which is known here soon
             self._open_again_later(name, hosted)
-        except Exception as fault:  # what is wrong with one table is wrong with no other
+        except Exception as fault:  # a fault of one table concerns no other table
             way_out = f"; {show_way_out(name.topic, name.partition)}" if isinstance(fault, StorageDamaged) else ""
             hosted.serving = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}{way_out}")
             where = {"topic": name.topic, "partition": name.partition}
@@ -336,7 +335,7 @@ class PartitionHost:
     def _take_over(
         self, name: TopicPartition, lead: Lead, table: PartitionTable | None, *, fence: bool
     ) -> tuple[PartitionTable, CommitOutcome]:
-        """In a thread."""
+        """Open the table and take the lead, in a thread."""
         if table is None:
             table = self._storage.open_partition(name, topic_id=lead.topic_id)
         return table, table.lead(lead.leader_epoch, self._clock.now_ms(), fence=fence)
@@ -347,7 +346,7 @@ class PartitionHost:
         delay_s = min(_REOPEN_S_MIN * 2 ** min(hosted.failed_openings, 10), _REOPEN_S_MAX)
         hosted.failed_openings += 1
         loop = asyncio.get_running_loop()
-        if (before := self._reopening.get(name)) is not None:  # of an earlier leadership
+        if (before := self._reopening.get(name)) is not None:  # the timer of an earlier leadership
             before.cancel()
         self._reopening[name] = loop.call_later(delay_s, self._open_again, name, hosted)
 
@@ -452,7 +451,7 @@ class PartitionHost:
         )
 
     def find_replica(self, name: TopicPartition, topic_id: str = "") -> Partition | FollowedPartition | Refused:
-        """As `find`, and the partition as a follower has it if another broker leads it (KIP-392)."""
+        """Find the partition like `find`, or its follower here if another broker leads it (KIP-392)."""
         found = self.find(name, topic_id)
         leadership = self._cluster.leadership(name)
         is_elsewhere = leadership is not None and leadership.leader_id != self._broker_id

@@ -95,7 +95,7 @@ class PartitionMaintenance:
         self._checkpoint_version = table.state.version
 
     def configure(self, rules: MaintenanceRules) -> None:
-        """What is under way goes on as it was decided."""
+        """Use new rules; maintenance that is under way ends by the old ones."""
         self._rules = rules
         self._cleaned_version = -1
         self._look_files = self._look_bytes = 0

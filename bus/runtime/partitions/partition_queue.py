@@ -1,4 +1,4 @@
-"""What waits for a partition's writer, in the order it came, and the answers that it waits for.
+"""The queue of a partition's writer, in order of arrival, with the futures of its answers.
 
 Bounded by bytes: what finds no room is refused by name. What is taken out of the queue must get an answer.
 """
@@ -19,7 +19,7 @@ from bus.ports import AppliedTransaction
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
 # The same of transactions, each of which is two lines of the version.
 COMMIT_TRANSACTIONS_MAX = 1_000
-# What a request to resume a producer counts for: about the memory that it takes.
+# The size at which a request to resume a producer counts: about the memory that it takes.
 _RESUMING_BYTES = 1024
 
 
@@ -41,8 +41,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class ProducerResumed:
-    """Where an idempotent producer's records end: sequence and epoch of the last one, and a version that holds it; -1
-    where there is none."""
+    """The end of an idempotent producer's records: sequence and epoch of the last one, and a version that contains it;
+    -1 if there is none."""
 
     last_sequence: int
     last_epoch: int
@@ -102,7 +102,7 @@ class WaitingTransaction:
     applied: AppliedTransaction
     batches: Sequence[RecordBatch]
     answer: asyncio.Future[ApplyResult]
-    queued_ms: float | None = None  # as that of a batch
+    queued_ms: float | None = None  # as in a batch
     is_one_phase: bool = False  # its version is the decision
 
     @property

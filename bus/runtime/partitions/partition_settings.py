@@ -27,7 +27,7 @@ class PartitionSettings:
     maintenance: MaintenanceRules
     producer_expiration_ms: int  # producer.id.expiration.ms of the broker
     min_insync_replicas: int = 1
-    staged_bytes_max: int = 128 << 20  # of one transaction: transaction.staged.max.bytes of the broker
+    staged_bytes_max: int = 128 << 20  # the limit for one transaction: transaction.staged.max.bytes of the broker
 
 
 def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> PartitionSettings:
@@ -50,7 +50,7 @@ def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> Partit
 
 
 def metadata_maintenance(broker: BrokerConfig) -> MaintenanceRules:
-    """Of the log of the cluster's metadata, whose snapshots do what retention and compaction do elsewhere."""
+    """The rules for the log of the cluster's metadata: its snapshots replace retention and compaction."""
     config = resolve_topic_config({}, broker)
     return MaintenanceRules(
         versions=_versions(config, count_max=INTERNAL_VERSION_COUNT_MAX),

@@ -26,7 +26,7 @@ from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
 
-# What became of the last transactions is remembered of so many ids, to answer repeated calls.
+# The outcome of the last transaction is remembered for this many ids, to answer repeated calls.
 _WRITTEN_MAX = 1_000
 
 
@@ -81,7 +81,7 @@ class PartitionTransactions:
         self._calls = calls
         self._tasks = tasks
         self._open = open_transactions
-        self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
+        self._written: dict[str, tuple[int, TransactionWritten]] = {}  # transactional id -> (number, result)
         self._to_drop: list[_ToDrop] = []
         self._dropping: asyncio.Task[None] | None = None
 
@@ -179,8 +179,8 @@ class PartitionTransactions:
         return NOTHING_STAGED if found is None else found.last_sequence
 
     async def _give_up(self, unknown: AppliedTransaction) -> Committed | Refused:
-        """By a version without rows, unless the log has the transaction or a later one. An application of it is refused
-        from then on."""
+        """Refuse the transaction forever by a version without rows, unless the log has the transaction or a later
+        one."""
 
         def give_up(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
             if ending_of(self._table, unknown) is not Ending.OPEN:
@@ -211,8 +211,8 @@ class PartitionTransactions:
         return self._remember(applied, written)
 
     async def _find_rows(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
-        """What an earlier leader answered, or would have: the answer names a cut of all partitions. `written` if no row
-        is left, or they cannot be looked for now."""
+        """Return the answer of the leader that applied the transaction, which names a cut of all partitions. Returns
+        `written` if no row remains, or if the rows cannot be looked for now."""
         try:
             found = await self._calls.read(functools.partial(self._table.transactions.find_rows, applied))
         except StorageFault as fault:
@@ -254,14 +254,15 @@ class PartitionTransactions:
         return ResolvedTransactions(last_number, await self._find_rows(last, TransactionWritten(outcome.version, -1)))
 
     async def _read_staged(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
-        """As a rule this leader has staged them itself, and a thread would cost more than it does."""
+        """Read the staged batches. This leader has usually staged them itself, and reading them from memory costs less
+        than a thread."""
         recalled = self._table.transactions.staged.recall(key, last_sequence)
         if recalled is not None:
             return recalled
         return await self._calls.read(functools.partial(self._table.transactions.staged.read, key, last_sequence))
 
     def _recall(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
-        """What a repeat is answered, as far as memory goes."""
+        """Return the answer to a repeated call, as far as memory has it."""
         number, before = self._written.get(applied.transactional_id, (-1, written))
         return before if number == applied.number else written
 

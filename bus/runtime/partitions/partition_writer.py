@@ -62,21 +62,18 @@ from bus.runtime.tasks import TaskScope, Wakeable, time_limit
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Where the time of a commit went, for the line that the log has of it at DEBUG.
-
 
 @dataclass(slots=True)
 class CommitTimes:
-    """Of the commit that is due, by a monotonic clock: `due_ms <= turn_ms <= write_ms`. What a commit takes up was
-    queued before it had its turn."""
+    """The times of the commit that is due, by a monotonic clock, for its DEBUG line in the log: `due_ms <= turn_ms <=
+    write_ms`. All its batches were queued before its turn."""
 
     due_ms: float = 0.0  # the pace of commits lets it begin
     turn_ms: float = 0.0  # it is among the partitions that commit now
     write_ms: float = 0.0  # its records have their offsets, and the table is asked to append them
 
     def describe(self, waiting: Sequence[WaitingBatch | WaitingTransaction], done_ms: float) -> str:
-        """Of a commit that took up `waiting`, from the first of them on; empty if that was queued while nothing was
-        logged."""
+        """Describe a commit of `waiting`, from its first entry on; empty if that was queued while DEBUG was off."""
         if not waiting or waiting[0].queued_ms is None:
             return ""
         queued_ms = waiting[0].queued_ms
@@ -122,7 +119,7 @@ class PartitionWriter:
         self._on_stopped: Callable[[Refused], None] = lambda _: None
         self._changes_waiting = 0
         self._times = CommitTimes()
-        self._early: Placement | None = None  # what has its offsets while its commit is paced
+        self._early: Placement | None = None  # the batches that have their offsets while the pace delays their commit
         self._leader = LeaderLog(
             name,
             table,
@@ -266,7 +263,8 @@ class PartitionWriter:
         return outcome if isinstance(outcome, Refused) else None
 
     async def call_between_appends(self, call: Callable[[], T]) -> T | Refused:
-        """In a thread, while nothing is committed; `call` commits nothing, either. Memory is what the log says then."""
+        """Run `call` in a thread, while nothing is committed; `call` must not commit either. Memory then equals the
+        log."""
         found: list[T] = []
 
         def change(*, leader_epoch: int, now_ms: int) -> Callable[[], Committed]:
@@ -596,7 +594,7 @@ class PartitionWriter:
             self._state = apply(self._state, LogStartAdvanced(outcome.version, log_start))
         else:
             self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
-        # What was deleted or compacted is not to be read from memory either.
+        # Deleted and compacted records must not be read from memory either.
         self._cache.cut(self.tail, max(log_start, self._table.rewrites.compacted_to))
         self._wake_readers()
         self._on_committed()

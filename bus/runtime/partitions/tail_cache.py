@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from bus.model import LogBatch
 from bus.ports import OFFSET_MAX
 
-# What a batch costs beside its buffers: the objects around them.
+# The objects around the buffers of a batch.
 _BATCH_OVERHEAD_BYTES = 1024
 
 

@@ -38,7 +38,7 @@ class FollowedLog:
     def __init__(self) -> None:
         self._told_version = -1
         self._found: LogState | None = None
-        self.settled: LogState | None = None  # what is shown
+        self.settled: LogState | None = None  # visible to consumers
         self._readers: dict[Wakeable, None] = {}
 
     def tell(self, version: int) -> None:
@@ -101,7 +101,8 @@ class CommittedVersion:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport:
-    """What a follower has applied of the partitions that the leader leads, since its last report or at all."""
+    """The versions that a follower has applied of partitions that the leader leads: all, or those since its last
+    report."""
 
     broker_id: int
     broker_epoch: int
@@ -140,7 +141,7 @@ class Leaders(Protocol):
 class CommittedVersions:
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
-        # With its place, and whether it is awaited; in the order of places.
+        # (place, version, whether it is awaited), in the order of places
         self._last: dict[TopicPartition, tuple[int, CommittedVersion, bool]] = {}
         self._end = 0
         self._waiting: dict[asyncio.Event, None] = {}
@@ -176,7 +177,7 @@ class CommittedVersions:
         return VersionsAnswer(self._incarnation, self._end, found[::-1], is_any_awaited)
 
     async def wait(self, request: VersionsRequest, wake: asyncio.Event) -> VersionsAnswer:
-        """As soon as there is a version to tell of; without any once `wake` is set, or the time is over."""
+        """Return as soon as there is a version to report; without one when `wake` is set or the time is over."""
         answer = self.answer(request)
         if not answer.versions:
             self._waiting[wake] = None
@@ -208,7 +209,7 @@ class FollowedTable:
     name: TopicPartition
     topic_id: str
     table: PartitionTable | None = None
-    log: FollowedLog = field(default_factory=FollowedLog)  # what consumers are shown of it
+    log: FollowedLog = field(default_factory=FollowedLog)  # visible to consumers
 
 
 class FollowedTables:
@@ -229,7 +230,7 @@ class FollowedTables:
         self._tasks = tasks
         self._wait_until_idle = wait_until_idle
         self._cluster = EMPTY_CLUSTER
-        self._followed: dict[str, dict[int, FollowedTable]] = {}  # by topic and number
+        self._followed: dict[str, dict[int, FollowedTable]] = {}  # topic -> partition number
         self._due: OrderedDict[FollowedTable, None] = OrderedDict()  # to be opened or read on, in this order
         self._unreported: dict[FollowedTable, None] = {}  # read or told of since the last report to its leader
         self._failed: dict[FollowedTable, None] = {}  # to be opened again by `_retry`
@@ -318,7 +319,7 @@ class FollowedTables:
         return report
 
     async def wait_until_read(self, timeout_s: float) -> None:
-        """Until nothing is due, but not longer."""
+        """Wait until no table is due, or until the time is over."""
         if self.is_reading and (self._due or self._in_thread):
             with contextlib.suppress(asyncio.TimeoutError):
                 async with time_limit(timeout_s):
@@ -342,7 +343,7 @@ class FollowedTables:
     # ------------------------------------------------------------------ reading
 
     def stop(self) -> None:
-        """What the thread has begun to read, it reads to its end."""
+        """Stop; tables that the thread is reading are read to their end."""
         self._is_stopped = True
         self._due.clear()
         if self._retry is not None:
@@ -409,7 +410,7 @@ class FollowedTables:
         self._hurry.clear()
 
     def _read(self, some: Sequence[FollowedTable]) -> list[PartitionTable | None]:
-        """In a thread."""
+        """Read the tables, in a thread."""
         return [self._read_one(followed) for followed in some]
 
     def _read_one(self, followed: FollowedTable) -> PartitionTable | None:
@@ -422,7 +423,7 @@ class FollowedTables:
             where = {"topic": followed.name.topic, "partition": followed.name.partition}
             _log.info("the table cannot be followed for now: %s", fault, extra=where)
             return None
-        except Exception:  # what is wrong with one table is wrong with no other
+        except Exception:  # a fault of one table concerns no other table
             where = {"topic": followed.name.topic, "partition": followed.name.partition}
             _log.exception("the table cannot be followed for now", extra=where)
             return None

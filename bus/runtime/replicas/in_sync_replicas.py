@@ -36,7 +36,7 @@ class _Follower:
 @dataclass(slots=True)
 class _Led:
     began_ms: float
-    followers: dict[int, _Follower] = field(default_factory=dict)  # by broker id
+    followers: dict[int, _Follower] = field(default_factory=dict)  # keyed by broker id
     waiting: dict[asyncio.Event, None] = field(default_factory=dict)
 
 
@@ -87,7 +87,8 @@ class InSyncReplicas:
         return None
 
     def find(self, name: TopicPartition) -> tuple[int, ...]:
-        """In the order of the assignment; the leader is always one of them. Empty: this broker does not lead it."""
+        """Return the in-sync replicas in the order of the assignment, always with the leader. Empty: this broker does
+        not lead the partition."""
         led, topic = self._led.get(name), self._cluster.topics.get(name.topic)
         if led is None or topic is None or name.partition >= len(topic.partitions):
             return ()
@@ -121,7 +122,7 @@ class InSyncReplicas:
         return found
 
     def applied_versions(self, name: TopicPartition) -> dict[int, int]:
-        """By follower, as it last reported."""
+        """Return the applied version by follower, as last reported."""
         led = self._led.get(name)
         return {} if led is None else {broker_id: follower.version for broker_id, follower in led.followers.items()}
 
@@ -140,7 +141,8 @@ class InSyncReplicas:
         )
 
     async def wait(self, name: TopicPartition, version: int, *, count: int, timeout_s: float) -> bool:
-        """Until so many replicas have that version; False if they do not in time, or another broker leads."""
+        """Wait until `count` replicas have that version; False if they do not have it in time, or another broker
+        leads."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(timeout_s):
                 await self._wait(name, version, count)
@@ -190,8 +192,8 @@ def find_unreplicated(in_sync: Sequence[int], count: int) -> str | None:
 Lagging = Mapping[TopicPartition, Sequence[int]]  # broker ids
 
 _LOOK_MS = 2_000
-# Of partitions and their replicas in one message: a heartbeat of more items than a request may have would be refused.
-# More are behind only if a broker is overloaded, and then so many tell enough.
+# The number of partitions and their replicas in one message: a heartbeat with more items than a request may have would
+# be refused. More replicas lag only if a broker is overloaded, and then this many are enough to show it.
 _ITEMS_MAX = 15_000
 
 
@@ -209,12 +211,12 @@ class LaggingReplicas:
         self._in_sync = in_sync
         self._clock = clock
         self._looked_ms: float | None = None
-        self._own: Lagging = {}  # of the partitions that this broker leads
-        self._by_leader: dict[int, Lagging] = {}  # what other brokers told this one as the controller
-        self._all: Lagging = {}  # as the controller told
+        self._own: Lagging = {}  # of partitions that this broker leads
+        self._by_leader: dict[int, Lagging] = {}  # reports that other brokers sent to this one as the controller
+        self._all: Lagging = {}  # the controller's last report
 
     def own(self) -> Lagging:
-        """Of the partitions that this broker leads, as they were a moment ago."""
+        """The lagging replicas of partitions that this broker leads, as they were a moment ago."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is None or now_ms - self._looked_ms >= _LOOK_MS:
             self._own, self._looked_ms = _first_of(self._in_sync.lagging()), now_ms
@@ -227,11 +229,12 @@ class LaggingReplicas:
         self._by_leader.clear()
 
     def take(self, leader_id: int, lagging: Lagging) -> None:
-        """As the controller: what a broker says in its heartbeat."""
+        """Take the report of a broker's heartbeat, as the controller."""
         self._by_leader[leader_id] = lagging
 
     def merge(self, cluster: ClusterState) -> Lagging:
-        """As the controller: of the whole cluster, of partitions that those who say it lead."""
+        """Merge the reports for the whole cluster, as the controller; each report counts for the partitions that its
+        sender leads."""
         found: dict[TopicPartition, Sequence[int]] = {}
         for leader_id, lagging in [(self._broker_id, self.own()), *self._by_leader.items()]:
             for name, broker_ids in lagging.items():
@@ -242,7 +245,7 @@ class LaggingReplicas:
         return self._all
 
     def follow(self, lagging: Lagging) -> None:
-        """What the controller answers."""
+        """Take the controller's report."""
         self._all = lagging
 
     def of(self, name: TopicPartition) -> Sequence[int]:
@@ -250,7 +253,7 @@ class LaggingReplicas:
 
 
 def _first_of(lagging: Lagging) -> Lagging:
-    """As many as one message may have."""
+    """Return as many entries as one message may have."""
     first: dict[TopicPartition, Sequence[int]] = {}
     items = 0
     for name, broker_ids in lagging.items():

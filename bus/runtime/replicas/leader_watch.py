@@ -1,8 +1,8 @@
-"""What the leaders of followed partitions commit: this broker asks each other broker, keeps its tables warm, and says
-how far it has read them.
+"""Watch the leaders of followed partitions: this broker asks every other broker for its commits, keeps its own tables
+warm, and reports how far it has read them.
 
-One long poll at each broker that is not fenced, and that leads anything this broker follows. After an answer it rests
-a moment, in which more versions gather: so the cost of asking does not grow with the number of commits.
+One long poll runs at each broker that is not fenced and leads a partition that this broker follows. After an answer the
+poll rests for a moment, in which more versions gather, so the cost of asking does not grow with the number of commits.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LeaderWatch:
             self._watching[endpoint] = self._tasks.start(self._watch(endpoint), f"watch/{endpoint.broker_id}")
 
     def stop(self) -> None:
-        """For good: states that come from now on are not followed."""
+        """Stop for good: later states are not followed."""
         self._is_stopped = True
         for task in self._watching.values():
             task.cancel()
@@ -102,7 +102,7 @@ class LeaderWatch:
                 await asyncio.sleep(_RETRY_S if is_awaited is None else _REST_S)
 
     async def _ask(self, leader: BrokerEndpoint, place: _Place) -> bool | None:
-        """Whether somebody waits until its versions are read; None: there is no answer."""
+        """Ask for new versions and apply them; True if the leader awaits our report. None: there is no answer."""
         wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MS_MAX
         epoch = self._epoch()
         is_whole = place.known_epoch != epoch

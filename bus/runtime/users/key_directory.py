@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 UNKNOWN_KEY_PAUSE_S = 10.0
 LOOK_SECONDS_MAX = 5.0
-_JITTER = 0.2  # so that several brokers do not ask at the same moment
+_JITTER = 0.2  # keeps several brokers from asking at the same moment
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshTimes:
-    """By Kafka's sasl.oauthbearer.jwks.endpoint.refresh.ms, .retry.backoff.ms and .retry.backoff.max.ms."""
+    """The times of Kafka's sasl.oauthbearer.jwks.endpoint.refresh.ms, .retry.backoff.ms and .retry.backoff.max.ms."""
 
     refresh_ms: int
     retry_backoff_ms: int
@@ -51,7 +51,7 @@ class KeyDirectory:
         self._tasks = tasks
         self._following: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._asked_s: float | None = None  # for a key that was not known
+        self._asked_s: float | None = None  # the last time that an unknown key caused a refresh
         self._failures = 0  # since the last success
         self._shown_failure = ""
         self.keys: SigningKeys = NO_KEYS
@@ -64,8 +64,8 @@ class KeyDirectory:
             self._following.cancel()
 
     async def look(self) -> None:
-        """For a token that names an unknown key. Returns once the set was read, or could not be read; at once if that
-        was tried for such a token less than `UNKNOWN_KEY_PAUSE_S` ago."""
+        """Refresh the keys for a token with an unknown key. Returns once the set was read, or could not be read; at
+        once if such a token caused a refresh less than `UNKNOWN_KEY_PAUSE_S` ago."""
         now_s = asyncio.get_running_loop().time()
         if self._reading is None:
             if self._asked_s is not None and now_s < self._asked_s + UNKNOWN_KEY_PAUSE_S:

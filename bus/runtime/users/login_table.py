@@ -1,9 +1,9 @@
-"""Who is logged in at this broker: by session, by password or by token, until when, and what ends it sooner.
+"""The logins at this broker: by session, by password or by token, with their ends.
 
-Guards four promises: a login ends when its time is over or what it was proved by is gone, whichever comes first; who
-holds something open by it (a stream) is told at that moment; the memory of logins is bounded, for all and for each
-name; and when it is full, room is made by the name that has the most. Keys are digests of what clients show, so a
-look-up tells nothing of them by its time. Belongs to the event loop.
+Guards four promises. A login ends when its time is over or when the credential that proved it is gone, whichever comes
+first. Whoever holds something open by it (a stream) is notified at that moment. The memory of logins is bounded, in all
+and for each name. When it is full, the name with the most logins makes room. Keys are digests of what clients send, so
+the time of a look-up reveals nothing about them. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Login:
     def __init__(self, key: bytes, proof: Proof, expires_s: float) -> None:
         self.key = key
         self.proof = proof
-        self.expires_s = expires_s  # by the clock of the event loop
+        self.expires_s = expires_s  # the event loop's clock
         self.is_ended = False
         self._watchers: dict[int, Callable[[], object]] = {}
 
@@ -71,7 +71,7 @@ class LoginNames:
 
     def __init__(self) -> None:
         self._keys: dict[str, dict[bytes, None]] = {}  # none is empty
-        self._names: dict[int, dict[str, None]] = {}  # by the number of their keys; none is empty
+        self._names: dict[int, dict[str, None]] = {}  # keyed by the number of their keys; none is empty
         self.largest = 0  # the highest of these numbers
 
     def count(self, name: str) -> int:
@@ -96,7 +96,7 @@ class LoginNames:
         if not keys:
             del self._keys[name]
         if self.largest not in self._names:
-            self.largest -= 1  # where the name is now
+            self.largest -= 1  # the name has moved there
 
     def _move(self, name: str, before: int, after: int) -> None:
         if before:
@@ -173,13 +173,13 @@ class LoginTable:
         self._set_timer()
 
     def _drop_stale(self) -> None:
-        """Of logins that have ended sooner, or were extended; else a caller that logs in again and again fills memory
-        until these would have expired."""
+        """Drop the expiries of logins that ended early or were extended; otherwise a caller that logs in again and
+        again would fill memory until these expire."""
         self._expiries = [(one.expires_s, next(self._numbers), one) for one in self._logins.values()]
         heapq.heapify(self._expiries)
 
     def _set_timer(self) -> None:
-        """For the first one that may expire."""
+        """Set the timer for the next expiry."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

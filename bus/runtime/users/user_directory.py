@@ -56,10 +56,11 @@ class UserLedger:
     def alter(
         self, alterations: Sequence[Alteration], is_wanted: Callable[[], bool] = lambda: True
     ) -> Mapping[str, Refused | None]:
-        """As `decide_alter` decides; what is not refused is committed. Raises `StorageFault`: then it may be.
+        """Commit what `decide_alter` decides, except what it refuses. Raises `StorageFault`; the change may be
+        committed all the same.
 
-        `is_wanted` is asked in each try after the version is fixed that the commit would follow. So a change that is
-        not wanted any more cannot overwrite one that another ledger begins afterwards: that one takes the version."""
+        Each try calls `is_wanted` after it has fixed the version that its commit would follow. So a change that is no
+        longer wanted cannot overwrite one that another ledger begins afterwards: that one takes the version."""
         if not decide_alter(self.follow(), alterations, new_decoy_key=b"?").records:
             return self._decide_nothing(alterations)
         log = self._open(create=True)
@@ -217,7 +218,7 @@ class UserDirectory:
         return answers
 
     async def describe(self) -> Users:
-        """As of now. Raises `StorageFault`."""
+        """Return the users as of now. Raises `StorageFault`."""
         self._take(await self._calls.control(self._ledger.follow))
         return self.users
 
