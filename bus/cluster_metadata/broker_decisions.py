@@ -1,4 +1,4 @@
-"""What may be done about the brokers of a cluster: who is the controller, who is registered, who may lead.
+"""Decisions about the brokers of a cluster: which one is the controller, which are registered, which may lead.
 
 Guards these promises: each life of a broker has a broker epoch above every earlier one; a broker that is fenced leads
 nothing unless no broker is unfenced; every leader is registered. At level 0 a root has one broker, which is written as
@@ -30,7 +30,7 @@ from bus.model import BrokerEndpoint, Step
 from bus.settings.broker import BrokerConfig
 
 _LISTENERS_MAX = 64
-_TEXT_LENGTH_MAX = 255  # of host, rack and incarnation
+_TEXT_LENGTH_MAX = 255  # for host, rack and incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Which life of which broker answers at an address, and of which root."""
+    """The broker, its incarnation and its root, as they answer at an address."""
 
     cluster_id: str
     broker_id: int
@@ -307,7 +307,7 @@ def _check_registration(state: ClusterState, command: RegisterBroker) -> Refused
 
 
 def _are_listeners(endpoint: BrokerEndpoint) -> bool:
-    """Whether what is written of them can be read, and is not without bound."""
+    """True if the encoded listeners can be read back, and their number and size are bounded."""
     listeners = endpoint.listeners
     if not listeners:
         return True
@@ -393,15 +393,6 @@ def _show(broker: Broker) -> str:
     return broker.endpoint.address
 
 
-# Which brokers the controller takes for alive, by their heartbeats.
-#
-# Soft state of one controller: no record holds it, and a new controller begins with fresh sessions. A session decides
-# only when a broker is to be fenced, never what is safe. Guards three promises: a heartbeat of an earlier life of a
-# broker extends nothing; a time in which the controller itself stood still counts against no broker (KAFKA-15019); and
-# a controller that is cut off from the others fences none that is at work. Times are milliseconds of one monotonic
-# clock.
-
-
 @dataclass(slots=True)
 class _Session:
     broker_epoch: int
@@ -413,7 +404,13 @@ class _Session:
 
 
 class BrokerSessions:
-    """`check` is to be called once per `broker.heartbeat.interval.ms`: what it comes later is the controller's stall.
+    """The brokers that the controller considers alive, by their heartbeats. Soft state of one controller: no record
+    holds it, and a new controller begins with fresh sessions. A session decides only when a broker is fenced, never
+    what is safe. Guards three promises: a heartbeat of an earlier incarnation of a broker extends nothing; a time in
+    which the controller itself stalled counts against no broker (KAFKA-15019); and a controller that is cut off from
+    the others fences no working broker. Times are milliseconds of one monotonic clock.
+
+    `check` is to be called once per `broker.heartbeat.interval.ms`: a later call is the controller's stall.
 
     The controller's own broker needs no session: it is alive. `end_offset`: one past the last record of the cluster
     metadata.
@@ -434,7 +431,7 @@ class BrokerSessions:
         self._timeout_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._checked_ms = now_ms
-        self.is_cut_off = False  # as of the last check
+        self.is_cut_off = False  # at the last check
         self._sessions = {
             broker_id: _Session(broker.broker_epoch, now_ms, 0, end_offset)
             for broker_id, broker in state.brokers.items()
@@ -530,7 +527,7 @@ class BrokerSessions:
         }
 
     def is_live(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
-        """Whether the registered life of the broker has a session. Between two checks a stall is not known yet."""
+        """True if the registered incarnation of the broker has a session. A stall is noticed only at the next check."""
         if broker_id == self._controller_id:
             return True
         session = self._sessions.get(broker_id)
@@ -558,7 +555,7 @@ class BrokerSessions:
         )
 
     def have_applied(self, state: ClusterState, offset: int) -> bool:
-        """Whether every unfenced broker has applied the records below `offset`: what they say holds everywhere."""
+        """True if every unfenced broker has applied the records below `offset`, so that these hold everywhere."""
         return all(
             broker_id == self._controller_id
             or ((session := self._sessions.get(broker_id)) is not None and session.applied_offset >= offset)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bus.cluster_metadata.cluster_state import ClusterState
 
-# As much as a small commit writes: a lease is not to succeed where there is no room for one.
+# The size of a small commit: a lease must not succeed where the disk has no room for one.
 _LEASE_BYTES = 4_096
 
 
@@ -106,7 +106,7 @@ class WriteSession:
         self._written_ms = now_ms  # when the last renewal that succeeded began
         self._failed_ms = -math.inf
         self.has_failed = False  # the last time
-        self.cannot_write = False  # for a session by now
+        self.cannot_write = False  # for at least the session time-out
 
     def note_success(self, began_ms: float) -> None:
         self._written_ms = max(self._written_ms, began_ms)

@@ -18,17 +18,17 @@ from bus.cluster_metadata.cluster_state import Broker, ClusterState
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Probe:
     life: tuple[str, int]
-    begun_ms: float  # when it was asked the last time
-    is_waiting: bool = False  # for the answer
+    begun_ms: float  # start of the last probe
+    is_waiting: bool = False  # no answer to the last question yet
     has_answered: bool = False  # ever
-    silent_ms: float | None = None  # when it was asked what it has not answered first, since its last answer
+    silent_ms: float | None = None  # start of the first probe that failed since the last answer
 
 
 class BrokerReach:
-    """`find_due` is to be called once per `tick_ms`, or more often: what it comes later is the controller's stall. The
-    controller's own broker is not asked: it is reached."""
+    """The brokers that answer the controller's probes. `find_due` is to be called at least once per `tick_ms`: a later
+    call is the controller's stall. The controller's own broker is not probed: it counts as reached."""
 
     def __init__(self, session_ms: float, *, tick_ms: float, controller_id: int, now_ms: float) -> None:
         self._session_ms = session_ms
@@ -38,48 +38,48 @@ class BrokerReach:
         self._tick_ms = tick_ms
         self._ticked_ms = now_ms
         self._controller_id = controller_id
-        self._asked: dict[int, _Asked] = {}
+        self._probes: dict[int, _Probe] = {}
 
     def find_due(self, state: ClusterState, now_ms: float) -> list[Broker]:
-        """Return the brokers that are to be asked now, and take them for asked. One question at a time: each has its
-        end in `note`."""
+        """Return the brokers that are due for a probe, and note that it begins. Each broker has one probe at a time;
+        `note` ends it."""
         stall_ms = max(0.0, now_ms - self._ticked_ms - self._tick_ms)
         self._ticked_ms = now_ms
-        for broker_id, asked in list(self._asked.items()):
-            asked.begun_ms = min(now_ms, asked.begun_ms + stall_ms)
-            if asked.silent_ms is not None:
-                asked.silent_ms = min(now_ms, asked.silent_ms + stall_ms)
+        for broker_id, probe in list(self._probes.items()):
+            probe.begun_ms = min(now_ms, probe.begun_ms + stall_ms)
+            if probe.silent_ms is not None:
+                probe.silent_ms = min(now_ms, probe.silent_ms + stall_ms)
             broker = state.brokers.get(broker_id)
-            if broker is None or broker.life != asked.life:
-                del self._asked[broker_id]
+            if broker is None or broker.life != probe.life:
+                del self._probes[broker_id]
         others = [broker for broker_id, broker in state.brokers.items() if broker_id != self._controller_id]
         due = [broker for broker in others if self._is_due(broker, now_ms)]
         for broker in due:
-            asked = self._asked.setdefault(broker.broker_id, _Asked(broker.life, now_ms))
-            asked.begun_ms, asked.is_waiting = now_ms, True
+            probe = self._probes.setdefault(broker.broker_id, _Probe(broker.life, now_ms))
+            probe.begun_ms, probe.is_waiting = now_ms, True
         return due
 
     def _is_due(self, broker: Broker, now_ms: float) -> bool:
-        asked = self._asked.get(broker.broker_id)
-        if asked is None:
+        probe = self._probes.get(broker.broker_id)
+        if probe is None:
             return True
-        pause_ms = self._interval_ms if asked.silent_ms is None else self._retry_ms
-        return not asked.is_waiting and now_ms - asked.begun_ms >= pause_ms
+        pause_ms = self._interval_ms if probe.silent_ms is None else self._retry_ms
+        return not probe.is_waiting and now_ms - probe.begun_ms >= pause_ms
 
     def note(self, broker: Broker, *, is_answer: bool) -> None:
         """Take the outcome of the question to that life of a broker: whether it, and nobody else, has answered."""
-        asked = self._asked.get(broker.broker_id)
-        if asked is None or asked.life != broker.life:
+        probe = self._probes.get(broker.broker_id)
+        if probe is None or probe.life != broker.life:
             return
-        asked.is_waiting = False
+        probe.is_waiting = False
         if is_answer:
-            asked.has_answered, asked.silent_ms = True, None
-        elif asked.silent_ms is None:
-            asked.silent_ms = asked.begun_ms
+            probe.has_answered, probe.silent_ms = True, None
+        elif probe.silent_ms is None:
+            probe.silent_ms = probe.begun_ms
 
     def note_registered(self, broker_id: int, life: tuple[str, int], now_ms: float) -> None:
         """Take note that this life has answered at its address, as it registered."""
-        self._asked[broker_id] = _Asked(life, now_ms, has_answered=True)
+        self._probes[broker_id] = _Probe(life, now_ms, has_answered=True)
 
     def find_unreached(self, state: ClusterState, heard: Collection[int], now_ms: float) -> dict[int, int]:
         """Return the broker epochs, by id, of the unfenced brokers that are heard and have answered nothing for a
@@ -94,18 +94,18 @@ class BrokerReach:
 
     def is_reached(self, state: ClusterState, broker_id: int) -> bool:
         """Tell whether the registered life of the broker has answered, and has left nothing unanswered since."""
-        asked = self._find(state, broker_id)
+        probe = self._find(state, broker_id)
         is_own = broker_id == self._controller_id
-        return is_own or (asked is not None and asked.has_answered and asked.silent_ms is None)
+        return is_own or (probe is not None and probe.has_answered and probe.silent_ms is None)
 
     def _is_silent(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
-        asked = self._find(state, broker_id)
-        return asked is not None and asked.silent_ms is not None and now_ms - asked.silent_ms >= self._session_ms
+        probe = self._find(state, broker_id)
+        return probe is not None and probe.silent_ms is not None and now_ms - probe.silent_ms >= self._session_ms
 
     def _has_answered(self, state: ClusterState, broker_id: int) -> bool:
-        asked = self._find(state, broker_id)
-        return asked is not None and asked.has_answered
+        probe = self._find(state, broker_id)
+        return probe is not None and probe.has_answered
 
-    def _find(self, state: ClusterState, broker_id: int) -> _Asked | None:
-        asked, broker = self._asked.get(broker_id), state.brokers.get(broker_id)
-        return asked if asked is not None and broker is not None and asked.life == broker.life else None
+    def _find(self, state: ClusterState, broker_id: int) -> _Probe | None:
+        probe, broker = self._probes.get(broker_id), state.brokers.get(broker_id)
+        return probe if probe is not None and broker is not None and probe.life == broker.life else None

@@ -1,4 +1,4 @@
-"""What may be done to the cluster's topics, and which records do it.
+"""Decisions about the cluster's topics, quotas and ACLs, and the records that carry them out.
 
 Commands in, `Step`s out: records to be made durable and applied, and the answer. Guards one promise: a record that
 a decision gives can be applied to the state it was decided on, and a refused command gives none. Ids come in
@@ -30,9 +30,9 @@ from bus.cluster_metadata.partition_placement import (
     MIN_INSYNC_REPLICAS,
     check_replica_assignment,
     place_partitions,
-    place_partitions_as_told,
+    place_partitions_as_assigned,
     place_topic,
-    place_topic_as_told,
+    place_topic_as_assigned,
 )
 from bus.errors import ErrorCode, Refused, count_of, show_range
 from bus.model import (
@@ -87,7 +87,7 @@ class CreatePartitions:
     name: str
     partitions: int  # the new total
     validate_only: bool = False
-    replica_assignment: Sequence[Sequence[int]] = ()  # of each partition that is added, the preferred leader first
+    replica_assignment: Sequence[Sequence[int]] = ()  # the replicas of each added partition, the preferred leader first
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def decide_create_topic(
     if refused is not None:
         return Step(refused)
     if command.replica_assignment:
-        placed = place_topic_as_told(state, name, topic_id, command.replica_assignment)
+        placed = place_topic_as_assigned(state, name, topic_id, command.replica_assignment)
     else:
         is_default = command.replication_factor in _DEFAULT_REPLICAS
         factor = _replication_factor(broker) if is_default else command.replication_factor
@@ -177,9 +177,9 @@ def decide_auto_create_topic(
     broker: BrokerConfig | None = None,
     is_case_blind: bool = False,
 ) -> TopicStep:
-    """For a client that asks for a topic by name and may create it: the topic as it is, or a new one with the broker's
-    defaults. Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding); UNKNOWN_TOPIC_OR_PARTITION for a
-    topic of the bus's own that is not there yet: it comes when the bus needs it."""
+    """Decide on a topic that a client requests by name and may create: return the topic if it exists, or create it with
+    the broker's defaults. Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding);
+    UNKNOWN_TOPIC_OR_PARTITION for a missing topic of the bus's own, which the bus creates when it needs it."""
     topic = state.topics.get(name)
     if topic is not None:
         return Step(_result(topic))
@@ -258,16 +258,16 @@ def decide_create_partitions(
         return _invalid_partitions(
             f"expected at most {PARTITIONS_MAX} partitions of {topic.name}, found {command.partitions}"
         )
-    told = command.replica_assignment
-    if told:
+    assignment = command.replica_assignment
+    if assignment:
         refused = _check_added(state, topic, command)
         if refused is not None:
             return Step(refused)
     result = TopicResult(topic.name, topic.topic_id, command.partitions, topic.configs)
     if command.validate_only:
         return Step(result)
-    if told:
-        return Step(result, tuple(place_partitions_as_told(state, topic, told)))
+    if assignment:
+        return Step(result, tuple(place_partitions_as_assigned(state, topic, assignment)))
     factor = _replication_factor(broker)
     placed = place_partitions(state, topic, command.partitions, leader_id=leader_id, replication_factor=factor)
     return Step(result, tuple(placed))
@@ -407,7 +407,7 @@ def _configurable_topic(state: ClusterState, command: AlterTopicConfigs) -> Topi
 
 
 def _check_placing(state: ClusterState, command: CreateTopic) -> Refused | None:
-    """Of brokers that the creator has asked for."""
+    """Check the number of replicas, or the brokers, that the creator requests."""
     factor, count = command.replication_factor, max(1, len(state.brokers))
     if not command.replica_assignment:
         if factor in _DEFAULT_REPLICAS or 1 <= factor <= count:
@@ -422,7 +422,7 @@ def _check_placing(state: ClusterState, command: CreateTopic) -> Refused | None:
 
 
 def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:
-    """With more replicas to wait for than there are, nothing could be written with acks=all."""
+    """Refuse a min.insync.replicas above the number of replicas: nothing could be written with acks=all."""
     count = min(len(topic.replicas(number)) for number in range(len(topic.partitions)))
     wanted = int(configs.get(MIN_INSYNC_REPLICAS, 1))
     if wanted <= count:
@@ -443,9 +443,6 @@ def _result(topic: Topic) -> TopicResult:
 
 def _invalid_partitions(message: str) -> TopicStep:
     return Step(Refused(ErrorCode.INVALID_PARTITIONS, message))
-
-
-# What may be done to the quotas of clients, and which records do it.
 
 
 def decide_alter_quotas(state: ClusterState, command: AlterQuotas) -> Step[ClusterRecord, Quotas | Refused]:
@@ -472,21 +469,18 @@ def _refuse_level(level: int) -> Refused:
     )
 
 
-# Which records change the access control lists.
-#
-# To add a binding that is there, or to remove by a filter that finds none, changes nothing and is no error, as in
-# Kafka.
+# As in Kafka, adding an existing binding, or removing by a filter that matches none, changes nothing and is no error.
 
 ACLS_MAX = 100_000
-# Of ACLs with filters, in one call: half a second of the event loop.
+# Comparisons of ACLs with filters in one call: half a second of the event loop.
 _COMPARISONS_MAX = 1_000_000
 
 
 def decide_create_acls(
     state: ClusterState, acls: Sequence[AclBinding]
 ) -> Step[ClusterRecord, list[Refused | None] | Refused]:
-    """For each binding why it was not added, None if it is there now. Refused: INVALID_REQUEST (there can be no such
-    binding), POLICY_VIOLATION (too many); as a whole: UNSUPPORTED_VERSION."""
+    """Add ACLs. The response has, for each binding, None if it exists now, or the reason why it was not added. Refused:
+    INVALID_REQUEST (there can be no such binding), POLICY_VIOLATION (too many); as a whole: UNSUPPORTED_VERSION."""
     refused = _check_level(state)
     if refused is not None:
         return Step(refused)

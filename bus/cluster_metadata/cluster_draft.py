@@ -32,7 +32,7 @@ class ClusterRecord:
 
     __slots__ = ()
 
-    since_level: ClassVar[int] = 0  # of BUS_VERSION: from which on the log may have the record
+    since_level: ClassVar[int] = 0  # the level of BUS_VERSION from which on the log may have the record
 
     def apply(self, draft: ClusterDraft) -> None:
         """Raises `AssertionError`, and changes nothing, if it contradicts the state."""
@@ -55,10 +55,10 @@ class Mending(Protocol):
     """The facts by which a record is reconciled with the state."""
 
     draft: ClusterDraft
-    gone_ids: set[str]  # of topics that were deleted
+    gone_ids: set[str]  # ids of deleted topics
 
     def take(self, *records: ClusterRecord) -> bool:
-        """Whether all could be applied."""
+        """Apply the records; True if all of them could be applied."""
         ...
 
     def take_with_leader(self, leader_id: int, record: ClusterRecord) -> str: ...
@@ -107,7 +107,7 @@ class ClusterDraft:
         self.snapshot_left: int | None = None  # records that a snapshot still has to have
 
     def begin(self, state: ClusterState) -> None:
-        self.topics = _MapDraft(state.topics)  # whose leaders are as in `led`, if they are there
+        self.topics = _MapDraft(state.topics)  # their leaders are in `led`, if they are there
         self.topic_names = _MapDraft(state.topic_names)
         self.collisions = _MapDraft(state.collisions)
         self.brokers = _MapDraft(state.brokers)
@@ -116,11 +116,14 @@ class ClusterDraft:
         self.quotas = _MapDraft(state.quotas)
         self.producers = ProducerIdsDraft(state.producers)
         self.acls = AclIndexDraft(state.acls)
-        self.led: dict[str, list[_Led]] = {}  # by name of a topic whose leaders have changed, or that is new
-        self.raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
-        self.assigned: dict[str, list[tuple[int, ...]]] = {}  # by name of a topic whose replicas have changed
+        # leaders by the name of a topic that is new, or whose leaders have changed
+        self.led: dict[str, list[_Led]] = {}
+        # broker id -> the amount added to the epoch of each partition that it leads
+        self.raised: Counter[int] = Counter()
+        # replicas by the name of a topic whose replicas have changed
+        self.assigned: dict[str, list[tuple[int, ...]]] = {}
         self.leader_counts = Counter(state.leader_counts)
-        self._preferred_counts = Counter(state.preferred_counts)  # of the topics that `topics` began with
+        self._preferred_counts = Counter(state.preferred_counts)  # counts of the topics that `topics` began with
         self.broker_epoch_max = state.broker_epoch_max
         self.controller = state.controller
         self.level = state.level

@@ -1,4 +1,4 @@
-"""What the metadata log tells of the past: who led what and when, which replicas moved, when brokers registered.
+"""The history in the metadata log: terms of leaders, moves of replicas, registrations of brokers.
 
 Replays the same records as cluster_records.py, and keeps where in the log each change is. Guards one promise: nothing
 is guessed. Of what a snapshot has cut off only the outcome is known, so its place in the log and its reason are None. A
@@ -36,7 +36,7 @@ class ElectionReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Of a record of the metadata log."""
+    """The place of a record in the metadata log."""
 
     offset: int
     timestamp_ms: int
@@ -54,7 +54,7 @@ class Term:
     leader_epoch: int
     begin: LogPlace | None  # None: before the records that the log still has
     reason: ElectionReason | None
-    end: LogPlace | None = None  # of the next term, or of the topic's deletion; None: it leads now
+    end: LogPlace | None = None  # the begin of the next term, or the topic's deletion; None: it leads now
 
     # There may be many: dataclasses.replace would take several times as long.
     def ended(self, place: LogPlace) -> Term:
@@ -98,23 +98,23 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHistory:
-    """Of the life of a broker that is registered. None: before the records that the log still has."""
+    """The history of a registered broker's incarnation. None: before the records that the log still has."""
 
     registered: LogPlace | None
-    is_fenced_since: LogPlace | None  # or unfenced, as it is
+    fencing_changed: LogPlace | None  # the last change in either direction
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterHistory:
-    terms: tuple[Term, ...]  # in the order in which they began; what a snapshot has cut off comes first
+    terms: tuple[Term, ...]  # ordered by their begin; terms that a snapshot has cut off come first
     reassignments: tuple[Reassignment, ...]
-    brokers: Mapping[int, BrokerHistory]  # by broker id, of those that are registered
-    state: ClusterState  # what has come of it
+    brokers: Mapping[int, BrokerHistory]  # the registered brokers by id
+    state: ClusterState  # the state at the end of the log
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedRow:
-    """A row of the metadata log: its value, and of which controller epoch it is."""
+    """A row of the metadata log: its value and its controller epoch."""
 
     place: LogPlace
     controller_epoch: int
@@ -146,13 +146,13 @@ class _Reading:
     def __init__(self) -> None:
         self._draft = ClusterDraft(EMPTY_CLUSTER)
         self._ended: list[Term] = []
-        self._leading: dict[str, list[Term]] = {}  # of each topic, by partition
+        self._leading: dict[str, list[Term]] = {}  # the terms of each topic, by partition
         self._controller: _Controller | None = None
         self._placing: set[str] = set()  # topics with new partitions whose replicas come next
         self._reassignments: list[Reassignment] = []
         self._lives: dict[int, tuple[str, int]] = {}
         self._brokers: dict[int, BrokerHistory] = {}
-        self._snapshot: LogPlace | None = None  # where the one that is being read begins
+        self._snapshot: LogPlace | None = None  # the begin of the snapshot that is being read
 
     def finish(self) -> ClusterHistory:
         leading = [term for terms in self._leading.values() for term in terms]
@@ -272,7 +272,7 @@ class _Reading:
     def _note_fenced(self, broker_id: int, place: LogPlace, *, is_fenced: bool) -> None:
         broker = self._draft.brokers.now.get(broker_id)
         if broker is not None and broker.is_fenced != is_fenced:
-            self._brokers[broker_id] = replace(self._brokers[broker_id], is_fenced_since=place)
+            self._brokers[broker_id] = replace(self._brokers[broker_id], fencing_changed=place)
         now = self._controller
         if is_fenced and now is not None and now.former_id == broker_id and _is_same_commit(now.term.begin, place):
             # The commit of an election fences the controller before.
@@ -293,7 +293,7 @@ class _Reading:
     # ------------------------------------------------------------------ snapshots
 
     def _compare(self, place: LogPlace, controller_epoch: int) -> None:
-        """With the state that a snapshot at `place` has: what was known before goes on as far as it is the same."""
+        """Compare with the state of the snapshot at `place`: terms continue if the snapshot has them unchanged."""
         leading: dict[str, list[Term]] = {}
         for topic in self._draft.topics.now.values():
             led = enumerate(self._draft.leaders(topic.name))

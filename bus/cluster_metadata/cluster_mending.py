@@ -36,8 +36,8 @@ class FoundTopic:
     """Tables that lie under a topic's name, as far as they are of one topic id."""
 
     topic_id: str
-    record_counts: Mapping[int, int]  # by partition: its high watermark
-    leader_epochs: Mapping[int, int]  # by partition: the last one that wrote, -1: none did
+    record_counts: Mapping[int, int]  # partition -> its high watermark
+    leader_epochs: Mapping[int, int]  # partition -> the last epoch that wrote, -1: none did
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class FoundTable:
     topic_id: str | None
     record_count: int
     leader_epoch: int
-    producer_id_max: int  # of those that wrote, -1: none did
+    producer_id_max: int  # the largest id that wrote, -1: none did
 
 
 def find_topics(tables: Mapping[str, Iterable[FoundTable]]) -> tuple[Mapping[str, FoundTopic], int]:
-    """By topic, and the largest producer id that wrote anywhere. Of several topic ids under one name, the one that has
-    the most records, and of these the one with most tables."""
+    """Return the topics by name, and the largest producer id that wrote anywhere. If several topic ids are found under
+    one name, the one with the most records counts, and among equals the one with the most tables."""
     found: dict[str, FoundTopic] = {}
     producer_id_max = -1
     for name, of_name in tables.items():
@@ -105,7 +105,7 @@ class _Mending:
     def __init__(self, found: Mapping[str, FoundTopic]) -> None:
         self._found = found
         self.draft = ClusterDraft(EMPTY_CLUSTER)
-        self.gone_ids: set[str] = set()  # of topics that were deleted
+        self.gone_ids: set[str] = set()  # ids of deleted topics
         self._contradictions: list[Contradiction] = []
         self._unreadable_count = 0
         self._id_max = -1  # the largest producer id that is spoken of
@@ -128,7 +128,8 @@ class _Mending:
             self._note(offset, f"{record}: {error}", self._reconcile(record))
 
     def finish(self, producer_id_max: int) -> Mended:
-        """What lies in the storage and is not in the records counts only if records are in doubt."""
+        """Return the mended state. Tables that exist in the storage and not in the records count only if the records
+        are in doubt."""
         if self.draft.snapshot_left is not None:
             self.draft.snapshot_left = None
             self._note(-1, "expected the end of a snapshot, found the end of the log", "taken as it is")

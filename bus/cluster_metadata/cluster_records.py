@@ -69,13 +69,13 @@ _SNAPSHOT_RECORDS_MIN = 200
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBegan(ClusterRecord):
-    """What came before counts no more: the records that follow, so many, say all that was known by then."""
+    """The beginning of a snapshot of `record_count` records, which replaces all records before it."""
 
     record_count: int
 
     def apply(self, draft: ClusterDraft) -> None:
         draft.begin(EMPTY_CLUSTER)
-        draft.snapshot_left = self.record_count + 1  # with this one
+        draft.snapshot_left = self.record_count + 1  # counts this record too
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class ViewCreated(ClusterRecord):
     """The topic's values can be read as typed columns under this name; a view of the name before is replaced."""
 
     view_name: str  # names that differ in case only are one
-    topic: str  # by its name, whichever topic that is
+    topic: str  # the topic's name, whichever topic has it
     view_schema: str  # DDL
-    view_columns: str  # of the records, beside those of the schema; with commas between them
+    view_columns: str  # the record's own columns beside those of the schema, separated by commas
 
     def apply(self, draft: ClusterDraft) -> None:
         columns = tuple(self.view_columns.split(",")) if self.view_columns else ()
@@ -169,7 +169,7 @@ class AclRemoved(ClusterRecord):
     """It has this binding no more."""
 
     since_level: ClassVar[int] = LEVEL_OF_SECURITY
-    acl: str  # as it was added
+    acl: str  # the binding as it was added
 
     def apply(self, draft: ClusterDraft) -> None:
         draft.acls.remove(_applicable_acl(self.acl))
@@ -249,7 +249,7 @@ _COLUMNS = {
     "acl": "config_value",
 }
 _NULLABLE = {"config_value", "rack"}
-_WITH_VALUE = (BrokerListeners, AclAdded, AclRemoved)  # whose config_value is not null
+_WITH_VALUE = (BrokerListeners, AclAdded, AclRemoved)  # the records whose config_value is never null
 _ACL_FIELDS = tuple(field.name for field in fields(AclBinding))
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
@@ -261,7 +261,7 @@ _INTEGERS = {
 }
 
 
-# Of each type: its fields, and the columns that they are in.
+# the fields of each type, and their columns
 _FIELDS: Mapping[str, Sequence[tuple[str, str]]] = {
     name: tuple((field.name, _COLUMNS.get(field.name, field.name)) for field in fields(record_type))
     for name, record_type in _TYPES.items()
@@ -288,7 +288,7 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
 
 
 def encode_acl(acl: AclBinding) -> str:
-    """As JSON: each field by its name."""
+    """Encode the binding as a JSON object with a member for each field."""
     return json.dumps({field: _text(getattr(acl, field)) for field in _ACL_FIELDS}, ensure_ascii=False)
 
 
@@ -394,7 +394,7 @@ def _size_without_leaders(state: ClusterState) -> int:
 
 
 def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
-    """In an order in which each record can be applied to those before it."""
+    """Return the records of a snapshot in an order in which each record can be applied to those before it."""
     records: list[ClusterRecord] = [FeatureLevel(BUS_VERSION, state.level)] if state.level else []
     records += itertools.chain(
         snapshot_brokers(state), snapshot_topics(state), snapshot_producers(state), _snapshot_settings(state)

@@ -39,7 +39,7 @@ class Topic:
     topic_id: str
     partitions: tuple[Leadership, ...]  # never empty; the place is the partition's number
     configs: Mapping[str, str] = field(default_factory=dict)  # overrides in canonical text
-    # As they were assigned, () for a partition that has none; empty if no partition has any, else one each.
+    # The replicas as assigned, () for a partition that has no assignment; empty if no partition has any, else one each.
     assignments: tuple[tuple[int, ...], ...] = ()
 
     def replicas(self, partition: int) -> tuple[int, ...]:
@@ -83,19 +83,21 @@ class ClusterState:
     `topic_names` and in `deleted_topics`.
     """
 
-    topics: Mapping[str, Topic] = field(default_factory=dict)  # by name
-    topic_names: Mapping[str, str] = field(default_factory=dict)  # by topic id
+    topics: Mapping[str, Topic] = field(default_factory=dict)  # keyed by name
+    topic_names: Mapping[str, str] = field(default_factory=dict)  # topic id -> name
     collisions: Mapping[str, str] = field(default_factory=dict)  # collision_key(name) -> name
-    brokers: Mapping[int, Broker] = field(default_factory=dict)  # by broker id
-    leader_counts: Mapping[int, int] = field(default_factory=dict)  # by id of a broker that leads any partition
-    preferred_counts: Mapping[int, int] = field(default_factory=dict)  # by id of the first replica of any partition
+    brokers: Mapping[int, Broker] = field(default_factory=dict)  # keyed by broker id
+    # keyed by the id of a broker that leads any partition
+    leader_counts: Mapping[int, int] = field(default_factory=dict)
+    # keyed by the id of the first replica of any partition
+    preferred_counts: Mapping[int, int] = field(default_factory=dict)
     broker_epoch_max: int = 0  # that was ever given
     controller: ElectedController | None = None  # None: none was elected since the cluster has level 1
-    level: int = 0  # of bus.version
+    level: int = 0  # the level of bus.version
     deleted_topics: Mapping[str, str] = field(default_factory=dict)  # topic id -> name, while files may be there
     producers: ProducerIds = field(default_factory=ProducerIds)
-    views: Mapping[str, JsonView] = field(default_factory=dict)  # by casefolded name; the topic may be gone
-    quotas: Mapping[QuotaEntity, Quotas] = field(default_factory=dict)  # of those that have any
+    views: Mapping[str, JsonView] = field(default_factory=dict)  # keyed by the casefolded name; the topic may be gone
+    quotas: Mapping[QuotaEntity, Quotas] = field(default_factory=dict)  # entities that have any
     acls: AclIndex = NO_ACLS
 
     def topic_by_id(self, topic_id: str) -> Topic | None:
@@ -115,11 +117,11 @@ class ClusterState:
         return sorted(broker_id for broker_id, broker in self.brokers.items() if not broker.is_fenced)
 
     def is_alone(self, broker_id: int) -> bool:
-        """Whether no other broker than that one is registered, fenced or not: then none can be at work."""
+        """True if no other broker is registered, fenced or not: then no other can be at work."""
         return self.brokers.keys() <= {broker_id}
 
     def partitions_led_by(self, broker_id: int) -> Iterator[TopicPartition]:
-        """In the order of topic creation and partition number."""
+        """The partitions in the order of topic creation and partition number."""
         for topic in self.topics.values():
             for number, leadership in enumerate(topic.partitions):
                 if leadership.leader_id == broker_id:
@@ -129,15 +131,9 @@ class ClusterState:
 EMPTY_CLUSTER = ClusterState()
 
 
-# Which replica a consumer is sent to for its reads: one in its own rack, if the leader is in another one (KIP-392).
-#
-# Pure. Guards two promises: no consumer is sent to a broker that is fenced (KAFKA-15390), and none away from a leader
-# in its own rack.
-
-
 def find_nearby_brokers(state: ClusterState, *, leader_id: int, rack: str) -> frozenset[int]:
-    """To which the leader may send consumers in that rack: those of it that are not fenced. None if the leader is one
-    of them, or if no rack is named."""
+    """Return the unfenced brokers of that rack, to which the leader may send consumers for their reads (KIP-392). Empty
+    if the leader is one of them, so that nobody is sent away from a leader in its own rack, or if no rack is named."""
     if not rack:
         return frozenset()
     nearby = frozenset(one.broker_id for one in state.brokers.values() if one.rack == rack and not one.is_fenced)
@@ -153,15 +149,10 @@ def choose_read_replica(
     return max(found, key=lambda broker_id: applied_versions.get(broker_id, -1), default=None)
 
 
-# Which replicas of a partition are in sync, and what follows: under-replicated, offline.
-#
-# Pure, and a function of the metadata and of what leaders say of replicas that do not keep up with them. Guards one
-# promise: everything that shows such a state asks here.
-
-
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """`replicas` and `in_sync` in the order of the assignment, the preferred leader first."""
+    """The replicas of a partition and those in sync, in the order of the assignment, the preferred leader first. Every
+    view of a partition's replicas uses this value."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -185,16 +176,9 @@ def replica_state(
     )
 
 
-# Which partitions a broker opens and closes as the cluster metadata change.
-#
-# Pure, and knows states only: who wrote a record does not matter. Guards one promise: whatever states a broker follows,
-# and wherever a plan is interrupted, the plan for the last state leaves exactly those partitions open that this state
-# has the broker lead, with the state's topic ids and leader epochs.
-
-
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What a broker needs to lead a partition."""
+    """The topic id and leader epoch that a broker needs to lead a partition."""
 
     topic_id: str
     leader_epoch: int
@@ -209,11 +193,12 @@ class Hosted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostingPlan:
-    """To be carried out in the order of the fields; a partition may be in `closes` or `retires` and in `opens`."""
+    """The partitions that a broker has to open and close. Carried out in the order of the fields; a partition may be in
+    `closes` or `retires` and in `opens`."""
 
     retires: Sequence[TopicPartition]  # their topic was deleted
     closes: Sequence[TopicPartition]  # another broker leads them, or this one at another leader epoch
-    opens: Mapping[TopicPartition, Lead]  # in the order of topic creation and partition number
+    opens: Mapping[TopicPartition, Lead]  # ordered by topic creation and partition number
     configures: Sequence[Topic]  # those with partitions that stay open and may have other configs now
 
 

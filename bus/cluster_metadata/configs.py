@@ -33,7 +33,7 @@ from bus.settings.keys import (
 )
 from bus.settings.topic import TOPIC_CONFIGS, TopicConfig
 
-# What the bus itself keeps with an internal topic, beside the configs that users see and set.
+# Configs that the bus itself stores with an internal topic, beside those that users see and set.
 KEPT_CONFIGS = frozenset({GROUP_PLACEMENT})
 
 
@@ -89,7 +89,7 @@ def normalize_topic_configs(
 
 
 def find_contradiction(config: TopicConfig) -> str | None:
-    """What is allowed, and yet hardly what was wanted."""
+    """Return a warning about configs that are allowed and hardly intended."""
     if 0 <= config.retention_bytes < config.segment_bytes:
         return (
             f"segment.bytes is {config.segment_bytes}, above retention.bytes, {config.retention_bytes}: a file may "
@@ -195,17 +195,13 @@ def _first_repeated(names: Iterable[str]) -> str | None:
     return None
 
 
-# Which names a topic may have.
-#
-# Guards two promises: a name is safe as a folder and in every client that Kafka's names are safe in, and the bus's own
-# topics stay its own. Kafka's rules (org.apache.kafka.common.internals.Topic); knows no cluster.
-
 TOPIC_NAME_LENGTH_MAX = 249  # Kafka's: with a partition's suffix it is still a file name
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> Refused | None:
-    """None if the name is legal: 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither "." nor ".."."""
+    """None if the name is legal by Kafka's rules (org.apache.kafka.common.internals.Topic): 1 to 249 of the characters
+    a-z A-Z 0-9 . _ - and neither "." nor "..", so that it is safe as a folder and in every client."""
     if not name:
         return _invalid("expected a topic name, found an empty one")
     if name in (".", ".."):

@@ -1,4 +1,5 @@
-"""Which brokers lead and follow partitions: new ones, those whose leader has to go, and what administrators ask for.
+"""Placement of partitions: leaders and replicas of new partitions, successors of leaders that have to go, and changes
+by administrators.
 
 Guards these promises: replicas are registered brokers, none of them twice; a leader is registered, and unfenced if any
 broker is; new leaders are spread evenly, and the replicas of a partition over as many racks as there are. No bytes
@@ -67,7 +68,7 @@ def check_replica_assignment(
     return None
 
 
-def place_topic_as_told(
+def place_topic_as_assigned(
     state: ClusterState, name: str, topic_id: str, lists: Sequence[Sequence[int]]
 ) -> list[ClusterRecord]:
     """The records of a new topic whose replicas have been checked. A partition is led by its first unfenced replica."""
@@ -90,7 +91,9 @@ def place_partitions(
     return [added, *_placed(topic.name, topic.topic_id, first, lists, [replicas[0] for replicas in lists])]
 
 
-def place_partitions_as_told(state: ClusterState, topic: Topic, lists: Sequence[Sequence[int]]) -> list[ClusterRecord]:
+def place_partitions_as_assigned(
+    state: ClusterState, topic: Topic, lists: Sequence[Sequence[int]]
+) -> list[ClusterRecord]:
     """The same for replicas that have been checked. A partition is led by its first unfenced replica."""
     first = len(topic.partitions)
     leaders = _first_unfenced(state, lists)
@@ -218,9 +221,9 @@ def _leader_records(name: str, topic_id: str, moves: _Moves) -> Iterator[Cluster
 
 # ------------------------------------------------------------------ what administrators ask for
 
-# By partition: the broker that leads it now, or why it stays as it is.
+# partition -> its leader now, or the reason why it is unchanged
 ElectionStep = Step[ClusterRecord, Mapping[TopicPartition, int | Refused]]
-# By partition: its replicas now, or why they stay as they are.
+# partition -> its replicas now, or the reason why they are unchanged
 ReassignmentStep = Step[ClusterRecord, Mapping[TopicPartition, Sequence[int] | Refused]]
 
 

@@ -1,4 +1,4 @@
-"""Who gets which producer id, and which records say so.
+"""Decisions on producer ids and epochs, and the records that carry them out.
 
 Decides on blocks of ids and on the identities of named producers; which id of a block an unnamed producer gets is no
 decision of the cluster's. Guards one promise: two instances of one name never have the same epoch, unless they ask to
@@ -26,10 +26,10 @@ from bus.errors import ErrorCode, Refused
 from bus.model import Step
 
 # Shares of the time after which a name expires.
-_TOLD_SHARE = 16  # what is in use is said so often
+_REPORTED_SHARE = 16  # names in use are reported this often
 _LOOK_SHARE = 64
-_GRACE_SHARE = 8  # > the sum of what makes a use known too late
-# As Kafka's transaction.remove.expired.transaction.cleanup.interval.ms.
+_GRACE_SHARE = 8  # more than the sum of all delays until a use is known
+# Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 _LOOK_INTERVAL_MS_MAX = 3_600_000
 # One decision gives so many records, and leaves the rest to the next.
 RECORDS_MAX = 10_000
@@ -122,7 +122,7 @@ def _raise_epoch(named: NamedProducer, last_producer_epoch: int, new_producer_id
 
 
 def needs_new_id(state: ClusterState, command: InitProducer) -> bool:
-    """Whether `decide_init_producer` may want a producer id that was never given."""
+    """True if `decide_init_producer` may need a producer id that was never given."""
     named = state.producers.by_name.get(command.name)
     if named is None:
         return command.current is None
@@ -139,16 +139,6 @@ def _unknown_id(command: InitProducer, expected: str) -> IdentityStep:
     )
 
 
-# Which names of producers have not been used for so long that they are forgotten (transactional.id.expiration.ms).
-#
-# What is known of a name's use is what this controller has seen and was told by the other brokers, and what the log
-# says of the time before it was elected: a name that is in use is said to be so once in a while. What the log says is
-# too old by a sixteenth of the time, and by the two intervals in which brokers tell of uses and the controller looks
-# through them (`look_interval_ms`); so a name goes only an eighth later. Guards two promises: a name goes only when it
-# was not used for the whole time at any broker, and its id never writes again once it went. A name of which nothing was
-# ever said counts as used when it is first looked at.
-
-
 def look_interval_ms(expiration_ms: int) -> int:
     """How often the controller looks for names that have expired, and brokers tell it of uses."""
     return min(_LOOK_INTERVAL_MS_MAX, expiration_ms // _LOOK_SHARE)
@@ -162,9 +152,16 @@ def decide_expire_producers(
     expiration_ms: int,
     names: Iterable[str] | None = None,
 ) -> Step[ClusterRecord, int]:
-    """The number of names that expire. `seen_ms`: producer id -> when the producer was last known to be in use.
-    `names`: those to look at, None: all."""
-    told_every_ms = expiration_ms // _TOLD_SHARE
+    """Forget the names of producers that no broker has used for `expiration_ms` (transactional.id.expiration.ms). The
+    response is the number of names that expire. `seen_ms`: producer id -> when the producer was last known to be in
+    use. `names`: those to look at, None: all.
+
+    This controller knows the uses that it has seen, those that the other brokers have reported, and those that the log
+    records from before its election. The log's uses are too old by up to a sixteenth of the time and by the two
+    intervals in which brokers report and the controller looks (`look_interval_ms`), so a name is forgotten an eighth of
+    the time later. Guards two promises: a name is forgotten only if no broker used it for the whole time, and its id
+    never writes again afterwards. A name without any known use counts as used when it is first looked at."""
+    reported_every_ms = expiration_ms // _REPORTED_SHARE
     expired: list[ClusterRecord] = []
     used: list[ClusterRecord] = []
     by_name = state.producers.by_name
@@ -174,7 +171,7 @@ def decide_expire_producers(
         used_ms = _last_used_ms(named, seen_ms, now_ms)
         if used_ms + expiration_ms + expiration_ms // _GRACE_SHARE <= now_ms:
             expired.append(ProducerExpired(named.name, named.producer_id))
-        elif named.used_ms is None or used_ms - named.used_ms > told_every_ms:
+        elif named.used_ms is None or used_ms - named.used_ms > reported_every_ms:
             used.append(ProducerUsed(named.name, max(0, used_ms)))
     return Step(len(expired), (*expired, *used))
 

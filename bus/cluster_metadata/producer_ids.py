@@ -1,4 +1,4 @@
-"""Whose producer ids there are: which were given to brokers, and which belong to a name at which epoch.
+"""Producer ids: the blocks given to brokers, and the ids and epochs of named producers.
 
 Guards two promises: no producer id is given twice, and of a named producer no epoch counts any more that is below the
 highest one that was ever given. A name that expired, or has used up its epochs, leaves its id behind: that is retired,
@@ -35,7 +35,7 @@ class NamedProducer:
     name: str
     producer_id: int
     producer_epoch: int  # the last one that was given; lower ones are fenced
-    last_producer_epoch: int  # of the caller that the current one was given to; -1 if that was a new instance
+    last_producer_epoch: int  # the epoch of the caller that the current one was given to; -1 if that was a new instance
     used_ms: int | None = None  # when it was last said to be in use; None: nothing was said yet
 
     @property
@@ -79,10 +79,10 @@ class ProducerIdsDraft:
     def __init__(self, before: ProducerIds) -> None:
         self._before = before
         self._next_producer_id = before.next_producer_id
-        self._by_name: dict[str, NamedProducer | None] = {}  # what has changed
+        self._by_name: dict[str, NamedProducer | None] = {}  # only changes
         self._by_id: dict[int, NamedProducer | None] = {}
         self._retired: list[tuple[int, int]] = []
-        self._retired_ids: set[int] = set()  # of single ones
+        self._retired_ids: set[int] = set()  # retired one by one
 
     def find(self, name: str) -> NamedProducer | None:
         return self._by_name[name] if name in self._by_name else self._before.by_name.get(name)

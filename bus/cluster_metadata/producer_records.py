@@ -32,7 +32,7 @@ class ProducerNamed(ClusterRecord):
     producer_name: str
     producer_id: int  # the same for ever
     producer_epoch: int  # > every earlier one of the name
-    last_producer_epoch: int  # of the caller that asked for a higher one; -1 if a new instance came (KIP-360)
+    last_producer_epoch: int  # the epoch of the caller that requested a higher one; -1 if a new instance came (KIP-360)
 
     def apply(self, draft: ClusterDraft) -> None:
         name, producers = self.producer_name, draft.producers

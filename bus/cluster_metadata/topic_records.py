@@ -65,7 +65,7 @@ class PartitionsAdded(ClusterRecord):
     topic: str
     topic_id: str
     partitions: int  # the new total
-    leader_id: int  # of the new ones
+    leader_id: int  # the leader of the new partitions
 
     def apply(self, draft: ClusterDraft) -> None:
         name = draft.live_topic(self.topic, self.topic_id).name
@@ -272,7 +272,7 @@ def snapshot_topics(state: ClusterState) -> Iterator[ClusterRecord]:
 
 
 def _leaders(topic: Topic) -> Iterator[ClusterRecord]:
-    """By runs of neighbours that are led alike."""
+    """Yield a record for each run of neighbouring partitions with the same leader and epoch."""
     end = 0
     for leadership, run in itertools.groupby(topic.partitions):
         first, end = end, end + sum(1 for _ in run)

@@ -1,4 +1,4 @@
-"""What may be done to the views of topics, and which records do it.
+"""Decisions about the views of topics, and the records that carry them out.
 
 Guards two promises: a view that is there can be made by both engines, and its name means nothing else in SQL, unless a
 topic of that name came later, which comes first.

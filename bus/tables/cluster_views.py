@@ -111,7 +111,7 @@ def _broker_row(state: ClusterState, broker: Broker, history: BrokerHistory, rep
         # Without an election there is one broker.
         "is_controller": controller is None or controller.broker_id == broker_id,
         "is_fenced": broker.is_fenced,
-        "state_time": _time(history.is_fenced_since),
+        "state_time": _time(history.fencing_changed),
         "leaders": state.leader_counts.get(broker_id, 0),
         "replicas": replica_count,
         "broker_epoch": broker.broker_epoch or None,

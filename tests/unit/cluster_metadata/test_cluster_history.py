@@ -221,11 +221,11 @@ def test_brokers_show_where_their_life_was_registered_and_since_when_they_are_as
     fenced = log.fence(1)
     known = log.history().brokers[1]
     assert known.registered == first.registered is not None
-    assert known.is_fenced_since == fenced
+    assert known.fencing_changed == fenced
     unfenced = log.unfence(1)
-    assert log.history().brokers[1].is_fenced_since == unfenced
+    assert log.history().brokers[1].fencing_changed == unfenced
     again = log.take(log.register(1, "life-2"))
-    assert log.history().brokers[1].registered == log.history().brokers[1].is_fenced_since == again
+    assert log.history().brokers[1].registered == log.history().brokers[1].fencing_changed == again
 
 
 def test_broker_that_is_unregistered_is_not_shown(log: Log) -> None:
@@ -247,7 +247,7 @@ def test_what_a_snapshot_has_cut_off_is_not_guessed(log: Log) -> None:
         Term("__cluster_metadata", None, 0, 0, 1, None, None),
         Term("t", "id-1", 0, 0, 2, back, log.history().terms[-1].reason),
     )
-    assert [(one.registered, one.is_fenced_since) for one in kept.brokers.values()] == [(None, None)] * 2
+    assert [(one.registered, one.fencing_changed) for one in kept.brokers.values()] == [(None, None)] * 2
     assert kept.state == log.state
 
 
