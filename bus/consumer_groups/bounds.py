@@ -1,4 +1,5 @@
-"""What a request about a group may hold, which partition has a group, and how much of groups a broker holds in memory.
+"""Bounds of requests about groups and of the groups in memory, and the partition of `__consumer_offsets` that has a
+group.
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and read by every view and client.
 So everything that a decoder asserts of a stored field is checked here, before a decision, or where a field is decided
@@ -21,20 +22,20 @@ from bus.java_hash import java_abs, java_hash
 from bus.model import GROUP_PLACEMENT, TopicPartition
 from bus.settings.keys import INT_MAX, LONG_MAX
 
-ID_BYTES_MAX = 1_024  # of a group, and of a client
+ID_BYTES_MAX = 1_024  # for a group id and a client id
 MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and what the coordinator puts behind it
-NAME_BYTES_MAX = 249  # of an instance (Kafka's bound), a protocol, a protocol type, a topic
+NAME_BYTES_MAX = 249  # for an instance id (Kafka's bound), a protocol, a protocol type, a topic
 
-GROUPS_MAX = 1_000  # of one request to describe or to delete groups, or to fetch offsets
-PARTITIONS_MAX = 10_000  # of one request to commit, to fetch or to delete offsets
+GROUPS_MAX = 1_000  # in one request to describe or to delete groups, or to fetch offsets
+PARTITIONS_MAX = 10_000  # in one request to commit, to fetch or to delete offsets
 LEAVING_MEMBERS_MAX = 1_000
 PROTOCOLS_MAX = 100
 STATES_MAX = 100  # that groups are listed by
 TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
 OWNED_PARTITIONS_MAX = 30_000  # that one member says it has
-ASSIGNED_PARTITIONS_MAX = 30_000  # of all members of a group
+ASSIGNED_PARTITIONS_MAX = 30_000  # for all members of a group
 MEMBER_DATA_BYTES_MAX = 1 << 20  # metadata of all protocols of a member; its assignment
-# So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.
+# This many clients are remembered, with the ids given to them, before expired ids are looked for.
 _CLIENTS_MIN = 1_000
 
 
@@ -213,7 +214,7 @@ def _first(refusals: Iterable[Refused | None]) -> Refused | None:
 
 
 class Placement(Enum):
-    """Which partition of `__consumer_offsets` has a group.
+    """The function from a group id to a partition of `__consumer_offsets`.
 
     Guards one promise: a group is found where it was put. Kafka's choice is abs(hash) % n, of Java's
     String.hashCode. Versions before kept the hash without its sign bit, which puts every group with a negative hash
@@ -221,7 +222,7 @@ class Placement(Enum):
     """
 
     ABSOLUTE = "java-hash-abs"  # Kafka's
-    MASKED = "java-hash-masked"  # of a topic that does not say
+    MASKED = "java-hash-masked"  # also for a topic whose configs do not name its placement
 
 
 def find_placement(kept: Mapping[str, str]) -> Placement | None:
@@ -231,7 +232,7 @@ def find_placement(kept: Mapping[str, str]) -> Placement | None:
 
 
 def coordinator_partition(group_id: str, count: int, placement: Placement) -> int:
-    """Of the `count` partitions of `__consumer_offsets` the one that has this group."""
+    """Return which of the `count` partitions of `__consumer_offsets` has this group."""
     code = java_hash(group_id)
     match placement:
         case Placement.ABSOLUTE:
@@ -240,16 +241,11 @@ def coordinator_partition(group_id: str, count: int, placement: Placement) -> in
             return (code & 0x7FFFFFFF) % count
 
 
-# How much of groups one broker holds in memory, and when it takes no more.
-#
-# Guards one bound for each thing that a client can make grow: members and pending members, what they said in bytes,
-# committed and pending offsets, and the member ids that one client is given. Counted as groups are replaced, so that a
-# look costs nothing. What is refused is refused by name, and may succeed later: members leave, ids and offsets expire.
-
-
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """Each is named after its key."""
+    """Bounds of the groups that one broker holds in memory: one for each thing that a client can make grow. Each field
+    is named after its key. A refusal names the bound, and a later try may succeed: members leave, ids and offsets
+    expire."""
 
     members_max: int = 100_000
     members_bytes_max: int = 268_435_456
@@ -259,12 +255,14 @@ class GroupBounds:
 
 
 class GroupTotals:
+    """Counts what groups take in memory as groups are replaced, so that a check against the bounds costs nothing."""
+
     def __init__(self, bounds: GroupBounds) -> None:
         self._bounds = bounds
         self.members = 0  # pending ones too
         self.member_bytes = 0
         self.offsets = 0  # pending ones too
-        self._given: dict[str, list[int]] = {}  # by client: a heap of the times until which the ids may come back
+        self._given: dict[str, list[int]] = {}  # client -> a heap of the times until which its new ids may come back
         self._clients_cleaned_at = _CLIENTS_MIN
 
     def replace(self, before: Group | None, after: Group | None) -> None:
@@ -316,7 +314,7 @@ class GroupTotals:
     def _give_id(self, client: str, *, until_ms: int, now_ms: int) -> Refused | None:
         if len(self._given) >= self._clients_cleaned_at:
             self._given = {one: times for one, times in self._given.items() if any(until > now_ms for until in times)}
-            # Where none have expired, the next look is far off: a look costs as much as there are.
+            # A look costs as much as there are clients; if few have expired, the next look is far off.
             self._clients_cleaned_at = max(_CLIENTS_MIN, 2 * len(self._given))
         given = self._given.setdefault(client, [])
         while given and given[0] <= now_ms:

@@ -1,4 +1,4 @@
-"""What a group's coordinator does about a call, a timer, or the passing of time: the door to the rules of groups.
+"""Decisions of a group's coordinator about calls, timers and the passing of time: the entry to the rules of groups.
 
 Guards one promise: the same group, command and time give the same step. Nothing here waits.
 """
@@ -95,7 +95,8 @@ def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
 
 
 def end_group(step: GroupStep) -> None:
-    """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
+    """End an empty group without offsets. A client that joins later with a member id that it was given gets
+    UNKNOWN_MEMBER_ID."""
     assert not step.group.offsets, f"group {step.group.group_id} has offsets"
     assert not step.group.pending_offsets, f"group {step.group.group_id} has pending offsets"
     remove_pending(step, step.group.pending_members)

@@ -22,7 +22,7 @@ from bus.persistent_map import PersistentMap
 MINUTE_MS = 60_000
 NO_ASSIGNMENT = rq.Assignment()
 _MEMBER_BYTES = 1_000  # without what it said, and what it is given
-_ITEM_BYTES = 60  # of a topic or a partition
+_ITEM_BYTES = 60  # the size of a topic or a partition
 
 
 class GroupState(Enum):
@@ -63,7 +63,7 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[rq.GroupProtocol, ...]  # in the order of preference; one of them after loading
+    protocols: tuple[rq.GroupProtocol, ...]  # ordered by preference; only one of them after loading
     assignment: rq.Assignment = NO_ASSIGNMENT
     is_new: bool = False  # has never been answered a join
     awaiting_join: int | None = None  # the request id; only while PreparingRebalance
@@ -78,7 +78,7 @@ class Member:
         return _MEMBER_BYTES + items * _ITEM_BYTES + said
 
     def metadata(self, protocol: str) -> rq.GroupProtocol:
-        """What the member said with that protocol, which it must support."""
+        """Return the metadata that the member sent for that protocol, which it must support."""
         return next(offered for offered in self.protocols if offered.name == protocol)
 
 
@@ -100,19 +100,19 @@ class Group:
     protocol: str | None = None  # None: no generation with members was begun
     leader_id: str | None = None  # None exactly without members
     members: Mapping[str, Member] = field(default_factory=dict)
-    instance_ids: Mapping[str, str] = field(default_factory=dict)  # of static members -> member id
+    instance_ids: Mapping[str, str] = field(default_factory=dict)  # instance id of a static member -> member id
     # Ids that were told with MEMBER_ID_REQUIRED, each with True; there may be thousands, that come one by one.
     pending_members: PersistentMap[str, bool] = field(default_factory=PersistentMap)
-    supporters: Mapping[str, int] = field(default_factory=dict)  # of a protocol: how many members
+    supporters: Mapping[str, int] = field(default_factory=dict)  # protocol -> the number of members that support it
     joining_count: int = 0  # members that await a join
     unsynced_count: int = 0  # members that have to sync
-    data_bytes: int = 0  # of all members
+    data_bytes: int = 0  # the size of all members
     initial_delay: InitialDelay | None = None  # only while PreparingRebalance after Empty
     offsets: PersistentMap[TopicPartition, records.OffsetCommitted] = field(default_factory=PersistentMap)
     pending_offsets: PersistentMap[rq.TransactionKey, records.TxnOffsetsPending] = field(default_factory=PersistentMap)
-    # Of `pending_offsets`: how many transactions may yet commit an offset of the partition.
+    # The number of pending transactions that may still commit an offset of the partition.
     unstable: PersistentMap[TopicPartition, int] = field(default_factory=PersistentMap)
-    pending_offset_count: int = 0  # of all `pending_offsets`
+    pending_offset_count: int = 0  # offsets in all of `pending_offsets`
 
     @property
     def has_all_joined(self) -> bool:
@@ -303,7 +303,7 @@ def _count_protocols(
 
 @dataclass(frozen=True, slots=True)
 class MemberIdGiven:
-    """With MEMBER_ID_REQUIRED: a join with this id is expected."""
+    """A member id that was sent with MEMBER_ID_REQUIRED; a join with it is expected."""
 
     group_id: str
     member_id: str
@@ -569,7 +569,7 @@ def _stored_member(member: Member, protocol: str, assignment: rq.Assignment) -> 
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """What the broker's configuration says to the rules. Each field is named after its key."""
+    """The configs of the broker that the rules use. Each field is named after its key."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 30 * MINUTE_MS
@@ -581,13 +581,14 @@ class GroupRules:
     pending_transactions_max: int = 10_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
-    # Who joins for the first time cannot send heartbeats; this long may its join wait (a constant of Kafka's).
+    # A new member cannot send heartbeats before its first join is answered; its join may wait this long (a constant of
+    # Kafka's).
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the next heartbeat of the member would be told, told now: REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID or
+    """A message to a member ahead of its next heartbeat: REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID or
     FENCED_INSTANCE_ID."""
 
     group_id: str
@@ -607,14 +608,14 @@ class GroupStep:
         self.rules = rules
         self.now_ms = now_ms
         self.changes: list[GroupRecord] = []
-        self.records: list[records.LoggedRecord] = []  # of `changes`, those for the log
+        self.records: list[records.LoggedRecord] = []  # the part of `changes` that goes into the log
         self._replies: dict[int, Reply[rq.GroupAnswer]] = {}
         self._timers: dict[rq.GroupTimer, SetTimer[rq.GroupCommand] | CancelTimer[rq.GroupCommand]] = {}
         self._notices: dict[str, Notice] = {}
 
     @property
     def group(self) -> Group:
-        """A new one if there is none."""
+        """The group; a new one if it does not exist."""
         return self._group
 
     @property

@@ -1,10 +1,10 @@
-"""What a new coordinator knows: the groups, out of the records of its partition.
+"""Loading of groups from the records of their partition, for a new coordinator.
 
-Guards two promises. It goes on where the one before was: all that was ever answered as done is there, and what was
-under way and in no record (a rebalance, a first join) is begun again by the clients. And a record that cannot be read
-costs itself, and no more than is safe. An offset that is certain stays, also if what describes it is not. Of a group
-the generation stays, so that nothing of an older one is ever taken for new, and its members join again; its committed
-offsets are records of their own. Of a transaction all offsets are kept or none.
+Guards two promises. A new coordinator continues where its predecessor stopped: everything that was acknowledged is
+there, and the clients repeat what was under way without a record (a rebalance, a first join). And an unreadable record
+costs only what cannot be known safely without it. An offset that is certain stays, even if its metadata are not. A
+group keeps its generation, so no older generation is ever taken for a newer one, and its members join again; its
+committed offsets are records of their own. All offsets of a transaction are kept, or none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bus.machine import Loaded, SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 
-_SHOWN_LENGTH = 500  # of a fault
+_SHOWN_LENGTH = 500  # the length of a fault in a message
 
 
 def read_groups(rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
@@ -64,7 +64,7 @@ class GroupCodec:
         return Refused(code, f"group {record.group_id}: {shown(reason, _SHOWN_LENGTH)}")
 
     def log_line(self, record: LoggedRecord) -> str | None:
-        """For each generation that has its assignment, and for each group that ends. Offsets have none."""
+        """A line for each generation with its assignment, and for each group that ends. Offsets have none."""
         match record:
             case GroupStored(group_id, generation=generation, state=state, members=members):
                 return f"group {group_id}: {state}, generation {generation}, members: {len(members)}"
@@ -103,7 +103,7 @@ def _loaded_or_emptied(records: list[LoggedRecord], faults: list[str], now_ms: i
 
 
 def resume_timers(group: Group) -> tuple[SetTimer[rq.GroupCommand], ...]:
-    """For a group that was just loaded: every session starts again."""
+    """Set the timers of a group that was just loaded: every session starts again."""
     return tuple(
         SetTimer(rq.GroupTimer(rq.TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
         for member in group.members.values()
@@ -111,7 +111,7 @@ def resume_timers(group: Group) -> tuple[SetTimer[rq.GroupCommand], ...]:
 
 
 def _salvage_record(row: KeyedRow, error: str, *, now_ms: int) -> tuple[LoggedRecord | None, str]:
-    """What counts in place of `row`, which `decode_record` refused with `error`; and the fault."""
+    """Return the record that replaces `row`, which `decode_record` refused with `error`, and the fault."""
     try:
         key = decode_key(row.key)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who is a member of a group: joins, syncs, heartbeats, members that leave, and the rebalances that follow.
+"""Membership of groups: joins, syncs, heartbeats, leaving members, and the rebalances that follow.
 
 Guards the promise of generations: a generation has one set of members and one leader, all members of it have joined for
 it (a static one excepted, while its session lasts), and the generation before it ends when it begins. No member leaves
@@ -37,16 +37,11 @@ _NAMED_MAX = 5
 _MAY_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 _TAKEN = rq.HeartbeatTaken()
 
-# JoinGroup: who may come in, who comes back, and whether that begins a rebalance.
-#
-# Guards two promises: a member id is given once, and only the client that it was given to joins with it (KIP-394); an
-# instance id has one member at a time, the last one that came without a member id (KIP-345).
-
 
 def decide_join(step: GroupStep, command: rq.JoinGroup, *, request_id: int) -> None:
-    """JoinGroup: who may come in, who comes back, and whether that begins a rebalance.
+    """Decide on a JoinGroup request: admit the member, and begin a rebalance if one is needed.
 
-    Guards two promises: a member id is given once and joins with it only whom it was given to (KIP-394), and an
+    Guards two promises: a member id is given once, and only the client that it was given to joins with it (KIP-394); an
     instance id has one member at a time, the last one that came without a member id (KIP-345).
     """
     group = step.group
@@ -138,8 +133,8 @@ def _join_known(step: GroupStep, command: rq.JoinGroup, request_id: int) -> None
 
 
 def _knows_enough(group: Group, member: Member, command: rq.JoinGroup) -> bool:
-    """Of a member that says nothing new: the generation there is will do. (It may have missed its answer.) But when the
-    leader of a stable group joins, it wants another assignment."""
+    """True if a member that joins with unchanged protocols may get the existing generation; it may have missed its
+    answer. The leader of a stable group joins to get a new assignment."""
     if group.state is GroupState.PREPARING_REBALANCE or member.protocols != _joining_member(command, "", 0).protocols:
         return False
     return group.state is GroupState.COMPLETING_REBALANCE or member.member_id != group.leader_id
@@ -252,13 +247,12 @@ def _inconsistent(group: Group, message: str) -> Refused:
     return Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id}: {message}")
 
 
-# SyncGroup: the leader brings the assignment, everyone takes its own.
-#
-# Guards the promise of ownership: an assignment is given only in the generation that it was made for, and only once it
-# is in the log, so the next coordinator knows the same owners.
-
-
 def decide_sync(step: GroupStep, command: rq.SyncGroup, *, request_id: int) -> None:
+    """Decide on a SyncGroup request: the leader brings the assignment, and every member takes its own.
+
+    Guards the promise of ownership: a member gets an assignment only in the generation that it was made for, and only
+    once it is in the log, so the next coordinator knows the same owners.
+    """
     group = step.group
     refused = (
         check_member(group, command.member_id, command.group_instance_id)
@@ -323,20 +317,17 @@ def _synced(group: Group, member: Member) -> rq.Synced:
 
 
 def expire_syncs(step: GroupStep) -> None:
-    """Who has its answer to the join and has not synced by now is out."""
+    """Remove the members that have the answer to their join and have not synced in time."""
     late = [member.member_id for member in step.group.members.values() if member.has_to_sync]
     _remove_members(step, dict.fromkeys(late, "it did not sync in time"))
     _begin_rebalance(step, f"members {_named(late)} did not sync in time")
 
 
-# Heartbeats, members that stay silent, and members that leave, by themselves or removed by an administrator.
-#
-# Guards liveness: a member that sends nothing for its session timeout is removed, unless the coordinator itself keeps
-# it waiting for an answer.
-
-
 def check_heartbeat(group: Group | None, command: rq.Heartbeat) -> rq.HeartbeatTaken | Refused:
-    """A few look-ups. The session of a member starts again if the answer `is_sign_of_life`."""
+    """Check a heartbeat by a few look-ups. The session of the member starts again if the answer `is_sign_of_life`.
+
+    Guards liveness: a member that sends nothing for its session timeout is removed, unless the coordinator itself keeps
+    it waiting for an answer."""
     if group is None:
         return check_request(None, command) or unknown_member(command.group_id, command.member_id)
     if command.group_instance_id is not None or command.member_id not in group.members:
@@ -353,7 +344,7 @@ def check_heartbeat(group: Group | None, command: rq.Heartbeat) -> rq.HeartbeatT
 
 
 def is_sign_of_life(answer: rq.GroupAnswer) -> bool:
-    """Of a heartbeat: from a member of this generation, though it may have to join again."""
+    """True if the answer to a heartbeat proves a member of this generation, even one that has to join again."""
     return isinstance(answer, rq.HeartbeatTaken) or (
         isinstance(answer, Refused) and answer.code is ErrorCode.REBALANCE_IN_PROGRESS
     )
@@ -390,12 +381,12 @@ def expire_pending_member(step: GroupStep, member_id: str) -> None:
 
 def decide_leave(step: GroupStep, command: rq.LeaveGroup, *, request_id: int) -> None:
     """All that can leave do, and one rebalance follows if one of them was a member."""
-    reasons: dict[str, str] = {}  # of members that leave, by member id
+    reasons: dict[str, str] = {}  # member id -> the reason why it leaves
     pending: dict[str, None] = {}
     members = tuple(_leave(step.group, leaving, reasons, pending) for leaving in command.members)
     remove_pending(step, pending)
     _remove_members(step, reasons)
-    step.reply(request_id, rq.Left(members))
+    step.reply(request_id, rq.MembersRemoved(members))
     if reasons:
         _rebalance_or_complete(step, f"members {_named(list(reasons))} leave")
     elif pending:
@@ -461,7 +452,8 @@ def _complete_if_all_joined(step: GroupStep) -> None:
 
 
 def _complete_when_all_joined(step: GroupStep) -> None:
-    """Of a first rebalance as well, as in Kafka: the one that it waited for is not coming."""
+    """Complete the rebalance if all members have joined. As in Kafka this also ends the initial delay: the member that
+    it waited for is not coming."""
     if step.group.state is GroupState.PREPARING_REBALANCE and step.group.has_all_joined:
         _complete_rebalance(step)
 
@@ -478,7 +470,8 @@ def expire_rebalance(step: GroupStep) -> None:
 
 
 def _complete_rebalance(step: GroupStep) -> None:
-    """Who has not joined is out, but for static members: their sessions decide. If only such ones are left, wait on."""
+    """Remove the members that have not joined, except static members, which leave when their sessions expire. If only
+    such static members are missing, wait on."""
     step.cancel_timer(rq.TimerKind.REBALANCE)
     missing = [
         member.member_id
@@ -517,7 +510,7 @@ def _begin_generation(step: GroupStep) -> None:
 
 
 def _joined(group: Group, member_id: str, *, skip_assignment: bool = False) -> rq.Joined:
-    """What a member of the current generation is told; the leader gets all members."""
+    """Return the answer for a member of the current generation; the leader gets all members."""
     assert group.protocol_type is not None
     assert group.protocol is not None
     assert group.leader_id is not None
@@ -585,7 +578,7 @@ def _fenced(group: Group, group_instance_id: str, member_id: str) -> Refused:
 
 
 def _named(member_ids: Sequence[str]) -> str:
-    """For a message that every member gets: a few of them."""
+    """Return a few of the ids, for a message that every member gets."""
     others = len(member_ids) - _NAMED_MAX
     return ", ".join(member_ids[:_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
 

@@ -50,7 +50,7 @@ def overtake(step: GroupStep, is_overtaken: Callable[[rq.OffsetToCommit], bool])
 def _take_offsets(
     command: rq.OffsetCommit | rq.TxnOffsetCommit, *, metadata_max_bytes: int
 ) -> tuple[dict[TopicPartition, rq.OffsetToCommit], rq.OffsetsCommitted]:
-    """Of a partition that is named twice the last."""
+    """Return the valid offsets, and the answer. Of a partition that is named twice the last offset counts."""
     results = tuple(_check_offset(offset, metadata_max_bytes) for offset in command.offsets)
     judged = zip(command.offsets, results, strict=True)
     return {offset.partition: offset for offset, result in judged if result is None}, rq.OffsetsCommitted(results)
@@ -112,7 +112,7 @@ def _committed(step: GroupStep, offset: rq.OffsetToCommit) -> records.OffsetComm
 
 
 def fetch_offsets(group: Group | None, command: rq.OffsetFetch) -> rq.OffsetsFetched | Refused:
-    """Of a group that is not there: no offset is committed. A member that names itself is checked."""
+    """Return the offsets. A group that does not exist has none committed. A member that names itself is checked."""
     if group is None:
         return rq.OffsetsFetched(tuple(_no_offset(partition) for partition in command.partitions or ()))
     if command.member_id != rq.NO_MEMBER_ID:
@@ -218,16 +218,15 @@ def _expires_ms(step: GroupStep, stored: records.OffsetCommitted, *, since_ms: i
     return (stored.commit_ms if since_ms is None else since_ms) + step.rules.offsets_retention_ms
 
 
-# Offsets that are pending: a transaction commits them here, or drops them, when it is decided (KIP-98, KIP-447).
-#
-# They are records of the group's own log, so a deposed coordinator cannot acknowledge one. Guards the promise that what
-# was acknowledged is there until the transaction ends: only `ApplyOffsets` and `DropOffsets` make the group forget a
-# transaction. What no longer counts (its topic is deleted, or a commit without a transaction came later) is taken out
-# of it; it is still known here, perhaps with nothing to commit, until it ends.
-
-
 def decide_txn_commit(step: GroupStep, command: rq.TxnOffsetCommit, *, request_id: int) -> None:
-    """As `decide_commit`, but it is no sign of life: a producer sends it, and not the member."""
+    """Decide on a TxnOffsetCommit like `decide_commit`, except that it is no heartbeat: a producer sends it, not the
+    member.
+
+    The pending offsets (KIP-98, KIP-447) are records of the group's own log, so a deposed coordinator cannot
+    acknowledge one. Guards the promise that acknowledged offsets stay until the transaction ends: only `ApplyOffsets`
+    and `DropOffsets` make the group forget a transaction. Offsets that no longer count (their topic is deleted, or a
+    commit without a transaction came later) are removed from it; the transaction is known until it ends, perhaps with
+    nothing to commit."""
     known = step.group.pending_offsets.get(command.transaction) or _nothing_pending(command)
     taken, answer = _take_offsets(command, metadata_max_bytes=step.rules.offset_metadata_max_bytes)
     offsets = {**{offset.partition: offset for offset in known.offsets}, **taken}

@@ -19,9 +19,9 @@ from bus.records.json_text import parse_json
 from bus.records.struct_fields import StructFields
 from bus.settings.keys import INT_MAX, LONG_MAX
 
-_ROW_BYTES = 200  # of the fields of a fixed size and of short names
-_ITEM_BYTES = 50  # of a topic's name, with or without the number of a partition
-_SHOWN_KEY_BYTES = 200  # of a key that cannot be read, in an error
+_ROW_BYTES = 200  # fields of a fixed size and short names
+_ITEM_BYTES = 50  # a topic's name, with or without the number of a partition
+_SHOWN_KEY_BYTES = 200  # the length of an unreadable key in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class StoredMember:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    subscription: bytes  # for the group's protocol
+    subscription: bytes  # the member's metadata for the group's protocol
     topics: tuple[str, ...]
     assignment: rq.Assignment
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStored:
-    """A group as it stands after a rebalance, or when its last member has left."""
+    """A group after a rebalance, or after its last member has left."""
 
     group_id: str
     protocol_type: str
@@ -81,8 +81,8 @@ class TxnOffsetsPending:
 
     group_id: str
     transaction: rq.TransactionKey
-    sequence: int  # of the last commit of offsets that was taken
-    commit_ms: int  # of the same
+    sequence: int  # the sequence of the last offset commit that was accepted
+    commit_ms: int  # the time of the same commit
     offsets: tuple[rq.OffsetToCommit, ...]
 
 
@@ -96,7 +96,7 @@ class TxnOffsetsEnded:
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """What a record is of: an offset, a transaction, or, with neither, the group itself."""
+    """The subject of a record: an offset, a transaction, or, with neither, the group itself."""
 
     group_id: str
     partition: TopicPartition | None = None

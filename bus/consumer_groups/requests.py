@@ -1,8 +1,8 @@
-"""What is asked of a group's coordinator, and what it answers: values only.
+"""Requests to a group's coordinator, and its answers: values only.
 
-Commands carry what a client said and nothing that was looked up elsewhere, but for `client_host`, the topics and
-partitions that the adapter read out of the bytes of protocol type "consumer", the topic id of a partition, and a new
-member's id. Answers of a command that can be refused are the answer or a `Refused`. The last commands are those that
+A command has what the client said and nothing that was looked up elsewhere, except for `client_host`, the topics and
+partitions that the adapter decoded from the bytes of protocol type "consumer", the topic id of a partition, and a new
+member's id. The answer to a command that can be refused is its answer or a `Refused`. The last commands are those that
 the coordinator gives itself.
 """
 
@@ -33,7 +33,8 @@ class GroupProtocol:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is given: the leader's own bytes, and what they say if the protocol type is consumer."""
+    """The assignment of a member: the leader's own bytes, and their decoded content if the protocol type is
+    consumer."""
 
     data: bytes = b""
     partitions: tuple[TopicPartition, ...] = ()
@@ -63,7 +64,7 @@ class JoinGroup:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[GroupProtocol, ...]  # in the order of preference
+    protocols: tuple[GroupProtocol, ...]  # ordered by preference
     reason: str = ""
     new_member_id: str = ""  # that was never given, from the coordinator: for a member that has none
 
@@ -72,7 +73,7 @@ class JoinGroup:
 class JoinedMember:
     member_id: str
     group_instance_id: str | None
-    metadata: bytes  # for the protocol that was chosen
+    metadata: bytes  # the metadata for the chosen protocol
     assignment: bytes = b""  # only if it stays as it is
 
 
@@ -83,7 +84,7 @@ class Joined:
     protocol: str
     leader_id: str
     member_id: str
-    members: tuple[JoinedMember, ...] = ()  # for the leader alone
+    members: tuple[JoinedMember, ...] = ()  # only the leader gets them
     skip_assignment: bool = False
 
 
@@ -103,7 +104,8 @@ class SyncGroup:
     group_instance_id: str | None
     protocol_type: str | None  # None: not checked
     protocol: str | None
-    assignments: Mapping[str, Assignment] = field(default_factory=dict)  # by member id; of the leader alone
+    # keyed by member id; only the leader sends them
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,8 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """For each member of the command, in its order: None, or why it could not leave."""
+class MembersRemoved:
+    """The answers for the members of the command, in its order: None, or why the member could not leave."""
 
     members: tuple[Refused | None, ...]
 
@@ -160,7 +162,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """Of a member, or with NO_GENERATION and NO_MEMBER_ID of a consumer that is none."""
+    """An offset commit by a member, or, with NO_GENERATION and NO_MEMBER_ID, by a consumer outside of a group."""
 
     group_id: str
     generation: int
@@ -171,7 +173,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """For each offset of the command, in its order: None, or why it was not taken."""
+    """The answers for the offsets of the command, in its order: None, or why the offset was refused."""
 
     partitions: tuple[Refused | None, ...]
 
@@ -212,7 +214,7 @@ class OffsetDelete:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsDeleted:
-    """For each partition of the command, in its order: None, or why its offset stays."""
+    """The answers for the partitions of the command, in its order: None, or why the offset stays."""
 
     partitions: tuple[Refused | None, ...]
 
@@ -237,7 +239,7 @@ class TxnOffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class VoteOffsets:
-    """Whether the transaction could be committed here: its offsets are in the log."""
+    """Ask for the group's vote: the transaction may be committed here if its offsets are in the log."""
 
     group_id: str
     transaction: TransactionKey
@@ -291,11 +293,11 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPendingOffsets:
-    """Of one transaction."""
+    """The pending offsets of one transaction."""
 
     transaction: TransactionKey
     offset_count: int
-    commit_ms: int  # of the last
+    commit_ms: int  # the time of the last commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +333,10 @@ class GroupDeleted:
 
 
 class TimerKind(Enum):
-    SESSION = "session"  # of a member: no sign of life
+    SESSION = "session"  # a member has sent nothing for its session timeout
     PENDING_MEMBER = "pending member"  # got an id with MEMBER_ID_REQUIRED and did not come back
-    REBALANCE = "rebalance"  # of a group: who has not joined by then is out; the initial delay as well
-    SYNC = "sync"  # of a group: who has not synced by then is out
+    REBALANCE = "rebalance"  # members of a group that have not joined by then are removed; also the initial delay
+    SYNC = "sync"  # members of a group that have not synced by then are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +345,7 @@ class GroupTimer:
 
     kind: TimerKind
     group_id: str
-    member_id: str = ""  # of SESSION and PENDING_MEMBER
+    member_id: str = ""  # for SESSION and PENDING_MEMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +353,7 @@ class ExpireOffsets:
     """An empty group that has no offsets (any more) ends, but not while a member id that was given may come back."""
 
     group_id: str
-    now_ms: int  # of the clock of retention
+    now_ms: int  # the clock of retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +394,7 @@ GroupAnswer = (
     | JoinRefused
     | Synced
     | HeartbeatTaken
-    | Left
+    | MembersRemoved
     | OffsetsCommitted
     | OffsetsFetched
     | OffsetsDeleted

@@ -85,7 +85,7 @@ class Door:
                 assert all(one.partition >= 0 for one in decode_assignment(answer.assignment))
             case rq.JoinRefused() | Refused():
                 self.check_refused(answer)
-            case rq.Left(refusals) | rq.OffsetsCommitted(refusals) | rq.OffsetsDeleted(refusals):
+            case rq.MembersRemoved(refusals) | rq.OffsetsCommitted(refusals) | rq.OffsetsDeleted(refusals):
                 for refused in refusals:
                     assert refused is None or self.check_refused(refused)
 

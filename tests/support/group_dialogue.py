@@ -54,7 +54,7 @@ from bus.consumer_groups.requests import (
     JoinRefused,
     LeaveGroup,
     LeavingMember,
-    Left,
+    MembersRemoved,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -265,7 +265,7 @@ class GroupDialogue:
                 return f"has {answer.assignment.decode() or 'nothing'}"
             case HeartbeatTaken() | GroupDeleted():
                 return "ok"
-            case Left(results) | OffsetsCommitted(results) | OffsetsDeleted(results):
+            case MembersRemoved(results) | OffsetsCommitted(results) | OffsetsDeleted(results):
                 return ", ".join("ok" if r is None else f"{r.code.name} {r.message}" for r in results)
             case OffsetsFetched(offsets):
                 return " ".join(map(_fetched, offsets)) or "-"

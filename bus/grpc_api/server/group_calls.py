@@ -154,7 +154,7 @@ def decode_leave(request: pb.LeaveGroupRequest) -> rq.LeaveGroup | Refused:
 
 
 def encode_leave(request: pb.LeaveGroupRequest, answer: Any) -> pb.LeaveGroupResponse:
-    if not isinstance(answer, rq.Left):
+    if not isinstance(answer, rq.MembersRemoved):
         return with_error(pb.LeaveGroupResponse(), answer)
     response = pb.LeaveGroupResponse()
     for member, refused in zip(request.members, answer.members, strict=True):
