@@ -111,7 +111,7 @@ def _decide_producer(
 
 
 def check_batch(batch: RecordBatch, rules: AppendRules, *, now_ms: int) -> Refused | None:
-    """What the topic asks of every batch, wherever it goes."""
+    """Check what the topic requires of every batch, in a transaction or not."""
     return _check_keys(batch, rules) or _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
 
 

@@ -15,15 +15,15 @@ from bus.ports import LogFile
 
 # Below this there is little to gain, however small the table.
 FILES_MIN = 20
-# So many bytes are worth it, however few the files.
+# From this size on compaction pays, however few the files.
 BYTES_MIN = 1024 * 1024
-# So many files are too many for readers, however small they are.
+# From this number on readers suffer, however small the files.
 FILES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """Of a topic of users."""
+    """The rules for a topic of users."""
 
     dirty_ratio_min: float  # min.cleanable.dirty.ratio
     lag_min_ms: int  # min.compaction.lag.ms
@@ -54,7 +54,7 @@ def decide_key_compaction(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What compaction has not seen, beside what it has."""
+    """The files that compaction has not processed yet, and the size of those that it has."""
 
     file_count: int
     size_bytes: int
@@ -62,7 +62,7 @@ class Backlog:
 
 
 def decide_internal_compaction(backlog: Backlog) -> bool:
-    """Whether to compact one of the bus's own topics now, as a whole."""
+    """True if one of the bus's own topics is to be compacted now, as a whole."""
     if backlog.file_count >= FILES_MAX:
         return True
     return backlog.file_count >= FILES_MIN and backlog.size_bytes > backlog.compacted_bytes

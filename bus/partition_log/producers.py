@@ -1,13 +1,13 @@
-"""Which batches of an idempotent producer are in order, repeats, or wrong (KIP-98, KIP-360).
+"""Decisions on the batches of an idempotent producer: in order, repeated, or wrong (KIP-98, KIP-360).
 
-Guards one promise: of every (producer id, epoch, sequence) the log gets one record, and a producer's records in the
-order of their sequences. Decides on numbers only. What memory cannot decide, a repeat older than the last five batches
-or a producer that was forgotten, is the table's to answer: its rows carry the same three numbers.
+Guards one promise: the log gets one record for every (producer id, epoch, sequence), and a producer's records in the
+order of their sequences. Decides on numbers only. Memory cannot decide about a repeat older than the last five batches,
+nor about a forgotten producer; then the table answers, whose rows carry the same three numbers.
 
-A producer that never wrote here begins with sequence 0, and so does a new epoch, unless it goes on where the older one
-ended. Kafka takes any first sequence of a producer that it does not know, for it loses what it knows with the records;
-here that outlives the records, so a first sequence above 0 means that the batches before it are still to come: they
-were refused, and the producer will send them again.
+A producer that never wrote here begins with sequence 0, and so does a new epoch, unless it continues where the older
+one ended. Kafka accepts any first sequence of a producer that it does not know, because it loses its knowledge of a
+producer with the records. Here that knowledge outlives the records, so a first sequence above 0 means that the batches
+before it are still to come: they were refused, and the producer will send them again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bus.errors import ErrorCode, Refused
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, sequence_after
 from bus.ports import ProducerMatch, ProducerProgress
 
-# As many batches as a producer may have in flight (max.in.flight.requests.per.connection), as in Kafka.
+# The number of batches that a producer may have in flight (max.in.flight.requests.per.connection), as in Kafka.
 RECENT_BATCHES_MAX = 5
-# Of two sequences the one less than so many records behind the other is the earlier one; they wrap.
+# Sequences wrap: of two, the one that is less than this many records behind the other is the earlier one.
 _BEHIND_MAX = SEQUENCE_MODULUS // 2
 NONE_YET = -1
 
 
 class AppendedBatch(NamedTuple):  # a tuple, as the state below: one is made for each batch
-    """What the answer to a repeat needs. Its offsets are dense from `base_offset`."""
+    """The answer to a repeat. Its offsets are dense from `base_offset`."""
 
     base_sequence: int
     record_count: int
@@ -41,10 +41,10 @@ class AppendedBatch(NamedTuple):  # a tuple, as the state below: one is made for
 
 
 class ProducerState(NamedTuple):
-    """What a partition knows of one producer. The batches of `recent` are of `producer_epoch`, oldest first."""
+    """The state of one producer in a partition. The batches of `recent` belong to `producer_epoch`, oldest first."""
 
-    producer_epoch: int  # of the last record; -1: there is none
-    last_sequence: int  # of the last record; -1: there is none
+    producer_epoch: int  # the epoch of the last record; -1: there is none
+    last_sequence: int  # the sequence of the last record; -1: there is none
     # The last so many sequences up to `last_sequence` were appended under this epoch; what is before them was not, as
     # far as memory knows. A state that was read from the log assumes that all were.
     sequence_span: int
@@ -56,7 +56,7 @@ NEW_PRODUCER = ProducerState(producer_epoch=NONE_YET, last_sequence=NONE_YET, se
 
 
 class Question(Enum):
-    """What only the table can answer, by the port's method of that name."""
+    """A question that only the table can answer, by the port's method of that name."""
 
     FIND_LAST_SEQUENCE = "find_last_sequence"
     MATCH_PRODUCER = "match_producer"
@@ -127,12 +127,12 @@ def decide_sequence(
 def decide_match(
     state: ProducerState, stamp: ProducerStamp, record_count: int, match: ProducerMatch, *, log_start: int
 ) -> Found | AppendRest | Refused:
-    """What becomes of a batch that begins at or before the last sequence, after the table was asked (MATCH_PRODUCER).
+    """Decide on a batch that begins at or before the last sequence, after the table has answered (MATCH_PRODUCER).
 
-    A record up to the last sequence that is not in the table was appended once, for sequences have no gaps, and has
-    since been retired or compacted: it is never appended again. If nothing of a batch is left, the answer is
-    DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset. So it is said only where it can be
-    true: while the log starts at 0 and has no holes nothing was retired or compacted, and what is not in the table
+    A record up to the last sequence that is not in the table was appended once, because sequences have no gaps, and was
+    deleted by retention or compaction since: it is never appended again. If no record of a batch remains, the answer is
+    DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset. So that answer is given only if it
+    can be true: while the log starts at 0 and has no holes, nothing was deleted, and a record that is not in the table
     never was.
     """
     old_count = min(record_count, _records_behind(state, stamp.base_sequence) + 1)
@@ -191,7 +191,7 @@ def apply_progress(progress: ProducerProgress) -> ProducerState:
 
 
 def complete_offsets(offsets: Sequence[int], *, base_offset: int) -> list[int]:
-    """Of a batch whose missing records, -1 here, were given offsets from `base_offset` on."""
+    """Return the offsets of a batch whose missing records, -1 here, were given offsets from `base_offset` on."""
     given: Iterator[int] = count_from(base_offset)
     return [offset if offset >= 0 else next(given) for offset in offsets]
 
@@ -226,13 +226,6 @@ def _refuse_sequence(stamp: ProducerStamp, expected: str) -> Refused:
     )
 
 
-# All idempotent producers that a partition knows: what the log says, and what the commit in flight will say.
-#
-# Guards one promise: what is known of a producer is what the log says. Batches that are placed and not committed yet
-# live in an overlay, which a commit makes the truth and a failure drops. No clock and no table: both come in as
-# arguments.
-
-
 @dataclass(frozen=True, slots=True)
 class _Fence:
     producer_epoch: int
@@ -240,19 +233,23 @@ class _Fence:
 
 
 class ProducerStates:
-    """Invariants: the committed states are in the order in which their producers appended last, so that idle ones are
+    """The idempotent producers of a partition. Guards one promise: the committed states are what the log says. Batches
+    that are placed and not committed yet are in an overlay, which a commit makes permanent and a failure drops. Time
+    and the table's answers are arguments.
+
+    Invariants: the committed states are in the order in which their producers appended last, so that idle ones are
     found without looking at the others; a producer with an id above `forgotten_max` that is not here never wrote."""
 
     def __init__(self) -> None:
         self._committed: dict[int, ProducerState] = {}
         self._placed: dict[int, ProducerState] = {}
-        self._fences: dict[int, _Fence] = {}  # in the order in which they were raised
+        self._fences: dict[int, _Fence] = {}  # ordered by the time when they were raised
         self._placed_version = -1
         self.forgotten_max = -1
 
     @property
     def committed(self) -> Mapping[int, ProducerState]:
-        """By producer id, as the log has them."""
+        """The states by producer id, as the log has them."""
         return self._committed
 
     def __len__(self) -> int:
@@ -286,8 +283,8 @@ class ProducerStates:
         ]
 
     def commit(self, version: int) -> None:
-        """What was placed is in the log. Should that not be the version that it was placed for, its batches are not
-        remembered, and the table decides about their repeats."""
+        """Make the placed batches permanent. If the version is not the one that they were placed for, the batches are
+        not remembered, and the table decides about their repeats."""
         for producer_id, state in self._placed.items():
             self._committed.pop(producer_id, None)
             self._fences.pop(producer_id, None)  # the log has an epoch as high now

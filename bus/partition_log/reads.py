@@ -1,8 +1,8 @@
-"""What a reader may see: fetch visibility, at a leader and at a follower, and the special timestamps of ListOffsets.
+"""Visibility for readers: fetches at a leader and at a follower, and the special timestamps of ListOffsets.
 
 Guards two promises. No reader sees an uncommitted record: every answer ends at the high watermark. And what a reader
-was told stays true wherever it asks next: a broker that does not know the Delta version that the reader has seen gives
-no answer from the one before it, so neither the high watermark nor the log start of a reader goes back.
+has seen stays true wherever it asks next: a broker that does not know the Delta version that the reader has seen gives
+no answer from an earlier one, so neither the high watermark nor the log start of a reader goes back.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class NotYet:
 def decide_fetch(
     state: PartitionState, offset: int, current_leader_epoch: int | None, seen_version: int | None = None
 ) -> Readable | NotYet | Refused:
-    """Of a leader. An offset that was given but not committed yet is no error: there is nothing to read there for now.
-    `seen_version`: the newest that the reader was told of, None if it was told of none."""
+    """Decide a fetch at a leader. An offset that was given but is not committed yet is no error: there is nothing to
+    read there for now. `seen_version`: the newest version that the reader has seen, None if it has seen none."""
     refusal = check_leader_epoch(state, current_leader_epoch)
     if refusal is not None:
         return refusal
@@ -48,8 +48,8 @@ def decide_fetch(
 def decide_follower_fetch(
     state: PartitionState, offset: int, current_leader_epoch: int | None, seen_version: int | None
 ) -> Readable | NotYet | Refused:
-    """Of a follower (KIP-392), whose `state` may be behind the leader's: an offset beyond its high watermark is in the
-    log all the same, as far as it can tell."""
+    """Decide a fetch at a follower (KIP-392), whose `state` may be behind the leader's: the follower cannot tell
+    whether an offset beyond its high watermark exists, so it must assume so."""
     refusal = check_leader_epoch(state, current_leader_epoch)
     if refusal is not None:
         return refusal

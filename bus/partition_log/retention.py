@@ -1,9 +1,9 @@
-"""What retention and DeleteRecords let go of.
+"""Deletion of records by retention and by DeleteRecords.
 
-Guards two promises: only what lies at the start of the log goes, and nothing goes before it is due. A file's time is
-its largest timestamp, but never later than its commit: one record from the future keeps nothing for ever, and since
-files go as a whole one from the past takes nothing with it. The time that retention goes by runs at most twice as fast
-as time passes, so a clock that jumps ahead by a day deletes nothing at once, and the operator has half a day to correct
+Guards two promises: only records at the start of the log are deleted, and none before it is due. A file's time is its
+largest timestamp, but never later than its commit: a record from the future keeps nothing forever, and since files are
+deleted as a whole, a record from the past takes nothing with it. The clock of retention runs at most twice as fast as
+time passes, so a clock that jumps ahead by a day deletes nothing at once, and the operator has half a day to correct
 it.
 """
 
@@ -62,7 +62,7 @@ def time_ms_of(file: LogFile) -> int:
 
 
 def decide_delete_records(log: LogState, offset: int, *, may_delete: bool) -> int | Refused:
-    """Where the log is to start, which may be where it starts already. `offset` -1: at the high watermark."""
+    """Return the new start of the log, which may be the present one. `offset` -1: at the high watermark."""
     if not may_delete:
         return Refused(
             ErrorCode.POLICY_VIOLATION, "expected a topic with cleanup.policy=delete or none, found compact alone"

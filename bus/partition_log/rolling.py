@@ -1,13 +1,13 @@
-"""Which small data files become one larger one.
+"""The choice of small data files to be rolled into a larger one.
 
 Guards two bounds: few files are live for any sizes of commits, and each row is rewritten a small number of times.
-Theory of operation. An append writes a file of level 0, and a roll of files gives one of the next level, so a file's
-level says how often its rows were rewritten. Files of one level that follow each other are a run; it is rolled when
-there are many of them, when no more of them fit into one file, or when the oldest is old. A file of half a
-`segment.bytes` is full: it is never rolled again, and what small files lie before it can never grow. These are rolled
-together, of any level. No file is rolled across the end of what key compaction has seen. As a segment of
-Kafka's does, a rolled file spans about `segment.ms` at most, so that retention can let go of it in time; only where
-that would leave too many files, it may span more.
+Theory of operation. An append writes a file of level 0, and rolling files gives a file of the next level, so a file's
+level is the number of times that its rows were rewritten. Files of one level that follow each other are a run; it is
+rolled when it has many files, when no more files fit into one, or when the oldest is old. A file of half a
+`segment.bytes` is full: it is never rolled again, and small files before it can never grow; these are rolled together,
+whatever their levels. No roll crosses the end of what key compaction has processed. Like a segment of Kafka's, a rolled
+file spans about `segment.ms` at most, so that retention can delete it in time; it may span more only if there would be
+too many files otherwise.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bus.partition_log.retention import RetentionRules
 from bus.ports import LogFile
 from bus.settings.keys import LONG_MAX
 
-# A run of so many files is rolled. Each row is then rewritten once for every factor of as much.
+# The length of a run that is rolled. A row is then rewritten once each time the log grows by this factor.
 RUN_FILES_MAX = 400
-# So many small files are too many, of any level: the longest run is rolled.
+# With this many small files, of any level, the longest run is rolled.
 SMALL_FILES_MAX = 800
 
 
@@ -134,7 +134,8 @@ def _due_run(fragment: _Fragment, rules: RollingRules, now_ms: int) -> Run:
 
 
 def _complete(run: Run, rules: RollingRules) -> Iterator[Run]:
-    """What fits into one file, from each file that cannot be joined with the one before it."""
+    """Yield runs that each fit into one file, beginning anew at each file that does not fit behind the one before
+    it."""
     start = 0
     while start < len(run):
         fitting = _fitting(run, rules, start)
@@ -148,7 +149,7 @@ def _is_due(fitting: Run, run: Run, rules: RollingRules, now_ms: int) -> bool:
 
 
 def _fitting(files: Run, rules: RollingRules, start: int = 0) -> Run:
-    """As many from the one at `start` on, at least one, as may be one file."""
+    """Return the longest run from `start` on, at least one file, that fits into one file."""
     size_bytes = files[start].size_bytes
     end_ms = files[start].appended_ms + rules.segment_ms
     end = start + 1
@@ -159,10 +160,6 @@ def _fitting(files: Run, rules: RollingRules, start: int = 0) -> Run:
         end += 1
     return files[start:end]
 
-
-# What a topic's configs ask of the maintenance of its partitions.
-#
-# A value that the rules beside it read; it decides nothing itself. What is None is not done.
 
 # The bus's own topics get a version for every few records, which say more of the past than anybody asks for.
 INTERNAL_VERSION_COUNT_MAX = 250
@@ -179,9 +176,11 @@ class VersionRules:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceRules:
+    """The maintenance of a topic's partitions according to its configs. A kind of maintenance that is None is off."""
+
     versions: VersionRules
     tombstone_retention_ms: int  # delete.retention.ms
-    compression: str  # of rolled files
+    compression: str  # the compression of rolled files
     rolling: RollingRules | None = None
     retention: RetentionRules | None = None
     compaction: CompactionRules | None = None

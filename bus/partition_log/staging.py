@@ -1,8 +1,8 @@
-"""Which batches of a transaction a partition may stage, and how they become rows once it is committed.
+"""Decisions on staging the batches of a transaction in a partition, and their conversion to rows once it is committed.
 
-Guards one promise: what is staged under a (producer id, epoch) has the sequences 0, 1, 2 ... without a gap, each once,
-and nothing of it can be refused any more when it is applied. So all that a topic asks of a batch is checked before it
-is staged; what the topic's limits have become since counts for later batches only. Decides on numbers alone.
+Guards one promise: the batches staged under a (producer id, epoch) have the sequences 0, 1, 2 ... without a gap, each
+once, and none of them can be refused when the transaction is applied. So everything that a topic requires of a batch is
+checked before it is staged; limits that change later apply to later batches only. Decides on numbers alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING_STAGED = -1
 
 @dataclass(frozen=True, slots=True)
 class StagedState:
-    """What of one transaction is staged in a partition: the sequences from 0 to `last_sequence`."""
+    """The staged part of one transaction in a partition: the sequences from 0 to `last_sequence`."""
 
     last_sequence: int = NOTHING_STAGED
     size_bytes: int = 0
@@ -91,9 +91,9 @@ def place_transaction(
 
 
 def has_older_records_only(producers: ProducerStates, batch: LogBatch) -> bool:
-    """Whether what the partition knows of the batch's producer lies before this transaction, as it does unless a client
-    wrote as this producer outside of a transaction. Its rows go in all the same, since that is decided; memory then
-    keeps the higher epoch."""
+    """True if everything that the partition knows of the batch's producer lies before this transaction. It does, unless
+    a client wrote as this producer outside of a transaction. The rows are appended in any case, because the commit is
+    decided; memory then keeps the higher epoch."""
     assert batch.producer is not None, "a batch of a transaction has a producer"
     known = producers.get(batch.producer.producer_id)
     epoch, sequence = batch.producer.producer_epoch, batch.producer.base_sequence

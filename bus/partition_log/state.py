@@ -1,4 +1,4 @@
-"""Where a partition's log stands, and the only ways in which that changes.
+"""The state of a partition's log, and the only ways in which it changes.
 
 Guards the invariant of every reader: offsets below the high watermark are committed, and the high watermark never goes
 back. Knows no table and no time; what happened comes in as an event.

@@ -287,13 +287,14 @@ _SHARING_TYPES = (
 )
 
 
-# As deep as headers are, or a map that is like them.
+# The nesting of headers, or of a map that is like them.
 _NESTING_MAX = 3
 _FIELDS_MAX = 2
 
 
 def _is_plain(arrow_type: pa.DataType, nesting_left: int = _NESTING_MAX) -> bool:
-    """Whether every value has bytes of its own, down to the innermost, and it is not nested further than the log's."""
+    """True if every value has bytes of its own, down to the innermost, and the type is not nested deeper than the
+    log's."""
     if isinstance(arrow_type, pa.BaseExtensionType) or any(is_one(arrow_type) for is_one in _SHARING_TYPES):
         return False
     fields = arrow_type.num_fields
@@ -303,7 +304,7 @@ def _is_plain(arrow_type: pa.DataType, nesting_left: int = _NESTING_MAX) -> bool
 
 
 def _said(arrow_type: pa.DataType) -> str:
-    """For a message: a nested type may have a name of any length."""
+    """Describe the type for a message: a nested type may have a name of any length."""
     text = str(arrow_type) if not arrow_type.num_fields else f"a nested type ({type(arrow_type).__name__})"
     return text[:100]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-_DIGITS_MAX = 4_000  # of a whole number: Python refuses to convert more than 4,300
+_DIGITS_MAX = 4_000  # digits of a whole number: Python refuses to convert more than 4,300
 # A name that was no text may have become that of another member.
 _MADE_NAME = re.compile(r'[{,]"(-?[0-9][^"]*|true|false|null)":')
 
@@ -34,7 +34,8 @@ def parse_json(
     object_hook: Callable[[dict[str, Any]], Any] | None = None,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """As `json.loads`. Raises `ValueError`, also for text that is nested deeper than the interpreter can follow."""
+    """Parse like `json.loads`. Raises `ValueError`, also for text that is nested deeper than the interpreter can
+    follow."""
     try:
         return json.loads(text, object_hook=object_hook, parse_constant=parse_constant)
     except RecursionError:

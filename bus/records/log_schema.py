@@ -90,11 +90,11 @@ GROUP_MEMBER_TYPE = pa.struct(
         pa.field("client_host", pa.string()),
         pa.field("session_timeout_ms", pa.int32()),
         pa.field("rebalance_timeout_ms", pa.int32()),
-        pa.field("subscription", pa.binary()),  # as the member sent it
-        pa.field("topics", pa.list_(pa.string())),  # what it subscribes to, if the protocol type is consumer
-        pa.field("assignment", pa.binary()),  # as the leader sent it
+        pa.field("subscription", pa.binary()),  # the bytes that the member sent
+        pa.field("topics", pa.list_(pa.string())),  # the subscribed topics, if the protocol type is consumer
+        pa.field("assignment", pa.binary()),  # the bytes that the leader sent
         pa.field(
-            "partitions",  # what the assignment holds, if the protocol type is consumer
+            "partitions",  # the content of the assignment, if the protocol type is consumer
             pa.list_(pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])),
         ),
     ]
@@ -130,7 +130,7 @@ CONSUMER_OFFSETS_VALUE_TYPE = pa.struct(
         pa.field("members", pa.list_(GROUP_MEMBER_TYPE)),
         pa.field("producer_id", pa.int64()),  # this and the rest: of a transaction
         pa.field("producer_epoch", pa.int16()),
-        pa.field("sequence", pa.int32()),  # of its last commit of offsets
+        pa.field("sequence", pa.int32()),  # the sequence of its last offset commit
         pa.field("pending_offsets", pa.list_(PENDING_OFFSET_TYPE)),  # committed once the transaction is
     ]
 )
@@ -142,28 +142,31 @@ TRANSACTION_PARTITION_TYPE = pa.struct(
         pa.field("topic_id", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("last_sequence", pa.int32()),  # that is committed; -1: none, or not decided
-        pa.field("version", pa.int64()),  # of the partition's table, that has the rows; -1: no rows, or not completed
-        pa.field("base_offset", pa.int64()),  # of the rows; -1 with the version
+        # the version of the partition's table that has the rows; -1: no rows, or not completed
+        pa.field("version", pa.int64()),
+        pa.field("base_offset", pa.int64()),  # the offset of the first row; -1 with the version
     ]
 )
 TRANSACTION_STATE_VALUE_TYPE = pa.struct(
     [
         pa.field("type", pa.string()),  # TransactionLogged
         pa.field("transactional_id", pa.string()),
-        pa.field("number", pa.int64()),  # of the transaction, in hand or the last one
+        pa.field("number", pa.int64()),  # the number of the current or the last transaction
         pa.field("producer_id", pa.int64()),
-        pa.field("producer_epoch", pa.int16()),  # of the next request; one more than that of the rows once decided
-        pa.field("last_producer_epoch", pa.int16()),  # what the same instance had before; -1: it was another's
+        # the epoch of the next request; one more than that of the rows once decided
+        pa.field("producer_epoch", pa.int16()),
+        # the epoch that the same instance had before; -1: it was another's
+        pa.field("last_producer_epoch", pa.int16()),
         pa.field("previous_producer_id", pa.int64()),  # that of the last epoch, if it was another one; else -1
         pa.field("timeout_ms", pa.int32()),
         pa.field("state", pa.string()),  # Kafka's name
-        pa.field("abort_cause", pa.string()),  # of PrepareAbort and CompleteAbort
+        pa.field("abort_cause", pa.string()),  # only for PrepareAbort and CompleteAbort
         pa.field("partitions", pa.list_(TRANSACTION_PARTITION_TYPE)),
         pa.field(
-            "groups",  # whose offsets take part
+            "groups",  # groups with offsets in the transaction
             pa.list_(pa.struct([pa.field("group_id", pa.string()), pa.field("offsets_partition", pa.int32())])),
         ),
-        pa.field("start_ms", pa.int64()),  # of the transaction; -1: none since the producer was initialised
+        pa.field("start_ms", pa.int64()),  # the begin of the transaction; -1: none since the producer was initialised
         pa.field("update_ms", pa.int64()),
     ]
 )
@@ -327,7 +330,7 @@ def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
-    """Whether a table has the columns of `schema`. Their nullability and comments do not count."""
+    """True if a table has the columns of `schema`. Nullability and comments are ignored."""
     return _are_equal(schema_string, table_schema_string(schema))
 
 

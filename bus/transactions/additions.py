@@ -30,8 +30,9 @@ from bus.transactions.state import (
 
 
 def decide_add(step: TransactionStep, command: rq.AddPartitions | rq.AddOffsets, *, request_id: int) -> None:
-    """What takes part already does so on: a leader that has just begun to lead asks again. Not during a vote, which may
-    have counted without what would be staged now."""
+    """Add partitions or a group's offsets to the transaction. A participant that takes part already is answered at
+    once, because a leader that has just begun to lead asks again. Refused during a vote, which may not have counted
+    what would be staged now."""
     transaction = step.transaction
     identity = ProducerIdentity(command.producer_id, command.producer_epoch)
     partitions = frozenset(command.partitions if isinstance(command, rq.AddPartitions) else ())
@@ -82,7 +83,7 @@ def _begin(
 
 
 def _unpinned(partitions: Iterable[TransactionPartition]) -> dict[TransactionPartition, int]:
-    """In an order that does not depend on hashes."""
+    """Return the partitions without a sequence, in an order that does not depend on hashes."""
     return dict.fromkeys(sorted(partitions), NO_SEQUENCE)
 
 

@@ -1,4 +1,5 @@
-"""What a request about a transactional id may hold, and how much of transactions one broker holds in memory.
+"""Bounds of requests about transactional ids and of the transactions in memory, and the partition of
+`__transaction_state` that has an id.
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and its record fits the log:
 PARTITIONS_MAX * (2 names + 4 numbers) + GROUPS_MAX * (an id + a number) < 1 MiB.
@@ -16,12 +17,12 @@ from bus.settings.keys import INT_MAX, LONG_MAX
 from bus.transactions import requests as rq
 from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Transaction
 
-ID_BYTES_MAX = 249  # of a transactional id; a partition's table has it in its log
+ID_BYTES_MAX = 249  # for a transactional id; the log of a partition's table has it too
 GROUP_ID_BYTES_MAX = 1_024
-NAME_BYTES_MAX = 249  # of a topic
+NAME_BYTES_MAX = 249  # for a topic
 TOPIC_ID_BYTES_MAX = 64
-PARTITIONS_MAX = 2_000  # of one transaction
-GROUPS_MAX = 100  # of one transaction
+PARTITIONS_MAX = 2_000  # in one transaction
+GROUPS_MAX = 100  # in one transaction
 NUMBER_MAX = (LONG_MAX - 1) // 2  # a proof in a table has twice the number and one
 
 
@@ -52,7 +53,7 @@ def check_request(command: rq.TransactionCommand, *, timeout_max_ms: int) -> Ref
 
 
 def check_step(transactional_id: str, number: int, coordinator_partition: int) -> Refused | None:
-    """Of what a coordinator asks those who take part. INVALID_REQUEST."""
+    """Check a coordinator's request to a participant. INVALID_REQUEST."""
     refused = check_transactional_id(transactional_id)
     if refused is None and not 0 <= number <= NUMBER_MAX:
         found = f"{transactional_id}: expected the number of a transaction from 0 to {NUMBER_MAX}, found {number}"
@@ -99,30 +100,24 @@ def _first(refusals: Iterable[Refused | None]) -> Refused | None:
     return next((refused for refused in refusals if refused is not None), None)
 
 
-# Which partition of `__transaction_state` has a transactional id: Kafka's choice, abs(hash) % n.
-
-
 def coordinator_partition(transactional_id: str, count: int) -> int:
-    """Of the `count` partitions the one that has this id."""
+    """Return which of the `count` partitions of `__transaction_state` has this id: Kafka's choice, abs(hash) % n."""
     return java_abs(java_hash(transactional_id)) % count
-
-
-# How much of transactions one broker holds in memory, and when it takes no more.
-#
-# Guards one bound for each thing that a client can make grow: transactional ids, and the partitions of their
-# transactions. Counted as states are replaced, so that a look costs nothing. What is refused may succeed later:
-# transactions end, ids expire.
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionBounds:
-    """Each is named after its key."""
+    """Bounds of the transactions that one broker holds in memory: one for each thing that a client can make grow, which
+    are transactional ids and the partitions of their transactions. Each field is named after its key. A later try may
+    succeed: transactions end, ids expire."""
 
     ids_max: int
     partitions_max: int
 
 
 class TransactionTotals:
+    """Counts the ids and partitions as states are replaced, so that a check against the bounds costs nothing."""
+
     def __init__(self, bounds: TransactionBounds) -> None:
         self._bounds = bounds
         self.ids = 0

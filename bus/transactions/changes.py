@@ -1,4 +1,4 @@
-"""What changes a transactional id: records, and `apply`, which is the only way, live and while loading.
+"""Changes of a transactional id: records, and `apply`, which is the only way to change a state, live and while loading.
 
 A record of the log (records.py) has all that is durable. Those below are in no log: the calls that wait, and the vote
 that is under way. A coordinator that dies takes them along, and the clients ask again. Guards one promise: what is
@@ -163,18 +163,13 @@ def _durable_of(known: Transaction | TransactionLogged) -> dict[str, Any]:
     return dict(zip(_DURABLE, _durable_values(known), strict=True))
 
 
-# What a decision about a transactional id is made of: the configuration that it goes by, what the coordinator is asked
-# to do in other places, and a step while it is being decided.
-#
-# Guards two promises: a request is answered once at most, and only records change the state.
-
 DAY_MS = 24 * 60 * 60 * 1_000
 AWAITING_MAX = 16  # calls of one kind that wait for the end of a transaction
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRules:
-    """What the broker's configuration says to the rules. Each field is named after its key."""
+    """The configs of the broker that the rules use. Each field is named after its key."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 7 * DAY_MS
@@ -192,7 +187,7 @@ class CollectVotes:
     transactional_id: str
     number: int
     producer_id: int
-    producer_epoch: int  # of the rows
+    producer_epoch: int  # the epoch in the rows
     partitions: tuple[TransactionPartition, ...]
     groups: tuple[TransactionGroup, ...]
     last_sequences: Mapping[TopicPartition, int]
@@ -208,7 +203,7 @@ class Finish:
     transactional_id: str
     number: int
     producer_id: int
-    producer_epoch: int  # of the rows
+    producer_epoch: int  # the epoch in the rows
     is_commit: bool
     partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
     groups: tuple[TransactionGroup, ...]
@@ -233,7 +228,8 @@ TransactionNotice = CollectVotes | Finish | Resolve
 
 
 class TransactionStep:
-    """`state` is what `apply` makes of the changes so far, and cannot be set."""
+    """A step while it is being decided. Guards two promises: a request is answered at most once, and only records
+    change the state. `state` is what `apply` makes of the changes so far, and cannot be set."""
 
     def __init__(
         self, transaction: Transaction | None, transactional_id: str, *, rules: TransactionRules, now_ms: int
@@ -243,9 +239,9 @@ class TransactionStep:
         self.rules = rules
         self.now_ms = now_ms
         self.changes: list[TransactionRecord] = []
-        self.records: list[LoggedRecord] = []  # of `changes`, those for the log
+        self.records: list[LoggedRecord] = []  # the part of `changes` that goes into the log
         self.notices: list[TransactionNotice] = []
-        self._later_count = 0  # of `records`, those that may be logged later
+        self._later_count = 0  # the number of `records` that may be logged later
         self._replies: dict[int, Reply[rq.TransactionAnswer]] = {}
         self._timers: dict[
             rq.TransactionTimer, SetTimer[rq.TransactionCommand] | CancelTimer[rq.TransactionCommand]
@@ -257,7 +253,7 @@ class TransactionStep:
 
     @property
     def transaction(self) -> Transaction:
-        """Of an id that is known."""
+        """The state of an id that must be known."""
         assert self._state is not None, f"nothing is known of {self.transactional_id}"
         return self._state
 

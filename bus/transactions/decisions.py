@@ -1,5 +1,5 @@
-"""What the coordinator of a transactional id does about a call, a timer, or what other brokers have done: the door to
-the rules of transactions.
+"""Decisions of a transactional id's coordinator about calls, timers, and reports of other brokers: the entry to the
+rules of transactions.
 
 Guards one promise: the same state, command and time give the same step. Nothing here waits.
 """
@@ -22,17 +22,15 @@ from bus.transactions.loading import ask_partition, decide_resolved, refuse_unre
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
 from bus.transactions.state import NO_TIME, Anchor, Transaction, TransactionState
 
-# Describing and listing transactional ids (KIP-664), and their expiry.
-
-# Until an id that is to expire is looked at again, whose partition has been asked.
+# The pause before an id that is to expire, and whose partition was asked, is looked at again.
 _EXPIRY_RETRY_MS = 3_600_000
-UNREADABLE = "Unreadable"  # in the place of a state: the record of the id cannot be read
+UNREADABLE = "Unreadable"  # takes the place of a state: the record of the id cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """Which ids are listed: those that match every field that says something. `open_for_ms` (KIP-994): only those whose
-    transaction has been open for longer."""
+    """A filter of transactional ids: an id matches if it matches every field that is set. `open_for_ms` (KIP-994): only
+    ids whose transaction has been open for longer."""
 
     states: Collection[str] = ()
     producer_ids: Collection[int] = ()
@@ -157,13 +155,13 @@ class TransactionMachine:
 
 
 def _is_being_committed(transaction: Transaction | None, record: LoggedRecord) -> bool:
-    """In one phase. All that follows `record` in memory is the vote."""
+    """True if the transaction is being committed in one phase. Only the vote in memory follows `record`."""
     is_open = isinstance(record, TransactionLogged) and record.state is TransactionState.ONGOING
     return is_open and transaction is not None and transaction.may_be_committed
 
 
 def _is_young(record: LoggedRecord, now_ms: int) -> bool:
-    """Of a clock that was set back nothing is young."""
+    """True if the transaction has just begun; never if the clock was set back."""
     if not isinstance(record, TransactionLogged) or record.state is not TransactionState.ONGOING:
         return False
     return 0 <= now_ms - record.start_ms < YOUNG_MS
@@ -288,7 +286,7 @@ def _run_out(step: TransactionStep, timer: rq.TransactionTimer) -> None:
 
 
 def _go_on(step: TransactionStep) -> None:
-    """With the transaction that was open when the id was loaded."""
+    """Continue the transaction that was open when the id was loaded."""
     transaction = step.transaction
     if transaction.state.is_decided:
         finish(step)

@@ -86,8 +86,8 @@ def _end_again(step: TransactionStep, command: rq.EndTransaction, *, request_id:
 
 
 def refuse_while_ending(transaction: Transaction) -> Refused:
-    """Of a call for the next transaction: a coordinator before had told its epoch, and was gone before its log said
-    that this one has ended everywhere."""
+    """Refuse a call for the next transaction: an earlier coordinator had revealed its epoch, and ended before its log
+    said that this transaction has ended everywhere."""
     return Refused(
         ErrorCode.CONCURRENT_TRANSACTIONS,
         f"{transaction.transactional_id}: the transaction is being ended; retry later",
@@ -95,9 +95,9 @@ def refuse_while_ending(transaction: Transaction) -> Refused:
 
 
 def refuse_ended(transaction: Transaction, found: ProducerIdentity) -> Refused:
-    """Of a call about a transaction that is not the current one. TRANSACTION_ABORTABLE: it was aborted, or given up
-    because a topic is deleted, but not for a newer instance, so that the instance that called may go on with the next
-    one."""
+    """Refuse a call about a transaction that is not the current one. TRANSACTION_ABORTABLE: it was aborted, or given up
+    because a topic is deleted, and not because of a newer instance, so the calling instance may continue with the next
+    transaction."""
     if found == transaction.last_identity and transaction.abort_cause not in (None, AbortCause.CLIENT):
         return _refuse_aborted(transaction)
     if transaction.has_given_up(found):
@@ -236,8 +236,8 @@ def decide_voted(step: TransactionStep, command: rq.Voted, *, request_id: int) -
 
 
 def _pin(transaction: Transaction, voted: rq.Voted) -> dict[TransactionPartition, int] | Refused:
-    """Of each partition whose topic is there the last sequence to commit: what the client was acknowledged, or all that
-    is staged if it does not tell."""
+    """Return, for each partition whose topic exists, the last sequence to commit: the last one that was acknowledged to
+    the client, or the last staged one if the client names none."""
     assert transaction.vote is not None
     named = transaction.vote.last_sequences
     left = [partition for partition in transaction.partitions if partition not in voted.gone]
@@ -389,7 +389,7 @@ def finish(step: TransactionStep, *, may_give_up: bool = False) -> None:
 
 
 def decide_finished(step: TransactionStep, command: rq.Finished, *, request_id: int) -> bool:
-    """Whether the transaction has ended with it. Without effect if it had ended before."""
+    """Complete the transaction; True if it has ended. No effect if it had ended before."""
     transaction = step.state
     if transaction is None or transaction.number != command.number or not transaction.state.is_decided:
         step.reply(request_id, rq.Noted())

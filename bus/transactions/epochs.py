@@ -1,4 +1,4 @@
-"""Which producer id and epoch an instance of a producer gets.
+"""Assignment of producer ids and epochs to the instances of a producer.
 
 Guards two promises: no two instances, and no two transactions, ever have the same id and epoch; and once a new instance
 has its epoch, no transaction of an older one commits. So what is open is ended before, and each end has an epoch of its
@@ -31,7 +31,7 @@ _EPOCHS_AHEAD = 2
 
 
 def needs_producer_id(transaction: Transaction | None, command: rq.InitProducerId | rq.FenceProducer) -> bool:
-    """Whether the command should bring a new producer id. One that it does not use is lost, which is no harm."""
+    """True if the command should bring a new producer id. An id that it does not use is lost, which does no harm."""
     if transaction is None or transaction.damage is not None:
         return transaction is not None or isinstance(command, rq.InitProducerId)
     return transaction.producer_epoch > PRODUCER_EPOCH_MAX - _EPOCHS_AHEAD
@@ -70,7 +70,8 @@ def give_epochs(step: TransactionStep) -> None:
 def _begin(
     step: TransactionStep, command: rq.InitProducerId | rq.FenceProducer, timeout_ms: int, *, request_id: int
 ) -> None:
-    """Of an id that is not known, or not any more: whatever identity the caller had, it was of nothing that is kept.
+    """Begin with an id that is unknown or has expired: the caller's identity, whatever it was, belongs to nothing that
+    still exists.
 
     A partition keeps the number of the last transaction that it has, also when the id expires, so numbers go on above
     all that were given before: from the new producer id, which no one had and which is larger than earlier ones. While

@@ -1,10 +1,10 @@
-"""What a new coordinator knows of transactional ids, by the records of its partition and by those who took part.
+"""Loading of transactional ids from the records of their partition and from the participants, for a new coordinator.
 
-Guards three promises. It goes on where the one before was: a decision is carried out, a transaction that is open keeps
-its time-out, and calls that waited are made again by their clients. And a record that cannot be read costs its own id
-and no more than is safe: all calls of that id are refused, and nothing that is staged for it is deleted, until an
-operator gives it up; a guess might tear a transaction that is decided. And since partitions take part before that is in
-the log, no transaction is committed without one that the coordinator before had let in (`may_lack_partitions`).
+Guards three promises. A new coordinator continues where its predecessor stopped: a decision is carried out, an open
+transaction keeps its time-out, and clients repeat the calls that waited. An unreadable record costs only its own id and
+no more than is safe: all calls of that id are refused, and nothing that is staged for it is deleted, until an operator
+gives it up; a guess might tear a decided transaction apart. And since a partition takes part before the log says so, no
+transaction is committed without a partition that the predecessor had admitted (`may_lack_partitions`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from bus.transactions.state import (
 
 # After a load, ids are looked at for their expiry when so much time has passed: not all of them at once with the load.
 _EXPIRY_AFTER_LOAD_MS = 3_600_000
-_FENCED_TIMEOUT_MS = 60_000  # of an id whose record cannot be read; every initialisation brings its own
-_SHOWN_LENGTH = 500  # of a fault
+_FENCED_TIMEOUT_MS = 60_000  # for an id whose record cannot be read; every initialisation brings its own time-out
+_SHOWN_LENGTH = 500  # the length of a fault in a message
 
 
 class TransactionCodec:
@@ -73,7 +73,7 @@ class TransactionCodec:
         return Refused(code, f"{record.transactional_id}: {shown(reason, _SHOWN_LENGTH)}")
 
     def log_line(self, record: LoggedRecord) -> str | None:
-        """For each transaction that is not ended by its client, and for each id that expires."""
+        """A line for each transaction that its client did not end, and for each id that expires."""
         if isinstance(record, TransactionExpired):
             return f"transactional id {record.transactional_id} has expired"
         cause = record.abort_cause
@@ -84,7 +84,7 @@ class TransactionCodec:
 
 
 def resume_timers(transaction: Transaction) -> tuple[SetTimer[TransactionCommand], ...]:
-    """For an id that was just loaded: at once what is open is gone on with, later its expiry."""
+    """Set the timers of an id that was just loaded: an open transaction continues at once, and the id expires later."""
     name = transaction.transactional_id
     expiry: SetTimer[TransactionCommand] = SetTimer(TransactionTimer(TimerKind.EXPIRE, name), _EXPIRY_AFTER_LOAD_MS)
     if not transaction.state.is_open:
@@ -115,19 +115,15 @@ def _pass_over(states: dict[str, Transaction], row: KeyedRow, error: str, now_ms
     )
 
 
-# Transactions that were committed after the last record in the log.
-#
-# A commit of one partition may have no record yet (`find_lone_partition`): its version decides, and its `txn` action
-# proves it. Guards two promises: what was committed stays committed, and no identity and no number is given twice. So
-# where the last record of an id is a commit of one partition, that partition is asked before anything is decided about
-# the id. It answers with the last transaction that it has, and refuses the next one for ever: a commit that the earlier
-# coordinator asked for is either in the log by then, or never will be. Until the answer each call is refused with a
-# retriable error.
-
-
 def refuse_unresolved(step: TransactionStep) -> Refused:
-    """The answer to a call meanwhile. A decision that was loaded has to be carried out first: what was committed after
-    it is not known, so no identity can be judged."""
+    """Answer a call until the last committed transaction of the id is known, and ask for it.
+
+    A commit of one partition may have no record yet (`find_lone_partition`): its version decides, and its `txn` action
+    proves it. So if the last record of an id is a commit of one partition, that partition is asked before anything is
+    decided about the id. It answers with the last transaction that it has, and refuses the next one forever: a commit
+    that the earlier coordinator requested is either in the log by then, or never will be. Guards two promises: what was
+    committed stays committed, and no identity and no number is given twice. A loaded decision has to be carried out
+    first: what was committed after it is unknown, so no identity can be checked."""
     transaction = step.transaction
     if not transaction.state.is_open:
         ask_partition(step)

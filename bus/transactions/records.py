@@ -32,9 +32,9 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 _TYPE = "TransactionLogged"
 _NO_ROWS = AppliedRows(-1, -1)
-_ROW_BYTES = 200  # of the fields of a fixed size and of short names
-_ITEM_BYTES = 120  # of a topic's name and id, or a group's id, and numbers
-_SHOWN_KEY_BYTES = 200  # of a key that cannot be read, in an error
+_ROW_BYTES = 200  # fields of a fixed size and short names
+_ITEM_BYTES = 120  # a topic's name and id, or a group's id, and numbers
+_SHOWN_KEY_BYTES = 200  # the length of an unreadable key in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _named(names: type[EnumT], field_name: str, found: str) -> EnumT:
 
 
 def _check(record: TransactionLogged) -> None:
-    """What holds of several fields together."""
+    """Check conditions between several fields."""
     has_cause = record.abort_cause is not None
     if has_cause != (record.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""What is asked of a transactional id's coordinator, and what it answers: values only.
+"""Requests to a transactional id's coordinator, and its answers: values only.
 
-Commands carry what a client or another broker said, and of what was looked up elsewhere only topic ids, a group's
-partition and a new producer id. Answers of a command that can be refused are the answer or a `Refused`. The last
-commands are those that the coordinator gives itself.
+A command has what a client or another broker said; only topic ids, a group's partition and a new producer id were
+looked up elsewhere. The answer to a command that can be refused is its answer or a `Refused`. The last commands are
+those that the coordinator gives itself.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class FenceProducer:
     commit it gives up the part of partitions that refuse it for ever."""
 
     transactional_id: str
-    new_producer_id: int | None = None  # as in `InitProducerId`
+    new_producer_id: int | None = None  # see `InitProducerId`
     begins_at_clock: bool = False  # the same
 
 
@@ -199,9 +199,9 @@ class Resolved:
 
 
 class TimerKind(Enum):
-    TIMEOUT = "timeout"  # of a transaction: it is aborted
-    EXPIRE = "expire"  # of an id: has it been unused for long?
-    DRIVE = "drive"  # of an id that was just loaded: go on with its open transaction
+    TIMEOUT = "timeout"  # the transaction is to be aborted
+    EXPIRE = "expire"  # the id may have been unused for long enough to expire
+    DRIVE = "drive"  # an id was just loaded: continue its open transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class TransactionTimer:
 
     kind: TimerKind
     transactional_id: str
-    number: int = 0  # of TIMEOUT: the transaction's
+    number: int = 0  # the transaction of a TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)

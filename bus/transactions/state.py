@@ -54,7 +54,7 @@ class TransactionState(Enum):
 
     @property
     def is_open(self) -> bool:
-        """What is staged or pending of the transaction is needed."""
+        """True while the transaction's staged rows and pending offsets are needed."""
         return self is TransactionState.ONGOING or self.is_decided
 
 
@@ -95,7 +95,7 @@ TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
 
 
 class AbortCause(Enum):
-    """Who or what aborted; stored, so that the same instance gets the same answer from every later coordinator."""
+    """The cause of an abort; stored, so that the same instance gets the same answer from every later coordinator."""
 
     CLIENT = "client"
     VOTE = "vote"  # a partition or a group lacks what the client was acknowledged
@@ -139,12 +139,13 @@ class TransactionPartition:
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionGroup:
     group_id: str
-    offsets_partition: int  # of `__consumer_offsets`: the one that has the group
+    offsets_partition: int  # the partition of `__consumer_offsets` that has the group
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """What a client's requests name. With (KIP-890) an epoch for each transaction, it names one transaction."""
+    """The producer id and epoch in a client's requests. Since every transaction has an epoch of its own (KIP-890), they
+    identify one transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -155,7 +156,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AppliedRows:
-    """Where the rows of a transaction are in one partition: all in this version, from this offset on."""
+    """The rows of a transaction in one partition: all in this version, from this offset on."""
 
     version: int
     base_offset: int
@@ -165,7 +166,7 @@ class AppliedRows:
 class VoteId:
     """Tells a vote from another one about the same transaction, whose coordinator has been loaded again since."""
 
-    request_id: int  # of the call that began it; of all shards of a broker's life no two calls have the same
+    request_id: int  # the call that began the vote; unique among all shards during a broker's life
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class Anchor:
     no record before them: a coordinator that loads this record asks the partition which is the last one (`Resolve`)."""
 
     partition: TransactionPartition
-    number: int  # of the transaction in that record
+    number: int  # the transaction in that record
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class Transaction:
     timeout_ms: int
     state: TransactionState
     update_ms: int
-    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it. It is
+    # The epoch that the same instance had before the last change; NO_PRODUCER_EPOCH if the change fenced it. It is
     # `producer_epoch` - 1, unless epochs in between were given up.
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID  # that of `last_producer_epoch`, if it is not `producer_id`
@@ -217,7 +218,7 @@ class Transaction:
     # pinned, NO_SEQUENCE: none; before, it is NO_SEQUENCE.
     partitions: Mapping[TransactionPartition, int] = field(default_factory=dict)
     groups: tuple[TransactionGroup, ...] = ()
-    start_ms: int = NO_TIME  # of the transaction in hand or the last one
+    start_ms: int = NO_TIME  # the begin of the current or the last transaction
     abort_cause: AbortCause | None = None  # exactly in PrepareAbort and CompleteAbort
     results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)  # only in CompleteCommit
     # In no record: a coordinator that dies takes them along, and the clients ask again.
@@ -237,12 +238,12 @@ class Transaction:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Of the next request of the instance that is initialised; in Prepare* no client knows it yet."""
+        """The identity for the next request of the initialised instance; in Prepare* no client knows it yet."""
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     @property
     def last_identity(self) -> ProducerIdentity | None:
-        """Of a repeated request of that instance, whose answer was lost; None: another instance had it."""
+        """The identity of a repeated request of that instance, whose answer was lost; None: another instance had it."""
         if self.last_producer_epoch == NO_PRODUCER_EPOCH:
             return None
         has_rotated = self.previous_producer_id != NO_PRODUCER_ID
@@ -265,8 +266,8 @@ class Transaction:
 
     @property
     def open_identity(self) -> ProducerIdentity | None:
-        """What the rows of the open transaction carry, staged and applied; None: no transaction is open. The decision
-        has raised the epoch by one."""
+        """The identity in the rows of the open transaction, staged and applied; None: no transaction is open. The
+        decision has raised the epoch by one."""
         if not self.state.is_open:
             return None
         return ProducerIdentity(self.producer_id, self.producer_epoch - self.state.is_decided)
@@ -287,7 +288,7 @@ class Transaction:
         return self.damage is not None or self.is_unresolved
 
     def may_need(self, rows: ProducerIdentity) -> bool:
-        """Whether what is staged with this identity may still be applied, as far as this id is concerned."""
+        """True if rows that are staged with this identity may still be applied, as far as this id is concerned."""
         if self.is_uncertain:
             return self.producer_id in (NO_PRODUCER_ID, rows.producer_id)
         return self.open_identity == rows
@@ -304,8 +305,8 @@ class Transaction:
 
 
 def find_lone_partition(transaction: Transaction) -> TransactionPartition | None:
-    """Of an open transaction the partition that alone takes part, if the version with its rows may decide the commit:
-    one version has the whole transaction."""
+    """Return the only partition of an open transaction if the version with its rows may decide the commit: that version
+    has the whole transaction."""
     anchor = transaction.anchor
     if anchor is None or transaction.groups or transaction.partitions.keys() != {anchor.partition}:
         return None
@@ -314,5 +315,5 @@ def find_lone_partition(transaction: Transaction) -> TransactionPartition | None
 
 
 def has_one_phase_behind(producer_epoch: int) -> bool:
-    """Whether transactions may have been decided in one phase after a record with this epoch."""
+    """True if transactions may have been decided in one phase after a record with this epoch."""
     return producer_epoch <= _ONE_PHASE_EPOCH_MAX
