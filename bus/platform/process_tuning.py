@@ -45,8 +45,8 @@ _ALLOCATOR_SETTINGS = {
     _M_TOP_PAD: 16 * 1024 * 1024,
     _M_ARENA_MAX: 2,
 }
-# Where memory is bounded: every buffer of a megabyte goes back when it is freed. The peak of a load of values of 4 MiB
-# was 380 MiB so, and 640 MiB with the settings above.
+# The settings if memory is bounded: every freed buffer of a megabyte goes back to the system. With them a load of
+# values of 4 MiB had a peak of 380 MiB; with those above, 640 MiB.
 _TIGHT_ALLOCATOR_SETTINGS = {
     _M_MMAP_THRESHOLD: 1024 * 1024,
     _M_TRIM_THRESHOLD: 8 * 1024 * 1024,
@@ -122,8 +122,8 @@ def connections_max(listeners: int) -> int:
 
 
 def _allow_open_files() -> None:
-    """As many as the hard limit, as the JVM does. With the soft one, often 1,024, that many idle connections leave none
-    for commits."""
+    """Raise the limit of open files to the hard limit, as the JVM does. With the soft one, often 1,024, that many idle
+    connections leave none for commits."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # a system may name a limit that it does not take
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

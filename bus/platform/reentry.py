@@ -198,7 +198,7 @@ class _Later:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
-        self._turn = _thread.allocate_lock()  # of the thread that does them
+        self._turn = _thread.allocate_lock()  # held by the thread that runs the waiting calls
         self._dropped = 0
 
     def add_line(self, line: Callable[[], object]) -> None:
@@ -210,7 +210,8 @@ class _Later:
     def add(self, do: Callable[[], object]) -> None:
         self._waiting.append(do)
         if self._turn.acquire(False):
-            # What was interrupted may be starting a thread, with the lock of that module held: another one starts it.
+            # The interrupted code may be starting a thread and hold the lock of that module, so another thread starts
+            # this one.
             try:
                 _thread.start_new_thread(self._start, ())
             except (RuntimeError, MemoryError):  # no thread can start: the next `add` tries again, or `drain` does it
@@ -219,7 +220,7 @@ class _Later:
     def _start(self) -> None:
         try:
             threading.Thread(target=self._do_all, name="bus-later", daemon=True).start()
-        except BaseException:  # as above, and nobody else would give the turn back
+        except BaseException:  # as above: the turn must be given back
             self._turn.release()
 
     def _do_all(self) -> None:
@@ -240,7 +241,7 @@ class _Later:
             do()
         except BaseException as error:  # the thread's edge: a user's handler, which may want to end its thread
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise  # of the user, who does not want to wait for `drain`
+                raise  # the user does not want to wait for `drain`
             with contextlib.suppress(BaseException):  # the hook is a program's too
                 sys.excepthook(*sys.exc_info())
 
@@ -311,7 +312,7 @@ class Logger:
         else:
             error = sys.exc_info() if exc_info else None
         line = partial(_emit, self._logger, level, message, values, error, where, time.time(), thread)
-        # What a handler logs while it handles a line of ours would come back to it, without an end.
+        # A line that a handler logs while it handles one of ours would come back to it without end.
         if _held() or thread.name.startswith(_THREAD_PREFIX) or thread.ident in _emitting:
             _later.add_line(line)
         else:
@@ -377,7 +378,7 @@ def _escape(record: logging.LogRecord) -> None:
             traceback = logging.Formatter().formatException(record.exc_info)
             escaped = escape_controls(traceback)
             if escaped != traceback:
-                record.exc_text = escaped  # which formatters take instead of making their own
+                record.exc_text = escaped  # formatters use it instead of formatting their own
     except Exception:  # values that cannot be shown: the handler says so, as for every line
         return
 

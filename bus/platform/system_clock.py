@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-# Where there is one, a clock that counts on while the machine is suspended: sessions end meanwhile.
+# A clock that also counts while the machine is suspended, if the system has one: sessions end meanwhile.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -1,4 +1,4 @@
-"""Whether a caller may do an operation on a resource: Kafka's rule (KIP-11, StandardAuthorizer).
+"""The decision whether a caller may do an operation on a resource: Kafka's rule (KIP-11, StandardAuthorizer).
 
 A super user may do everything. Else any binding that denies it decides, then any that allows it. If none names the
 resource, `allow.everyone.if.no.acl.found` does; else it is denied. To be allowed to read, write, delete or alter
@@ -44,14 +44,14 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
-    """What a broker's configuration says beside the bindings."""
+    """The broker's configuration beside the bindings."""
 
     super_users: frozenset[str] = frozenset()  # principals
     allows_unnamed: bool = False  # allow.everyone.if.no.acl.found
 
 
 class DefaultRule(Enum):
-    """What decides if no binding does; the value is Kafka's name for it."""
+    """The rule that decides if no binding does; the value is Kafka's name for it."""
 
     SUPER_USER = "SuperUser"
     ALLOW = "DefaultAllow"  # nothing names the resource
@@ -99,8 +99,9 @@ def decide_access_to_any(
     resource_type: AclResourceType,
     policy: AclPolicy = AclPolicy(),  # immutable
 ) -> Decision:
-    """Whether there may be a resource of the type on which the requester may do it (KIP-679): one that a binding
-    allows and no other denies as a whole. Looks at all bindings about the operation that are for the requester."""
+    """Decide whether there may be a resource of the type on which the requester may do the operation (KIP-679): one
+    that a binding allows and no other binding denies as a whole. Looks at all bindings about the operation that apply
+    to the requester."""
     if requester.principal in policy.super_users:
         return Decision(True, DefaultRule.SUPER_USER)
     operations = [one for one in _Op if one in _ALLOWING[operation]]
@@ -132,7 +133,7 @@ def _is_about(acl: AclBinding, requester: Requester, operation: AclOperation) ->
 def allowed_operations(
     index: AclIndex, requester: Requester, resource: AclResource, policy: AclPolicy
 ) -> list[AclOperation]:
-    """Of those that there are on the resource (KIP-430)."""
+    """Return the operations on the resource that the requester may do (KIP-430)."""
     return [
         operation
         for operation in OPERATIONS[resource.resource_type]

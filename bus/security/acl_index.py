@@ -33,8 +33,10 @@ class AclIndex:
     # The rest follows from `bindings`. By pattern and principal, in the order of the bindings:
     by_principal: Mapping[tuple[_Pattern, str], tuple[AclBinding, ...]] = field(default_factory=dict, compare=False)
     by_kind: Mapping[_Kind, Mapping[AclBinding, None]] = field(default_factory=dict, compare=False)
-    pattern_counts: Mapping[_Pattern, int] = field(default_factory=dict, compare=False)  # of bindings
-    prefix_counts: Mapping[tuple[AclResourceType, int], int] = field(default_factory=dict, compare=False)  # by length
+    # the number of bindings with each pattern
+    pattern_counts: Mapping[_Pattern, int] = field(default_factory=dict, compare=False)
+    # the number of prefixes by type and length
+    prefix_counts: Mapping[tuple[AclResourceType, int], int] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.bindings)
@@ -63,7 +65,7 @@ class AclIndex:
                 yield from self.by_kind.get((resource_type, of, operation), ())
 
     def is_named(self, resource: AclResource) -> bool:
-        """Whether any binding is about the resource, for whichever principal."""
+        """True if any binding is about the resource, for whichever principal."""
         return any(pattern in self.pattern_counts for pattern in self._patterns(resource))
 
     def _patterns(self, resource: AclResource) -> Iterator[_Pattern]:
@@ -124,7 +126,8 @@ class _Copied:
         self._by_principal = dict(base.by_principal)
         self._alike: dict[tuple[_Pattern, str], dict[AclBinding, None]] = {}
         self._by_kind = dict(base.by_kind)
-        self._own_kinds: dict[_Kind, dict[AclBinding, None]] = {}  # of `_by_kind`, those that are not the base's
+        # the values of `_by_kind` that were copied and may be changed
+        self._own_kinds: dict[_Kind, dict[AclBinding, None]] = {}
         self._pattern_counts = dict(base.pattern_counts)
         self._prefix_counts = dict(base.prefix_counts)
 

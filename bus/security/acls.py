@@ -16,11 +16,11 @@ from bus.client_texts import check_text, check_user, shown
 from bus.errors import ErrorCode, Refused
 
 CLUSTER_NAME = "kafka-cluster"  # the one resource of the type Cluster has Kafka's name
-ANY_NAME = "*"  # as a literal name: every resource of the type
+ANY_NAME = "*"  # a literal name that stands for every resource of the type
 ANY_HOST = "*"
 PRINCIPAL_TYPE = "User"
 ANY_PRINCIPAL = f"{PRINCIPAL_TYPE}:*"
-RESERVED_NAMES = ("ANONYMOUS", "*")  # of principals that mean no single user: none proves to be one of them
+RESERVED_NAMES = ("ANONYMOUS", "*")  # principals that stand for no single user, so no login may prove to be one
 NAME_BYTES_MAX = 1_024
 PRINCIPAL_BYTES_MAX = 1_024
 
@@ -47,7 +47,7 @@ class AclOperation(Enum):
     DELETE = "Delete"
     ALTER = "Alter"
     DESCRIBE = "Describe"
-    CLUSTER_ACTION = "ClusterAction"  # what brokers ask each other
+    CLUSTER_ACTION = "ClusterAction"  # the calls between brokers
     DESCRIBE_CONFIGS = "DescribeConfigs"
     ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
@@ -60,7 +60,7 @@ class AclPermission(Enum):
 
 _Type, _Op = AclResourceType, AclOperation
 
-# What can be done to a resource; `ALL` stands for all of it.
+# The operations on a type of resource; `ALL` stands for all of them.
 OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
     _Type.TOPIC: (
         _Op.READ,
@@ -94,7 +94,7 @@ class AclResource:
     name: str
 
     def __str__(self) -> str:
-        """For messages: "topic orders"."""
+        """Name the resource in a message: "topic orders"."""
         if self.resource_type is AclResourceType.CLUSTER:
             return "the cluster"
         kind = "transactional id" if self.resource_type is AclResourceType.TRANSACTIONAL_ID else self.resource_type.name
@@ -172,11 +172,11 @@ def check_operation(resource_type: AclResourceType, operation: AclOperation) -> 
 
 
 class PatternMatch(Enum):
-    """Which patterns a filter finds by its name."""
+    """The way in which a filter matches the names of patterns."""
 
     LITERAL = "literal"
     PREFIXED = "prefixed"
-    ANY = "any"  # of any type, with exactly this name
+    ANY = "any"  # patterns of any type with exactly this name
     MATCH = "match"  # those that name the resource of this name: literally, as `*`, or by a prefix of it
 
 
@@ -236,7 +236,7 @@ class AclBindingFilter:
 
 
 def is_named(name: str, acl: AclBinding) -> bool:
-    """Whether the pattern is about the resource of this name, of the same type."""
+    """True if the pattern is about the resource of this name, of the same type."""
     if acl.pattern_type is PatternType.PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.resource_name in (name, ANY_NAME)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-TEXT_LENGTH_MAX = 1_024  # of each text of a row; callers choose names of topics, groups and themselves
+TEXT_LENGTH_MAX = 1_024  # for each text of a row; callers choose names of topics, groups and themselves
 
 
 class AuditKind(str, Enum):
@@ -34,13 +34,13 @@ class AuditEvent:
     host: str = ""
     client_id: str = ""
     listener: str = ""
-    mechanism: str = ""  # of a login
-    call: str = ""  # of the contract
+    mechanism: str = ""  # only for a login
+    call: str = ""  # the call's name in the contract
     operation: str = ""  # Read, Write, Create ... as in ACLs
     resource_type: str = ""  # Topic, Group, Cluster, TransactionalId, User, ClientQuota
     resource: str = ""
     decision: str = ""  # ALLOWED or DENIED
-    rule: str = ""  # by which it was decided; of a change that another broker sent on, for whom
+    rule: str = ""  # the rule that decided; for a change that another broker forwarded, the caller there
     count: int = 1
     request_id: str = ""
     error: str = ""  # why the change, or the login, failed
@@ -56,7 +56,7 @@ def cut(event: AuditEvent) -> AuditEvent:
 
 
 def encode_event(event: AuditEvent, *, broker_id: int) -> dict[str, Any]:
-    """As a row's value; `time` is in microseconds."""
+    """Encode the event as a row's value; `time` is in microseconds."""
     values = asdict(event)
     row = {name: value[:TEXT_LENGTH_MAX] if isinstance(value, str) else value for name, value in values.items()}
     row["kind"], row["time"], row["broker_id"] = event.kind.value, row.pop("time_ms") * 1000, broker_id

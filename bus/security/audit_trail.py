@@ -25,7 +25,7 @@ _Grant = tuple[str, str, str, str]  # principal, operation, type and name of the
 class AuditTrail:
     def __init__(self) -> None:
         self._rows: deque[AuditEvent] = deque()
-        self._grants: dict[_Grant, AuditEvent] = {}  # by what is granted: the first one, with the count of all
+        self._grants: dict[_Grant, AuditEvent] = {}  # the first event of each grant, with the count of all
         self._grants_since_ms: int | None = None  # None: there are none
         self._denials: DenialCounts[AuditEvent] = DenialCounts(_merge)
         self._denials_since_ms: int | None = None  # None: there are none
@@ -63,14 +63,15 @@ class AuditTrail:
                 self._grants_since_ms = event.time_ms
 
     def take(self, count_max: int, now_ms: int, *, is_last: bool = False) -> list[AuditEvent]:
-        """What is to be written now, the oldest first. `is_last`: counts are not waited for, since no more will be."""
+        """Return the rows to write now, the oldest first. `is_last`: do not wait for more events to count, because
+        there will be none."""
         self._end_counting_denials(now_ms, is_last=is_last)
         if self._lost and len(self._rows) < ROWS_MAX:
             self._rows.append(AuditEvent(now_ms, AuditKind.GAP, count=self._lost))
             self._lost = 0
         since_ms = self._grants_since_ms
         if since_ms is not None and (is_last or not 0 <= now_ms - since_ms < GRANT_INTERVAL_MS):
-            self._rows.extend(self._grants.values())  # which are bounded themselves
+            self._rows.extend(self._grants.values())  # their number is bounded
             self._grants.clear()
             self._grants_since_ms = None
         return [self._rows.popleft() for _ in range(min(count_max, len(self._rows)))]

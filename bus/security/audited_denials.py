@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 DENIAL_INTERVAL_MS = 60_000
 DENIAL_KINDS_MAX = 10_000
-NAMES_REPORTED_MAX = 10  # of each kind
+NAMES_REPORTED_MAX = 10  # for each kind
 
 ValueT = TypeVar("ValueT")
 DenialKind = tuple[str, str, str]  # principal, operation, type of the resource
@@ -23,7 +23,7 @@ class DenialCounts(Generic[ValueT]):
         """`merge`: one value for what was counted before and the next one."""
         self._merge = merge
         self._reported: dict[DenialKind, set[int]] = {}  # hashes of names
-        self._counted: dict[DenialKind, ValueT] = {}  # of kinds that are in `_reported`
+        self._counted: dict[DenialKind, ValueT] = {}  # kinds that are in `_reported`
         self._lost = 0
 
     def add(self, kind: DenialKind, name: str, value: ValueT) -> bool:

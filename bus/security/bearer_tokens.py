@@ -32,9 +32,9 @@ _JWS = PyJWS(algorithms=list(ALGORITHMS))
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """By Kafka's names: sasl.oauthbearer.expected.issuer, .expected.audience, .clock.skew.seconds, .sub.claim.name,
-    .scope.claim.name. `scopes`: which of them a token must have, all of them. `prefix`: what stands before the name of
-    a token. `reserved`: principals that no token makes."""
+    """The rules for tokens, by Kafka's names: sasl.oauthbearer.expected.issuer, .expected.audience,
+    .clock.skew.seconds, .sub.claim.name, .scope.claim.name. `scopes`: a token must have all of them. `prefix` precedes
+    the name in a token. `reserved`: principals that no token may name."""
 
     issuer: str
     audiences: Sequence[str]  # the token has to name one of them
@@ -203,7 +203,8 @@ def _fault_of_scope(claims: Mapping[str, Any], rules: TokenRules) -> str | None:
 
 
 def _scopes(found: Any) -> tuple[str, ...] | None:
-    """With spaces between (RFC 8693), or a list, as some providers have it. None: it is neither."""
+    """Parse scopes that are separated by spaces (RFC 8693), or a list, which some providers send. None: it is
+    neither."""
     if found is None:
         return ()
     if isinstance(found, str):
@@ -219,7 +220,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _show(value: Any) -> str:
-    """For a reason: on one line, and cut."""
+    """Format a value for a reason: on one line, and cut."""
     if isinstance(value, str):
         return repr(value[:_SHOWN_CHARACTERS_MAX])
     if isinstance(value, list) and all(isinstance(one, str) for one in value):

@@ -1,4 +1,4 @@
-"""Which principals may read the files of which topics by the ACLs: for storage that asks no broker.
+"""Permissions to read the files of topics, derived from the ACLs, for storage that asks no broker.
 
 Files know no host, and what is granted on them is granted for as long as nothing takes it back. Guards one promise:
 nothing is granted here that a broker would deny from any host; and each ACL about reading that this cannot express is
@@ -51,7 +51,7 @@ class FileReaders:
 
 
 def plan_file_readers(index: AclIndex, topics: Iterable[str], policy: AclPolicy) -> FileReaders:
-    """Of topics that exist. Super users are left out: they are administrators, not readers."""
+    """Plan the readers of existing topics. Super users are left out: they are administrators, not readers."""
     acls = [acl for acl in index if _is_about_reading(acl)]
     named = {acl.principal for acl in acls} - policy.super_users
     if policy.allows_unnamed:

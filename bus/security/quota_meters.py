@@ -1,5 +1,5 @@
-"""What an entity has used recently, and how long it has to wait to be within its quota. Time is an argument,
-in seconds.
+"""Meters of an entity's recent use, and the time that it has to wait to be within its quota. Time is an argument, in
+seconds.
 
 Guards one promise: the numbers are Kafka's. A rate is the sum of the last `windows` samples of `window_s` each, over
 the time since the oldest of them began, but at least over all windows but one (Kafka's `Rate`): so an entity that was
@@ -40,7 +40,7 @@ class _Sample:
 @dataclass(frozen=True, slots=True)
 class _Debt:
     until_s: float
-    limit: float  # of which it was reckoned
+    limit: float  # the limit that `until_s` was computed with
 
 
 @dataclass(slots=True)
@@ -64,8 +64,9 @@ class RateMeter:
         return wait_s
 
     def debt_s(self, limit: float, now_s: float) -> float:
-        """For how long the entity may use nothing more, by its last charge. That may be longer than the windows, which
-        forget an amount that is worth more than they hold. A higher limit pays the same debt sooner."""
+        """Return the time for which the entity may use nothing more because of its last charge. It may be longer than
+        the windows, which forget an amount that is worth more than they hold. A higher limit pays the same debt
+        sooner."""
         if self._debt is None:
             return 0.0
         return min(WAIT_S_MAX, max(0.0, self._debt.until_s - now_s) * self._debt.limit / limit)
@@ -76,7 +77,8 @@ class RateMeter:
         return sum(sample.amount for sample in self._samples) / self._span_s(now_s)
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Until the entity is within the limit, if it uses nothing meanwhile; 0 if it is (KIP-124, `QuotaUtils`)."""
+        """Return the time until the entity is within the limit, if it uses nothing meanwhile; 0 if it is (KIP-124,
+        `QuotaUtils`)."""
         rate = self.rate(now_s)
         return min(WAIT_S_MAX, (rate - limit) / limit * self._span_s(now_s)) if rate > limit else 0.0
 
@@ -86,8 +88,8 @@ class RateMeter:
         return self._samples[-1].begin_s if self._samples else float("-inf")
 
     def _span_s(self, now_s: float) -> float:
-        """What the samples are divided by: whole windows that no sample is of count as well, so that the first second
-        of use is not taken for the rate."""
+        """Return the time by which the sum of the samples is divided. Whole windows without a sample count as well, so
+        that the first second of use does not pass for the rate."""
         elapsed_s = now_s - self._samples[0].begin_s if self._samples else 0.0
         missing = self.windows.count - 1 - int(elapsed_s // self.windows.size_s)
         return elapsed_s + max(0, missing) * self.windows.size_s
@@ -107,12 +109,12 @@ class TokenBucket:
     _at_s: float | None = None  # when `_tokens` was true; None: it is full
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Until there is no debt; 0 if there is none."""
+        """Return the time until there is no debt; 0 if there is none."""
         self._fill(limit, now_s)
         return min(WAIT_S_MAX, max(0.0, -self._tokens / limit))
 
     def take(self, count: float, limit: float, now_s: float) -> None:
-        """Whether they are there or not: more than there are leave a debt."""
+        """Take tokens, even if there are too few: then a debt remains."""
         self._fill(limit, now_s)
         self._tokens -= count
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bus.security.quota_meters import RateMeter, TokenBucket, Windows
 from bus.security.quotas import CONTROLLER_MUTATION_RATE, QuotaEntity
 
-METERS_MAX = 20_000  # of each quota
+METERS_MAX = 20_000  # for each quota
 _IDLE_S = 3600.0
 _Meters = OrderedDict[QuotaEntity, RateMeter | TokenBucket]  # the last one was used last
 
@@ -31,7 +31,7 @@ class Allowance:
 class QuotaMeters:
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
-        self._meters: dict[str, _Meters] = {}  # by the quota's name
+        self._meters: dict[str, _Meters] = {}  # keyed by the quota's name
 
     def charge(self, allowance: Allowance, amount: float, now_s: float) -> float:
         """How many seconds the entity has to wait, now that it has used so much more."""
@@ -44,8 +44,9 @@ class QuotaMeters:
         return meter.debt_s(allowance.limit, now_s) if isinstance(meter, RateMeter) else 0.0
 
     def charge_unless_over(self, allowance: Allowance, amount: float, now_s: float) -> tuple[float, bool]:
-        """As `charge`, and whether the amount is recorded. One that would be over the quota is not, unless nothing else
-        was used recently: an amount that is above the whole quota must come through at some time."""
+        """Charge the entity like `charge`, unless the amount would exceed the quota; the second value is True if the
+        amount is recorded. An amount is always recorded if nothing else was used recently: one above the whole quota
+        must succeed at some time."""
         meter = self._rate(allowance, now_s)
         debt_s = meter.debt_s(allowance.limit, now_s)
         if debt_s > 0:

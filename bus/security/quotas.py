@@ -1,4 +1,4 @@
-"""Which quotas there are, what their values may be, and how a set of them is changed.
+"""The kinds of quotas, their values, and changes of a set of quotas.
 
 Guards one promise: a quota that is accepted has an effect. Kafka's two that cannot have one here are refused by name,
 with the reason.
@@ -15,12 +15,6 @@ from typing import Any, Final
 
 from bus.client_texts import CLIENT_ID_BYTES_MAX, check_text, check_user
 from bus.errors import ErrorCode, Refused, did_you_mean, near_names, show_names
-
-# To whom a quota applies: a user, a client id, or both, each by its name or as the default for those without one.
-#
-# Guards one promise: for each caller and each kind of quota there is one that holds, by Kafka's precedence, or none.
-# All connections of the callers that share a meter share its quota: where the quota is a user's, all of the user's;
-# where it is a pair's, those of the pair.
 
 USER, CLIENT_ID = "user", "client-id"
 ENTITY_TYPES = (USER, CLIENT_ID)
@@ -42,13 +36,14 @@ Part = str | Default | None  # None: the entity has no such part
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """At least one of the two parts is there."""
+    """The entity to which a quota applies: a user, a client id, or both, each by its name or as the default for those
+    without one. At least one of the two is set."""
 
     user: Part = None
     client_id: Part = None
 
     def __str__(self) -> str:
-        """As Kafka's command prints it."""
+        """Format the entity as Kafka's command prints it."""
         return ", ".join(
             f"the default {what}" if name is DEFAULT else f"{what} '{name}'"
             for what, name in (("user-principal", self.user), ("client-id", self.client_id))
@@ -95,7 +90,9 @@ def names_of(entity: QuotaEntity) -> dict[str, str | None]:
 
 
 def find_quota(quotas: Mapping[QuotaEntity, float], user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
-    """Of one kind of quota: the one that holds for a caller, and the entity whose meter it is about, by names only."""
+    """Find the quota of one kind that applies to a caller, by Kafka's precedence, and the entity that its meter belongs
+    to, by names only. All connections that share a meter share its quota: all connections of the user if the quota is a
+    user's, those of the pair if it is a pair's."""
     for entity, sharing in _candidates(user, client_id):
         limit = quotas.get(entity)
         if limit is not None:
@@ -127,7 +124,7 @@ _ABSENT: Mapping[str, str] = {
 _LIMIT_MAX = 2.0**53  # above it a number would not be kept exactly
 ENTITIES_MAX = 10_000
 
-Quotas = Mapping[str, float]  # by name, of one entity; never empty where it is kept
+Quotas = Mapping[str, float]  # the quotas of one entity by name; never empty where it is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +199,8 @@ def by_name(known: Mapping[QuotaEntity, Quotas]) -> dict[str, dict[QuotaEntity, 
 
 
 def matches(entity: QuotaEntity, wanted: Mapping[str, Part], *, is_strict: bool) -> bool:
-    """Whether Kafka's filter is about the entity. `wanted`, by type of entity: its name, `DEFAULT`, or None for any;
-    the entity has all of these parts. `is_strict`: and no others."""
+    """True if the entity matches Kafka's filter. `wanted`, by type of entity: its name, `DEFAULT`, or None for any; the
+    entity must have all of these parts. `is_strict`: and no others."""
     parts = {USER: entity.user, CLIENT_ID: entity.client_id}
     for kind, name in wanted.items():
         part = parts.pop(kind)

@@ -9,7 +9,7 @@ from bus.security.scram import SCRAM_MECHANISMS
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
-# What a broker says of a session, password or token that was good and is not any more: a new login may help.
+# The error for a session, password or token that was valid and is no longer: a new login may help.
 SESSION_EXPIRED = "the session has expired; log in again"
 PASSWORD_MECHANISMS = (*SCRAM_MECHANISMS, PLAIN)
 MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)

@@ -28,7 +28,7 @@ _PROHIBITED: tuple[Callable[[str], bool], ...] = (
 
 
 def prepared(text: str) -> str:
-    """For a login, where code points that Unicode 3.2 has not assigned are allowed."""
+    """Prepare a text for a login, where code points that Unicode 3.2 has not assigned are allowed."""
     if text.isascii() or len(text) > CHARACTERS_MAX:
         return text
     spaced = "".join(" " if stringprep.in_table_c12(one) else one for one in text if not stringprep.in_table_b1(one))

@@ -35,7 +35,7 @@ class ScramError(ValueError):
 class ScramMechanism:
     name: str
     hash_name: str
-    size_bytes: int  # of a hash, so of each key
+    size_bytes: int  # the size of a hash, and of each key
 
 
 SCRAM_SHA_256 = ScramMechanism("SCRAM-SHA-256", "sha256", 32)
@@ -47,7 +47,7 @@ SCRAM_MECHANISMS: Mapping[str, ScramMechanism] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What proves a password: StoredKey and ServerKey of RFC 5802."""
+    """The proof of a password: StoredKey and ServerKey of RFC 5802."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -66,7 +66,7 @@ def credential_of(mechanism: ScramMechanism, salted_password: bytes, salt: bytes
 
 
 def is_password_of(mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
-    """As long as `salt_password`, whether it is or not."""
+    """True if the password is right. Takes as long as `salt_password` in either case."""
     salted = salt_password(mechanism, password, credential.salt, credential.iterations)
     found = credential_of(mechanism, salted, credential.salt, credential.iterations)
     return hmac.compare_digest(found.stored_key, credential.stored_key)

@@ -28,7 +28,7 @@ _RSA_BITS_MIN, _RSA_BITS_MAX = 2_048, 8_192
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVE_ALGORITHMS = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("EC", "P-521"): "ES512"}
 _EDWARDS = {("OKP", "Ed25519"): "EdDSA"}
-# What a token may be signed by (RFC 7518, RFC 8037): signatures by private keys alone.
+# The algorithms that may sign a token (RFC 7518, RFC 8037): signatures by private keys only.
 ALGORITHMS = (*_RSA_ALGORITHMS, *_CURVE_ALGORITHMS.values(), *_EDWARDS.values())
 
 
@@ -39,7 +39,7 @@ class KeySetError(ValueError):
 @dataclass(frozen=True, slots=True)
 class SigningKey:
     key_id: str  # empty: the set gives it none
-    algorithms: tuple[str, ...]  # of ALGORITHMS, never empty
+    algorithms: tuple[str, ...]  # some of ALGORITHMS, never empty
     key: PublicKey
 
 

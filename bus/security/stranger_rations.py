@@ -33,9 +33,9 @@ class RationSizes:
     connection: Ration = Ration(128 * 1024, 1024)
     address: Ration = Ration(512 * 1024, 16 * 1024)
     all_together: Ration = Ration(1024 * 1024, 256 * 1024)
-    modest_bytes: int = 4 * 1024  # of a connection, while its address or all together have used up their ration
-    modest_address_bytes: int = 16 * 1024  # of an address, while all together have used up theirs
-    connections_max: int = 1_024  # of strangers, at a time
+    modest_bytes: int = 4 * 1024  # for a connection, while its address or all together have used up their ration
+    modest_address_bytes: int = 16 * 1024  # for an address, while all together have used up theirs
+    connections_max: int = 1_024  # strangers at a time
     address_connections_max: int = 256
     login_s_max: float = 10.0  # from the connection on; later it has to make room for others
 

@@ -30,33 +30,30 @@ from bus.security.scram import (
     credential_of,
 )
 
-# What a client is shown of a user that does not exist, so that it cannot tell it from one that does.
-#
-# Before a client has proved anything it is shown a salt and a number of rounds. Guards two promises: what is shown of a
-# name that is no user, or has no password for the mechanism, is the same each time, at every broker; and the lengths of
-# salts and the rounds that decoys have are as frequent among them as among the users that there are, so they tell
-# nothing of whether a name is a user. When users change, a few decoys change too, as if their passwords were reset.
-# Pure.
-
-_SALT_BYTES = 32  # as the SDK makes them
+_SALT_BYTES = 32  # the SDK uses this size
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """What can be seen of a credential, but for its salt."""
+    """The visible part of a credential except for its salt."""
 
     salt_bytes: int
     iterations: int
 
 
 DEFAULT_SHAPE = Shape(_SALT_BYTES, ITERATIONS_MIN)
-# Of one user: its shapes in the order of SCRAM_MECHANISMS; None: it has no password for that one. The shapes of a user
-# belong together: most users have the same ones for all mechanisms, and so must decoys.
+# The shapes of one user in the order of SCRAM_MECHANISMS; None: it has no password for that mechanism. The shapes of a
+# user belong together: most users have the same ones for all mechanisms, and so must decoys.
 Form = tuple[Shape | None, ...]
 
 
 class DecoyForms:
-    """The forms of all users, and how many users have each."""
+    """The forms of all users, and the number of users with each. Decoys hide whether a user exists: before a client has
+    proved anything, it sees a salt and a number of rounds.
+
+    Guards two promises. A name that is no user, or has no password for the mechanism, gets the same decoy each time, at
+    every broker. And lengths of salts and rounds are as frequent among decoys as among the users, so they do not reveal
+    whether a name is a user. When users change, a few decoys change too, as if their passwords were reset."""
 
     def __init__(self, counts: Mapping[Form, int] = MappingProxyType({})) -> None:
         self._counts = counts
@@ -73,7 +70,7 @@ class DecoyForms:
         return DecoyForms(+counts)
 
     def shape(self, mechanism: ScramMechanism, name: str, others: Mapping[str, ScramCredential], key: bytes) -> Shape:
-        """Of the decoy of a name. `others`: its credentials for other mechanisms, if it has any."""
+        """Return the shape of a name's decoy. `others`: its credentials for other mechanisms, if it has any."""
         form = form_of(others) if others else self._form(name, key)
         own = form[list(SCRAM_MECHANISMS).index(mechanism.name)]
         return own or next((shape for shape in form if shape is not None), DEFAULT_SHAPE)
@@ -108,7 +105,7 @@ USERS_MAX = 100_000
 NAME_BYTES_MAX = 256
 SALT_BYTES_MIN, SALT_BYTES_MAX = 8, 128
 
-Credentials = Mapping[str, ScramCredential]  # of one user, by mechanism; never empty
+Credentials = Mapping[str, ScramCredential]  # the credentials of one user by mechanism; never empty
 
 
 # ------------------------------------------------------------ records
@@ -129,7 +126,7 @@ class ScramCredentialDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DecoyKeySet:
-    """What the salts of users are made of that do not exist, so that they are the same at every broker, always."""
+    """The key from which the salts of decoys are derived, so that they are always the same at every broker."""
 
     key: bytes = field(repr=False)
 
@@ -138,7 +135,7 @@ UserRecord = ScramCredentialSet | ScramCredentialDeleted | DecoyKeySet
 
 
 def encode_record(record: UserRecord) -> dict[str, Any]:
-    """As a row of the log."""
+    """Encode the record as a row of the log."""
     row: dict[str, Any] = {"type": type(record).__name__}
     match record:
         case ScramCredentialSet(name, mechanism, found):
@@ -186,14 +183,14 @@ def _bytes(row: Mapping[str, Any], name: str) -> bytes:
 class Users:
     by_name: Mapping[str, Credentials] = field(default_factory=lambda: MappingProxyType({}))
     decoy_key: bytes = field(default=b"", repr=False)  # empty before the first change
-    decoy_forms: DecoyForms = field(default_factory=DecoyForms, repr=False, compare=False)  # of `by_name`
+    decoy_forms: DecoyForms = field(default_factory=DecoyForms, repr=False, compare=False)  # the forms in `by_name`
 
     def find(self, name: str, mechanism: str) -> ScramCredential | None:
         return self.by_name.get(name, {}).get(mechanism)
 
     def decoy(self, mechanism: ScramMechanism, name: str, *, own_key: bytes) -> ScramCredential:
-        """For a user that does not exist, or has no password for the mechanism. `own_key`: of a broker of a cluster
-        without users."""
+        """Return the decoy for a user that does not exist, or has no password for the mechanism. `own_key`: the key of
+        a broker in a cluster without users."""
         key = self.decoy_key or own_key
         others = self.by_name.get(name, {})
         return decoy_of(mechanism, name, self.decoy_forms.shape(mechanism, name, others, key), key)
@@ -321,7 +318,8 @@ def fault_of_name(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
 
 
 def _fault_of_form(name: str) -> str | None:
-    """Of names that look the same there is one user at most."""
+    """Return the fault of a name that is not in its normal form, so that of names that look the same only one can be a
+    user."""
     form = prepared(name)
     return None if form == name else f"expected the name {_show(form)} (SASLprep, RFC 4013), found {name!a}"
 

@@ -54,13 +54,6 @@ from bus.tables.transaction_cuts import find_cut
 
 T = TypeVar("T")
 
-# The embedded engine, locked to one root, and calls of it that Ctrl-C ends.
-#
-# Guards three promises: a session reads no file but those below the root's topics, and reaches for no network, no
-# extension, no secret and no variable of the program; none of its settings can be changed by a statement; and a
-# statement ends with Ctrl-C. The lock does not keep a statement from writing where it may read: that is what
-# read_only.py is for. The engine runs a statement in one call, and Python takes up a signal between calls only. So in
-# the main thread, where signals come to, the call is made by another thread, and the engine is told when one comes.
 
 # Global, since each statement has a cursor of its own, and that is another session. Data files never change, so their
 # footers are kept. The last two cannot be undone.
@@ -84,8 +77,10 @@ def _remove(folder: str, process: int) -> None:
 
 
 def open_engine(root: Path) -> duckdb.DuckDBPyConnection:
-    """An engine that may read what is below the topics of `root`. What does not fit into memory goes to a folder of its
-    own beside other temporary files, not to the working directory, which may be a root."""
+    """Open an engine that may read only the files below the topics of `root`: no network, no extension, no secret and
+    no variable of the program, and no statement can change its settings. It may still write where it may read, so
+    read_only.py checks statements. Data that does not fit into memory goes to a folder of its own beside other
+    temporary files, not to the working directory, which may be a root."""
     engine = duckdb.connect()
     spilled = tempfile.mkdtemp(prefix="bus-sql-")
     weakref.finalize(engine, _remove, spilled, os.getpid())
@@ -120,7 +115,10 @@ _INTERRUPT_AGAIN_S = 0.05  # the call may not have begun when it is interrupted
 
 
 def run_interruptible(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """What `call` returns or raises. `KeyboardInterrupt` when the engine has let go of the statement."""
+    """Return or raise what `call` does. `KeyboardInterrupt` once the engine has released the statement.
+
+    The engine runs a statement in one call, and Python handles a signal only between calls. So in the main thread,
+    which receives signals, another thread makes the call, and the engine is interrupted when a signal comes."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     outcome: Future[T] = Future()
@@ -151,7 +149,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _SECOND_DAYS = 86_400
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAYS_OF_400_YEARS = 146_097
-# What the engine takes for infinity: the largest number of its unit, and the negative one.
+# The engine's infinity: the largest number of the unit, and its negative.
 _INFINITE = {64: (1 << 63) - 1, 32: (1 << 31) - 1}
 
 
@@ -223,13 +221,13 @@ def _infinity(number: int) -> str:
     return "infinity" if number > 0 else "-infinity"
 
 
-# What a view of a topic shows of each partition: the table, and below which offset.
+# The tables behind a topic's view, and the offset below which each is shown.
 _Shown = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int], ...]]]
 
 
 _MISSING_TABLE = re.compile(r"Table with name (\"[^\"]*\"|\S+) does not exist")
 _FIELD_OF_TEXT = re.compile(r"Cannot extract field '(.*?)' from expression \"(?:\w+\.)?(key|value)\"")
-_NAMES_MAX = 30  # in a message
+_NAMES_MAX = 30  # the number of names in a message
 
 
 class SqlError(Exception):
@@ -263,8 +261,8 @@ class Result:
         return self._reader.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What is left, a record batch at a time, so that memory stays small. Raises `SqlError`, and on Ctrl-C, which
-        ends the statement, `KeyboardInterrupt`."""
+        """Yield the remaining rows, a record batch at a time, so that memory stays small. Raises `SqlError`, and on
+        Ctrl-C, which ends the statement, `KeyboardInterrupt`."""
         while True:
             try:
                 batch = self._read() if self._session is None else run_interruptible(self._session, self._read)
@@ -278,12 +276,12 @@ class Result:
         return next(self._reader, None)
 
     def arrow(self) -> pa.Table:
-        """What is left, as one table. Raises `SqlError`."""
+        """Return the remaining rows as one table. Raises `SqlError`."""
         return pa.Table.from_batches(self.batches(), schema=self._reader.schema)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """What is left, as Python values: whole numbers of any width are int, timestamps are aware, in UTC; one outside
-        of the years 1 to 9999 is text. Raises `SqlError`.
+        """Return the remaining rows as Python values: whole numbers of any width are int, timestamps are aware, in UTC;
+        one outside of the years 1 to 9999 is text. Raises `SqlError`.
         """
         return list(self)
 
@@ -312,8 +310,8 @@ class Connection:
         self._at_version = at_version
         self._cut = None if at_transaction is None else find_cut(self._tables, at_transaction)
         self._at_offset = at_offset
-        self._views: dict[str, _Shown] = {}  # by topic
-        self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
+        self._views: dict[str, _Shown] = {}  # keyed by topic
+        self._json_views: set[str] = set()  # casefolded names of the views in the schema of the bus
         with interrupts():
             self._engine = open_engine(self._tables.root)
             self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
@@ -324,7 +322,7 @@ class Connection:
         return list(self._tables.topics())
 
     def tables(self) -> dict[str, list[str]]:
-        """What there is to select from as of now: `views`, those of JSON values last, and `topics`."""
+        """Return the names that can be selected from now: `views`, those of JSON values last, and `topics`."""
         return {
             "views": [*VIEW_NAMES, *sorted(view.name for view in self._tables.cluster().views.values())],
             "topics": self.topics,
@@ -524,7 +522,7 @@ def _plain(error: Exception) -> str:
     return "\n".join(lines).strip()
 
 
-# What says that the statement is at fault, or its caller.
+# Errors caused by the statement or its caller.
 _OF_STATEMENTS = (
     duckdb.ParserException,
     duckdb.CatalogException,

@@ -1,4 +1,4 @@
-"""Which statements may run: one that reads, judged by the engine's own parser.
+"""A check that a statement only reads, made by the engine's own parser.
 
 Guards one promise: no statement that passes `check_reads_only` writes a file, makes or changes a table, a setting or a
 secret, or reads anything beside the tables that the session has. The type of a statement does not tell: `COPY` may be
@@ -16,10 +16,9 @@ from itertools import pairwise, zip_longest
 
 import duckdb
 
-# What a statement says before it runs: which topics it names, and where `offset` is the column.
-#
-# Works on the engine's own tokens, so comments and strings never count. Names more topics rather than fewer: an alias
-# that is spelled like a topic makes a view that is not read, which costs nothing else.
+# The analysis of a statement before it runs finds the topics that it names, and the places where `offset` is the
+# column. It works on the engine's own tokens, so comments and strings never count. It finds too many topics rather than
+# too few: an alias that is spelled like a topic creates a view that nobody reads, which costs nothing else.
 
 _BEFORE_A_TABLE = frozenset(
     {"from", "join", "table", "describe", "desc", "show", "summarize", "pivot", "unpivot", ",", "("}
@@ -101,7 +100,7 @@ def quote_name(name: str) -> str:
 
 
 def quote_if_odd(name: str) -> str:
-    """As it is written in a statement: in double quotes if it is no plain word."""
+    """Return the name as a statement spells it: in double quotes if it is no plain word."""
     return name if name.isidentifier() else quote_name(name)
 
 
@@ -208,7 +207,7 @@ def _check_query(session: duckdb.DuckDBPyConnection, statement: duckdb.Statement
 
 def _parts_of_select(session: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], set[str]]:
     """The types of the query nodes in the tree, and the names of all functions."""
-    # As text, not as objects: a sum of a thousand terms is nested deeper than Python's parser goes.
+    # The tree stays text: a sum of a thousand terms is nested deeper than Python's parser can follow.
     [(tree,)] = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     if tree.startswith('{"error":true'):
         raise NotReadOnly(f"{_EXPECTED}; found one that the engine cannot describe: {tree}")

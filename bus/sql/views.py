@@ -98,7 +98,7 @@ def _columns(snapshot: TableSnapshot, partition: str) -> list[str]:
 
 
 def escape_globs(paths: str) -> str:
-    """For the engine, which takes every path for a pattern."""
+    """Escape paths for the engine, which treats every path as a pattern."""
     return re.sub(r"([*?\[])", r"[\1]", paths)
 
 

@@ -40,7 +40,7 @@ EFFECTIVE_ACLS = pa.schema(
     [
         ("principal", pa.string()),  # that an ACL names; User:* stands for those that none names
         ("resource_type", pa.string()),
-        ("name", pa.string()),  # of a topic that exists, the cluster, or what an ACL names literally
+        ("name", pa.string()),  # an existing topic, the cluster, or a resource that an ACL names literally
         ("operation", pa.string()),
         ("permission", pa.string()),  # Allow or Deny, from a host that no ACL names
         ("rule", pa.string()),  # the ACL that decides; what none decides has no row: it is denied
@@ -49,7 +49,7 @@ EFFECTIVE_ACLS = pa.schema(
 
 
 def acls(tables: TopicTables) -> pa.Table:
-    """In the order in which they were added."""
+    """The ACLs in the order in which they were added."""
     return pa.Table.from_pylist([_row(acl) for acl in tables.cluster().acls], ACLS)
 
 
@@ -66,7 +66,7 @@ def _row(acl: AclBinding) -> dict[str, str]:
 
 
 def effective_acls(tables: TopicTables) -> pa.Table:
-    """By principal, resource and operation."""
+    """The decisions by principal, resource and operation."""
     state = tables.cluster()
     principals, resources = sorted({acl.principal for acl in state.acls}), _resources(state)
     rows = [row for principal in principals for resource in resources for row in _decided(state, principal, resource)]

@@ -16,6 +16,6 @@ AUDIT = pa.schema([*AUDIT_VALUE_TYPE])
 
 
 def audit(tables: TopicTables) -> pa.Table:
-    """In the order in which it was written."""
+    """The rows of the audit in the order in which they were written."""
     rows = all_values(tables, AUDIT_TOPIC, AUDIT_VALUE_TYPE, ("offset",))
     return rows.sort_by("offset").select(AUDIT.names) if rows.num_columns else AUDIT.empty_table()

@@ -29,7 +29,7 @@ BROKERS = pa.schema(
         ("replicas", pa.int32()),  # partitions that it is a replica of
         ("broker_epoch", pa.int64()),  # null for one that registered at feature level 0
         ("incarnation", pa.string()),
-        ("registered_offset", pa.int64()),  # of this life's first record in __cluster_metadata
+        ("registered_offset", pa.int64()),  # the first record of this incarnation in __cluster_metadata
         ("registered_time", TIMESTAMP_TYPE),
         ("feature_level_min", pa.int32()),
         ("feature_level_max", pa.int32()),
@@ -39,7 +39,7 @@ REPLICAS = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
-        ("position", pa.int32()),  # in the assignment, from 0 on
+        ("position", pa.int32()),  # the position in the assignment, from 0 on
         ("broker_id", pa.int32()),
         ("is_preferred", pa.bool_()),
         ("is_leader", pa.bool_()),
@@ -55,7 +55,7 @@ ELECTIONS = pa.schema(
         ("leader_id", pa.int32()),
         ("leader_epoch", pa.int32()),
         ("reason", pa.string()),
-        ("since_offset", pa.int64()),  # of the record in __cluster_metadata
+        ("since_offset", pa.int64()),  # the record in __cluster_metadata
         ("since_time", TIMESTAMP_TYPE),
         ("until_offset", pa.int64()),  # null: it leads now
         ("until_time", TIMESTAMP_TYPE),
@@ -63,7 +63,7 @@ ELECTIONS = pa.schema(
 )
 QUOTAS = pa.schema(
     [
-        ("user", pa.string()),  # null: no part of whose quota it is; <default>: all without one of their own
+        ("user", pa.string()),  # null: the quota applies to every user; <default>: to those without one of their own
         ("client_id", pa.string()),
         ("quota", pa.string()),
         ("value", pa.float64()),  # per second
@@ -75,7 +75,7 @@ REASSIGNMENTS = pa.schema(
         ("topic", pa.string()),
         ("topic_id", pa.string()),
         ("partition", pa.int32()),
-        ("offset", pa.int64()),  # of the record in __cluster_metadata
+        ("offset", pa.int64()),  # the record in __cluster_metadata
         ("time", TIMESTAMP_TYPE),
         ("replicas_before", _BROKER_IDS),
         ("replicas", _BROKER_IDS),
@@ -146,7 +146,7 @@ def replicas(tables: TopicTables) -> pa.Table:
 
 
 def elections(tables: TopicTables) -> pa.Table:
-    """By topic and partition, each in the order of its terms."""
+    """The elections by topic and partition, each in the order of its terms."""
     terms = sorted(tables.cluster_history().terms, key=lambda term: (term.topic, term.partition))
     return pa.Table.from_pylist(list(map(_election_row, terms)), ELECTIONS)
 
@@ -167,7 +167,7 @@ def _election_row(term: Term) -> dict[str, object]:
 
 
 def reassignments(tables: TopicTables) -> pa.Table:
-    """In the order in which they were made."""
+    """The reassignments in the order in which they were made."""
     rows = [
         {
             "topic": one.topic,
@@ -203,5 +203,5 @@ def _offset(place: LogPlace | None) -> int | None:
 
 
 def _time(place: LogPlace | None) -> int | None:
-    """In microseconds."""
+    """Return the time in microseconds."""
     return None if place is None else place.timestamp_ms * 1_000

@@ -1,4 +1,4 @@
-"""Which version a partition had at a moment, by the times in the versions themselves."""
+"""Versions of a partition by time, according to the times in the versions themselves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int
 
 
 def committed_ms(tables: TopicTables, partition: TopicPartition, version: int) -> int:
-    """Of that version. Raises `StorageFault` if it is not kept."""
+    """Return the commit time of that version. Raises `StorageFault` if it is not kept."""
     return _committed_ms(LocalStore(str(tables.root)), partition_folder(partition), version)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bus.model import TopicPartition
 from bus.transactions.state import ProducerIdentity
 
-# Of each transaction the version with its rows in each of its partitions.
+# transaction -> partition -> the version with the transaction's rows
 Places = Mapping[ProducerIdentity, Mapping[TopicPartition, int]]
 
 

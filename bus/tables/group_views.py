@@ -173,7 +173,7 @@ def _owners(members: pa.Table) -> pa.Table:
 
 
 def _log_ends(tables: TopicTables, places: pa.Table) -> pa.Table:
-    """Where the logs of these partitions begin and end; those that are there and can be read."""
+    """Return the log start and log end of these partitions, if they exist and can be read."""
     topics = tables.topics()
     found: list[dict[str, object]] = []
     for row in places.group_by(["topic", "partition"]).aggregate([]).to_pylist():

@@ -32,13 +32,13 @@ class TableSnapshot:
     """One version of one partition's table."""
 
     partition: TopicPartition
-    folder: str  # of the table, named by the number of its partition
+    folder: str  # the folder of the table, named by the number of its partition
     version: int
     files: tuple[str, ...]  # absolute paths of the live data files, in offset order
     schema: pa.Schema
     log_start: int = 0  # records below it are deleted
-    first_offsets: tuple[int, ...] = ()  # of each of the files
-    delta_schema: str = ""  # as the table's metadata has it: Spark's JSON of a schema
+    first_offsets: tuple[int, ...] = ()  # the first offset of each file
+    delta_schema: str = ""  # the schema in the table's metadata: Spark's JSON
     is_plain: bool = True  # its rows are all that is in its files; else a feature of Delta decides (deletion vectors)
 
     @property
@@ -48,8 +48,8 @@ class TableSnapshot:
 
     @property
     def is_flat(self) -> bool:
-        """Whether a file's path tells its partition. Another engine may put files into folders below that of the table,
-        or leave them where they are."""
+        """True if the path of every file shows its partition. Another engine may put files into subfolders of the
+        table's folder, or leave them where they are."""
         return all(file.rpartition("/")[0] == self.folder for file in self.files)
 
 
@@ -64,8 +64,8 @@ def open_snapshot(
 
 
 def check_plain(snapshot: TableSnapshot) -> TableSnapshot:
-    """For those who read the data files by themselves. Raises `StorageDamaged` if the files do not tell all: rows of
-    them may be deleted, columns may have other names in them."""
+    """Check the snapshot for a caller that reads the data files itself. Raises `StorageDamaged` if the files alone do
+    not determine the rows: rows may be deleted, or columns have other names in the files."""
     if not snapshot.is_plain:
         raise StorageDamaged(
             f"{snapshot.partition}: expected at version {snapshot.version} a table of Delta's reader version "
@@ -90,7 +90,7 @@ class FollowedTable:
         known, self._known = self._known, None
         commits = None
         if known is not None:
-            with contextlib.suppress(StorageDamaged):  # which reading the log afresh tells as well
+            with contextlib.suppress(StorageDamaged):  # reading the whole log raises it as well
                 commits = self._follower.read_on()
         if known is not None and commits == []:
             self._known = known

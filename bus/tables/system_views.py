@@ -1,4 +1,4 @@
-"""What a root tells about its groups, transactions, topics and logs, as tables: the views of `bus sql` and of Spark.
+"""System views: the groups, transactions, topics and logs of a root as tables, for `bus sql` and Spark.
 
 Everything is read from the tables under the root, so a broker need not be up; the life of a log is read from its
 versions, so a view tells as far back as `delta.log.retention.ms` and `delta.log.versions.max` keep them. Guards two
@@ -24,7 +24,7 @@ from bus.tables import acl_views, audit_view, cluster_views, group_views, transa
 from bus.tables.topics import TopicTables
 
 VIEW_NAMES = SYSTEM_VIEW_NAMES
-VIEW_SCHEMA = "bus"  # of the database: the views are there even if topics have their names
+VIEW_SCHEMA = "bus"  # the schema of the views, so that topics may have the same names
 
 
 def read_view(name: str, tables: TopicTables) -> pa.Table:
@@ -107,7 +107,7 @@ _COMMON = [
 VERSIONS = pa.schema(
     [
         *_COMMON,
-        ("first_offset", pa.int64()),  # of what it added
+        ("first_offset", pa.int64()),  # the first offset that the version added
         ("last_offset", pa.int64()),
         ("records", pa.int64()),
         ("bytes", pa.int64()),
@@ -119,7 +119,7 @@ VERSIONS = pa.schema(
 LOG_MAINTENANCE = pa.schema(
     [
         *_COMMON,
-        ("first_offset", pa.int64()),  # of what it removed
+        ("first_offset", pa.int64()),  # the first offset that the version removed
         ("last_offset", pa.int64()),
         ("files_before", pa.int64()),
         ("files_after", pa.int64()),

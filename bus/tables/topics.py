@@ -66,7 +66,7 @@ class TopicTables:
 
     @property
     def store(self) -> ObjectStore:
-        """Where the tables lie, for those who look at the log itself."""
+        """The store with the tables, for callers that look at the log itself."""
         return self._reader.store
 
     def cluster(self) -> ClusterState:
@@ -74,7 +74,7 @@ class TopicTables:
         return self._replay()
 
     def cluster_history(self) -> ClusterHistory:
-        """What the records of the metadata log tell of the past, as of now. Raises `StorageDamaged`."""
+        """The history in the records of the metadata log, as of now. Raises `StorageDamaged`."""
         if not self._has_metadata():
             return read_history(())
         try:
@@ -83,7 +83,7 @@ class TopicTables:
             raise StorageDamaged(str(error)) from error
 
     def log_state(self, partition: TopicPartition) -> LogState:
-        """Where the partition's log begins and ends, and how large it is, at its last committed version.
+        """The state of the partition's log at its last committed version: its begin, its end, its size.
 
         Raises `StorageDamaged`, as a broker would that opens it.
         """

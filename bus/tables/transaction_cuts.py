@@ -127,7 +127,8 @@ def _is_recorded(tables: TopicTables, transactional_id: str, number: int) -> boo
 
 
 def _proved_number(tables: TopicTables, record: TransactionLogged | None) -> int:
-    """Of the last transaction that the only partition of `record` has; -1 if a version decides nothing behind it."""
+    """Return the number of the last transaction in the only partition of `record`; -1 if no version decides anything
+    behind the record."""
     anchor = None if record is None else find_anchor(record)
     if record is None or anchor is None:
         return -1
@@ -162,14 +163,14 @@ def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRe
     if not count:
         return
     partition = TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, count))
-    begin = None  # of what was told
+    begin = None  # the smallest offset of the records yielded so far
     for version in _versions_with_more(tables, partition):
         try:
             rows = read_rows(tables, partition, ["offset", "key", "value"], version)
         except StorageFault:
             if version is None:
                 raise
-            return  # and older ones are gone as well
+            return  # older versions are deleted as well
         rows = rows.filter(pc.equal(rows.column("key"), key)).sort_by([("offset", "descending")])
         for offset, value in zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True):
             if begin is None or offset < begin:
@@ -196,7 +197,7 @@ def _with_others(tables: TopicTables, cut: TransactionCut) -> TransactionCut:
     partitions = [each for topic in topics for each in tables.partitions(topic)]
     guess = {each: version for each in partitions if (version := _guess(tables, each, cut.completed_ms)) is not None}
     own = {each: version for each, version in cut.versions.items() if each in partitions}
-    seen, log = dict(guess | own), _TransactionLog(tables, partitions)  # what it reads is no older than the guess
+    seen, log = dict(guess | own), _TransactionLog(tables, partitions)  # the log is read after the guess was made
     while True:
         places, unfinished = log.find_places(seen)
         found = decide_cut(own, guess, log.oldest, places, unfinished)
@@ -204,7 +205,7 @@ def _with_others(tables: TopicTables, cut: TransactionCut) -> TransactionCut:
         if not lowered:
             others = {each: version for each, version in found.versions.items() if each not in own}
             return replace(cut, others=others, hidden=found.hidden)
-        seen |= lowered  # what came behind that may be there in part, too
+        seen |= lowered  # transactions after the lowered version may now be there in part, too
 
 
 def _guess(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int | None:
@@ -233,7 +234,7 @@ class _TransactionLog:
         """Return where the parts are of all transactions that have one behind `seen`, or one that is still to come. And
         which ones have such a one."""
         places: dict[ProducerIdentity, dict[TopicPartition, int]] = {each: {} for each in self._open}
-        first: dict[str, int] = {}  # by transactional id: the smallest number of those
+        first: dict[str, int] = {}  # transactional id -> the smallest number of its open transactions
         for number, transactional_id in self._open.values():
             first[transactional_id] = min(number, first.get(transactional_id, number))
         for partition in self._marks:

@@ -14,7 +14,7 @@ from bus.records.log_schema import TIMESTAMP_TYPE, TRANSACTION_STATE_VALUE_TYPE
 from bus.tables.keyed_rows import all_values, fields_of, last_values, time_of, view_table
 from bus.tables.topics import TopicTables
 
-EXPIRED = "Expired"  # in the place of a state: the id is forgotten
+EXPIRED = "Expired"  # takes the place of a state: the id is forgotten
 _PARTITION = pa.struct(
     [
         pa.field("topic", pa.string()),
@@ -22,7 +22,7 @@ _PARTITION = pa.struct(
         pa.field("partition", pa.int32()),
         pa.field("last_sequence", pa.int32()),  # that is committed
         pa.field("version", pa.int64()),  # that has the rows
-        pa.field("base_offset", pa.int64()),  # of the first of them
+        pa.field("base_offset", pa.int64()),  # the offset of the first row
     ]
 )
 _STATE = [
@@ -32,7 +32,7 @@ _STATE = [
     ("producer_id", pa.int64()),
     ("producer_epoch", pa.int32()),
     ("timeout_ms", pa.int32()),
-    ("start_time", TIMESTAMP_TYPE),  # of the transaction in hand, or of the last one
+    ("start_time", TIMESTAMP_TYPE),  # the current or the last transaction
     ("update_time", TIMESTAMP_TYPE),
     ("abort_cause", pa.string()),
     ("partitions", pa.list_(_PARTITION)),

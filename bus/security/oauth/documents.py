@@ -113,8 +113,8 @@ def _ask(
 
 
 class _ReadsInTime(io.RawIOBase):
-    """What comes in on the socket, until `ends_s`; then it raises `TimeoutError`. A time-out of the socket would begin
-    again with each byte."""
+    """The bytes that arrive on the socket, until `ends_s`; then it raises `TimeoutError`. A time-out of the socket
+    itself would begin again with each byte."""
 
     def __init__(self, connection: socket.socket, incoming: io.RawIOBase, ends_s: float) -> None:
         super().__init__()

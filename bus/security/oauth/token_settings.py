@@ -12,8 +12,9 @@ from bus.security.oauth.urls import DocumentUrl
 
 @dataclass(frozen=True, slots=True)
 class AssertionSettings:
-    """What a client shows in place of a secret. Either `file`, with a ready-made assertion, or `key_file` or `key_pem`,
-    which signs one for each token; it is valid from `not_before_s` before it is made until `life_s` after that."""
+    """The assertion that a client sends instead of a secret. Either `file`, with a ready-made assertion, or `key_file`
+    or `key_pem`, which signs one for each token; it is valid from `not_before_s` before it is made until `life_s` after
+    that."""
 
     file: Path | None = None
     key_file: Path | None = None
@@ -40,7 +41,7 @@ class TokenSettings:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     client_secret_file: Path | None = None
-    assertion: AssertionSettings | None = None  # in place of a secret
+    assertion: AssertionSettings | None = None  # replaces the secret
     scope: str = ""
     encodes_header: bool = False  # whether id and secret are sent URL-encoded (RFC 6749, 2.3.1)
 

@@ -1,4 +1,4 @@
-"""Where a client, or a broker that logs in at another one, gets its token: a file, a token endpoint, or a function.
+"""Sources of tokens for a client, or for a broker that logs in at another one: a file, a token endpoint, or a function.
 
 Theory of operation. A file is read at each login, because another program writes new tokens to it. A token endpoint is
 asked by client_credentials (RFC 6749, 4.4), with a secret or an assertion (RFC 7523); a function is called. The token
@@ -73,12 +73,6 @@ def parse_client_response(message: bytes) -> str:
     return check_form(token.strip(" "))
 
 
-# What a client shows to a token endpoint in place of a secret: an assertion that its key has signed (RFC 7523, 2.2).
-#
-# The settings are Kafka's (KIP-1139, and KIP-1258 for client credentials). Key, template and assertion are read for
-# each token, so files may change. Guards one promise: an error names the file and what was expected, and has nothing of
-# a key, a passphrase or an assertion in it.
-
 _RSA_BITS_MIN = 2_048
 _KEY_SETTING = "sasl_oauthbearer_assertion_private_key_pem"
 
@@ -88,7 +82,10 @@ class AssertionFault(Exception):
 
 
 def make_assertion(settings: AssertionSettings, now_s: float) -> str:
-    """`now_s`: seconds since 1970. Raises `AssertionFault`."""
+    """Make the assertion that a client sends to a token endpoint instead of a secret, signed by its key (RFC 7523,
+    2.2). The settings are Kafka's (KIP-1139, and KIP-1258 for client credentials); key, template and assertion are read
+    for each token, so files may change. `now_s`: seconds since 1970. Raises `AssertionFault`, which names the file and
+    what was expected, and contains nothing of a key, a passphrase or an assertion."""
     if settings.file is not None:
         try:
             return check_form(_read(settings.file).decode("utf-8", "replace").strip())
@@ -102,7 +99,8 @@ def make_assertion(settings: AssertionSettings, now_s: float) -> str:
 
 
 def _claims(settings: AssertionSettings, template: Mapping[str, Any], now_s: int) -> dict[str, Any]:
-    """As in Kafka, claims of the template win over those of settings, and times over both."""
+    """Return the claims. As in Kafka, claims of the template override those of the settings, and times override
+    both."""
     claims = {"iss": settings.issuer, "sub": settings.subject, "aud": settings.audience, **template}
     claims |= {"iat": now_s, "exp": now_s + settings.life_s, "nbf": now_s - settings.not_before_s}
     return {**claims, "jti": str(uuid.uuid4())} if settings.has_id else claims

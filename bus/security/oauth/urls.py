@@ -50,8 +50,8 @@ def parse_url(text: str, *, ca_location: str = "", allows_insecure: bool = False
 
 
 def shown_url(text: str) -> str:
-    """As far as an error, a log or an answer may repeat it: without a query and a fragment, which may be secret; with
-    an @, before which there may be a password, no more than the scheme."""
+    """Return the part of a URL that an error, a log or an answer may repeat: no query and no fragment, which may be
+    secret; if the URL has an @, behind a possible password, only the scheme."""
     if "@" in text:
         scheme, separator, _ = text.partition("://")
         return f"{scheme}://..." if separator else "..."
