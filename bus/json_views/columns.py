@@ -28,9 +28,9 @@ SPARK_NAMES = {
 INTEGER_KINDS = ("tinyint", "smallint", "int", "bigint")
 FRACTION_KINDS = ("float", "double")
 
-# What a text must look like to be a number, a date, a time: the same for both engines and for inference. The engines'
-# own casts differ in what else they take (1.5 as a whole number, 2024-1-2 as a date, a time without a zone in the zone
-# of the session), so nothing reaches them that does not match. No backslashes: they are quoted differently.
+# The forms of a text that counts as a number, a date, a time: the same for both engines and for inference. The engines'
+# own casts accept different further forms (1.5 as a whole number, 2024-1-2 as a date, a time without a zone in the zone
+# of the session), so only matching texts reach them. No backslashes: the engines quote them differently.
 WHOLE = "-?[0-9]{1,19}"
 EXPONENT = "[eE][-+]?[0-9]{1,4}"
 NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
@@ -46,8 +46,8 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    kind: str  # of SPARK_NAMES
-    precision: int = 0  # of a decimal: 0 < precision <= 38
+    kind: str  # one of SPARK_NAMES
+    precision: int = 0  # for a decimal: 0 < precision <= 38
     scale: int = 0  # 0 <= scale <= precision
 
 

@@ -35,7 +35,7 @@ from bus.records.json_text import parse_strict
 
 TEXT = ScalarType("string")
 _WHOLE_DIGITS_MAX = 1_000_000  # far more than any column holds
-_DECIMAL = f"-?[0-9]+([.][0-9]+)?({EXPONENT})?"  # with a longer exponent a number is null in a DECIMAL
+_DECIMAL = f"-?[0-9]+([.][0-9]+)?({EXPONENT})?"  # a number with a longer exponent is null in a DECIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ def _merge_structs(left: StructType, right: StructType) -> StructType:
 
 
 def _settle(found: JsonType, depth: int) -> JsonType:
-    """As it can be a column: of names that differ in case only the first one stays, what has no legal name goes, and
-    what lies too deep is text."""
+    """Return the type as it can be a column: of names that differ only in case the first one stays, fields without a
+    legal name are dropped, and what is nested too deep becomes text."""
     match found:
         case StructType(fields):
             by_folded: dict[str, Field] = {}

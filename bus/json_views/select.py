@@ -40,9 +40,9 @@ MARKED = "_marked"  # the value as the engine's parser gets it
 # 7 and "7" are not the same within an object that is shown as text, so the text of a number is marked. Marks are
 # noncharacters of Unicode, which texts between programs do not have: a value with one counts as no JSON.
 NUMBER_MARK = "\ufdd0"
-TEXT_MARK = "\ufdd1"  # where an engine would take a text for the object that it is the text of
+TEXT_MARK = "\ufdd1"  # marks a text that an engine would take for the object that it spells
 _RESERVED = rf"[\x01\x02\x03{NUMBER_MARK}{TEXT_MARK}]|\\u[fF][dD][dD][01]"  # control characters: JSON has none
-# What a parser may not give back as it was: a fraction, an exponent, a zero below zero, more digits than 18.
+# Numbers that a parser may return in another form: a fraction, an exponent, a negative zero, more than 18 digits.
 _CHANGEABLE = "[0-9][.eE]|-0|[0-9]{19}"
 _JSON_NUMBER = "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _SPACE = r"[ \t\r\n]*"
@@ -197,7 +197,7 @@ class SparkDialect:
         return f"{text} RLIKE '^({pattern})$'"
 
     def unmarked(self, text: str, json_type: ScalarType) -> str:
-        if json_type.kind == "string":  # of an object or a list, perhaps
+        if json_type.kind == "string":  # the text may spell an object or a list
             inside = f"""regexp_replace({text}, '"{NUMBER_MARK}([^"]*)"', '$1')"""
             text = f"CASE WHEN contains({text}, '{NUMBER_MARK}') THEN {inside} ELSE {text} END"
         return f"replace(replace({text}, '{NUMBER_MARK}', ''), '{TEXT_MARK}', '')"
@@ -261,7 +261,7 @@ class DuckdbDialect:
         return f"regexp_full_match({text}, '{pattern}')"
 
     def unmarked(self, text: str, json_type: ScalarType) -> str:
-        if json_type.kind == "string":  # of an object or a list, perhaps
+        if json_type.kind == "string":  # the text may spell an object or a list
             inside = f"""regexp_replace({text}, '"{NUMBER_MARK}([^"]*)"', '\\1', 'g')"""
             text = f"CASE WHEN contains({text}, '{NUMBER_MARK}') THEN {inside} ELSE {text} END"
         return f"replace({text}, '{NUMBER_MARK}', '')"
@@ -296,7 +296,7 @@ def _spark_text(text: str) -> str:
 
 
 def _spark_shape(json_type: JsonType) -> JsonType:
-    """With texts in it."""
+    """Return the shape in which every scalar is a text."""
     match json_type:
         case ScalarType():
             return _TEXT

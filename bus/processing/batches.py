@@ -25,10 +25,10 @@ class Batch:
     first: ConsumerRecord
     last_offset: int
     count: int
-    content: list[ConsumerRecord] | pa.Table  # what the handler gets
+    content: list[ConsumerRecord] | pa.Table  # the argument for the handler
 
     def records(self) -> Sequence[ConsumerRecord]:
-        """All of them; out of a table as they were read, with bytes."""
+        """The records of the batch; those of a table as they were read, with bytes."""
         if isinstance(self.content, pa.Table):
             return [record for rows in self.content.to_batches() for record in raw_records(self.partition, rows)]
         return self.content

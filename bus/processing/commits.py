@@ -1,4 +1,5 @@
-"""Which offset of a partition may be committed while its records are finished in any order, and when it is.
+"""Tracking of the offset of a partition that may be committed while its records are finished in any order, and the time
+to commit it.
 
 Guards one promise: an offset is committed only when every record below it is done. The records of a partition are
 noted in the order of their offsets; gaps, which compaction leaves, do not matter. `CommitPacing` has the ack modes,
@@ -67,7 +68,7 @@ class OffsetTracker:
 
     @property
     def position(self) -> int | None:
-        """Where to go on, should what is not done be read again; None before the first record."""
+        """The offset to continue from if unfinished records are to be read again; None before the first record."""
         if self._next is None:
             return self._open[0][0] if self._open else None
         return self._next if self._bound is None else min(self._next, self._bound)
@@ -101,7 +102,7 @@ class CommitPacing:
         self._is_batch_over = False
 
     def is_due(self, now_ms: int, *, is_idle: bool) -> bool:
-        """Of offsets that there are."""
+        """True if existing offsets are to be committed now."""
         match self._settings.ack:
             case "record" | "manual_immediate":
                 return True

@@ -31,9 +31,9 @@ from bus.processing.work import Work
 logger = logger_of(__name__)
 
 _ERROR_TEXT_MAX = 1_000
-_ATTEMPT_TIMEOUT_MS = 30_000  # of each step of an attempt to send a letter
-_SEND_TIMEOUT_MS = 120_000  # as long as a producer's delivery.timeout.ms: a broker that restarts stops no run
-_ADDED_BYTES_MAX = 16_384  # of the headers that are added, with names and ids as long as they may be
+_ATTEMPT_TIMEOUT_MS = 30_000  # for each step of an attempt to send a letter
+_SEND_TIMEOUT_MS = 120_000  # a producer's delivery.timeout.ms: a broker that restarts stops no run
+_ADDED_BYTES_MAX = 16_384  # the added headers, with names and ids of the largest size
 _SIZE_MAX = 1 << 30  # the broker says what is too large
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ERROR_HEADER = "bus.dlq.exception"
@@ -59,11 +59,11 @@ class DeadLetters:
         self._group_id = group_id
         self._is_deserialized = is_deserialized
         self._creating = Turn()  # held while a broker is asked
-        self._lock = Turn()  # of the producer; never held so long
+        self._lock = Turn()  # protects the producer; never held that long
         self._closed = Flag()
         self._producer: Producer | None = None
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        self._partition_counts: dict[str, int] = {}  # of dead letter topics
+        self._partition_counts: dict[str, int] = {}  # keyed by dead letter topic
 
     def send(self, work: Work, error: BaseException) -> None:
         """Returns when the broker has it. Raises what keeps it from being sent; what may pass, a broker that restarts
@@ -73,7 +73,7 @@ class DeadLetters:
             self._repeat(one, topic, lambda one=one: self._send_once(topic, one, error))  # type: ignore[misc]  # bound now
 
     def compose(self, work: Work, error: BaseException) -> Outcome:
-        """As `send`, but that the letter is not sent: it is to be committed with the offset of its record."""
+        """Prepare the letter like `send`, but do not send it: it is to be committed with the offset of its record."""
         topic = self._settings.dead_letter_topic_of(work.record.topic)
         forms = self._repeat(work, topic, lambda: [list(self._forms(topic, one, error)) for one in _one_by_one(work)])
         records: list[Sequence[ProducerRecord]] = [list(form) for form in zip(*forms, strict=True)]
@@ -95,7 +95,7 @@ class DeadLetters:
         return retry(attempt_once, may_retry=lambda attempt, failed: failed.retriable, pause=pause)
 
     def _forms(self, topic: str, work: Work, error: BaseException) -> Iterator[ProducerRecord]:
-        """Of the letter, each smaller than the one before."""
+        """Yield the forms of the letter, each smaller than the one before."""
         count = self._partition_count(topic, work.record.topic)
         is_raw = work.failure is not None or not self._is_deserialized
         raw = work.record if is_raw else self._read_again(work.partition, work.record.offset)
@@ -138,7 +138,7 @@ class DeadLetters:
             producer.close()
 
     def _partition_count(self, topic: str, source: str) -> int:
-        """Of the dead letter topic, which is created if need be."""
+        """Return the number of partitions of the dead letter topic, which is created if it does not exist."""
         with self._creating:
             count = self._partition_counts.get(topic)
             if count is None:
@@ -196,7 +196,7 @@ def _partition_count(admin: Admin, topic: str) -> int:
 
 
 def _create_topic(admin: Admin, topic: str, source: str) -> None:
-    """As `source`, with room for the headers that are added. Another one may have been faster."""
+    """Create the topic like `source`, with room for the added headers. Another client may be faster."""
     (limit,) = admin.describe_configs(source, keys=["max.message.bytes"])
     room = min(int(limit.value) + _ADDED_BYTES_MAX, 2**31 - 1)
     new = NewTopic(topic, partitions=_partition_count(admin, source), configs={"max.message.bytes": room})

@@ -1,4 +1,4 @@
-"""What becomes of a record whose handler failed, or that could not be deserialized.
+"""Decisions about a record whose handler failed, or that could not be deserialized.
 
 Pure: the settings, the error and the number of attempts decide. Guards two promises: a record is never passed over
 unless the settings say so, and an `on_error` of the user's that fails, or gives what is no policy, stops the loop.

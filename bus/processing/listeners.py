@@ -36,8 +36,8 @@ class Listener:
     handler: Callable[..., Any]
     topics: tuple[str, ...]
     pattern: str | re.Pattern[str] | None
-    configs: Mapping[str, Any]  # of its consumer
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `Consumer.run`
+    configs: Mapping[str, Any]  # configs of its consumer
+    options: Mapping[str, Any] = field(default_factory=dict)  # arguments of `Consumer.run`
 
     @property
     def name(self) -> str:

@@ -40,7 +40,7 @@ class RecordFlow:
         self._lanes: Lanes[Work] = Lanes()
         self._trackers: dict[TopicPartition, OffsetTracker] = {}
         self._pacing = CommitPacing(settings, now_ms)
-        self._running: dict[int, Work] = {}  # what workers have, by its id()
+        self._running: dict[int, Work] = {}  # the work that workers have, by its id()
         self._unfinished_in: dict[int, int] = {}  # poll -> how much of its work is waiting or with a worker
         self._poll = 0
         self._paused: set[TopicPartition] = set()
@@ -112,7 +112,7 @@ class RecordFlow:
         return (partition, "key", record.key)
 
     def take(self, now_ms: int) -> Work | None:
-        """What to work on next; it has to be finished, or to fail, by the methods below."""
+        """Take the next work; the caller has to finish it, or to let it fail, by the methods below."""
         if self._is_stopped:
             return None
         work = self._lanes.take(now_ms)
@@ -188,7 +188,8 @@ class RecordFlow:
         self.stop()
 
     def acknowledge(self, work: Work) -> bool:
-        """In the manual modes: the record is done. False if it was, or if the partition is not ours any more."""
+        """Mark the record as done, in the manual modes. False if it was done before, or if the partition is no longer
+        ours."""
         return self._is_ours(work) and self._finish(work)
 
     # ------------------------------------------------------------ output that its topic refuses
@@ -268,8 +269,8 @@ class RecordFlow:
     # ------------------------------------------------------------ partitions that come and go
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """What waits of these partitions is forgotten and will be read again by the member that gets them; what workers
-        have goes on, and counts until `forget`."""
+        """Forget the waiting records of these partitions; the member that gets the partitions reads them again. Workers
+        continue with theirs, which count until `forget`."""
         gone = frozenset(partitions)
         self._leaving |= gone
         self._lanes.drop(lambda work: self._keep(work, gone))
@@ -316,7 +317,7 @@ class RecordFlow:
         return frozenset(self._paused)
 
     def changed_pauses(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Which partitions to pause and which to resume, since this was asked last."""
+        """Return the partitions to pause and those to resume since the last call."""
         enough = self._settings.queued_records_max // 2
         full = sorted(p for p in self._to_pause if self._trackers[p].span > enough)  # it may have been worked off
         freed = sorted(self._to_resume)
@@ -329,17 +330,17 @@ class RecordFlow:
     # ------------------------------------------------------------ commits
 
     def due_offsets(self, now_ms: int) -> Mapping[TopicPartition, int]:
-        """What to commit now; empty if the ack mode says not yet."""
+        """Return the offsets to commit now; empty if the ack mode says not yet."""
         return self.all_offsets() if self._is_commit_due(now_ms) else {}
 
     def all_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """What could be committed, of these partitions or of all."""
+        """Return the offsets that could be committed, of these partitions or of all."""
         wanted = self._committable if partitions is None else self._committable.intersection(partitions)
         offsets = {partition: self._trackers[partition].to_commit for partition in sorted(wanted)}
         return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
     def cut(self, offsets: Mapping[TopicPartition, int], bytes_max: int) -> Cut:
-        """What the next transaction commits of `offsets`, which can be committed."""
+        """Return the part of `offsets`, all of which can be committed, that the next transaction commits."""
         return self._outcomes.cut(offsets, bytes_max)
 
     def note_committed(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
@@ -354,7 +355,7 @@ class RecordFlow:
                     self._committable.discard(partition)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition has to be read on from, if what is not done shall come again."""
+        """Return the offset to continue from for each partition, if unfinished records are to be read again."""
         positions = {partition: tracker.position for partition, tracker in self._trackers.items()}
         return {partition: position for partition, position in positions.items() if position is not None}
 
@@ -362,7 +363,7 @@ class RecordFlow:
         return self._pacing.next_due_ms()
 
     def needs_attention(self, now_ms: int) -> bool:
-        """Whether there is something to do for the thread that polls."""
+        """True if the polling thread has something to do."""
         return self._is_stopped or bool(self._to_resume) or self._is_commit_due(now_ms)
 
     def _is_commit_due(self, now_ms: int) -> bool:
@@ -411,7 +412,7 @@ class Lanes(Generic[ItemT]):
             del self._items[lane]
 
     def put_off(self, lane: Hashable, item: ItemT, until_ms: int) -> None:
-        """What was taken from `lane` is tried again as `item`, at `until_ms`, before all that is behind it."""
+        """Try the work that was taken from `lane` again as `item`, at `until_ms`, before everything behind it."""
         assert lane in self._taken, f"lane {lane!r}: nothing was taken from it"
         self._taken.remove(lane)
         self._items[lane][0] = item

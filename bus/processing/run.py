@@ -66,7 +66,7 @@ class GroupMember(Protocol):
 
 
 class ProcessedConsumer(CalledConsumer, Protocol):
-    """As `bus.Consumer`; for one thread, but for `wakeup`."""
+    """A consumer like `bus.Consumer`; only one thread may use it, except for `wakeup`."""
 
     def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
         """Raises `RecordDeserializationError`; the position stays at its record."""
@@ -115,7 +115,7 @@ class ProcessingRun:
         self._stop = stop or threading.Event()
         self._ended_by: str | None = None
         self._hurry = hurry or threading.Event()
-        self._is_hurried = False  # by a second signal
+        self._is_hurried = False  # set by a second signal
         self._clock = clock
         self._started_ms = clock()
         self._commit_again_ms = self._started_ms
@@ -204,7 +204,7 @@ class ProcessingRun:
         with self._board.locked() as flow:
             due_ms = flow.next_commit_ms()
         if due_ms is None or due_ms <= now:
-            # What is overdue was put off, or is nothing yet: then the record that is done next wakes the poll.
+            # An overdue commit was postponed, or has no offset yet: then the next finished record wakes the poll.
             due_ms = self._commit_again_ms if self._commit_again_ms > now else now + _POLL_MS
         return min(_POLL_MS, due_ms - now)
 
@@ -253,7 +253,8 @@ class ProcessingRun:
         self._commit(offsets)
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """What cannot be committed now is tried again later, unless the partitions are given up before."""
+        """Commit the offsets. If they cannot be committed now, they are tried again later, unless the partitions are
+        given up before."""
         if not offsets:
             return
         if self._transactions is not None:
@@ -433,7 +434,7 @@ class StopSignals:
 
     def __init__(self, on_signal: Callable[[str], None], *, has_hangup: bool = False) -> None:
         self._numbers = (*_SIGNALS, signal.SIGHUP) if has_hangup else _SIGNALS
-        self._on_signal = on_signal  # with the signal's name, on a thread of its own
+        self._on_signal = on_signal  # called with the signal's name, on a thread of its own
         self._before: dict[signal.Signals, Any] = {}
         self._came: SimpleQueue[str | None] = SimpleQueue()  # its put is safe in signal handlers
         self._thread: threading.Thread | None = None

@@ -119,9 +119,9 @@ class ProcessingSettings:
         default="without_value", metadata=checked_by(_one_of(LARGE_LETTER_POLICIES))
     )
     drain_timeout_ms: int = setting(30_000, ANY_MILLISECONDS)
-    # Of one partition: records that wait, are with a worker, or are done behind one that is not.
+    # For one partition: records that wait, are with a worker, or are finished behind one that is not.
     queued_records_max: int = setting(1_000, integer(1))
-    # What handlers send, dead letters and offsets are committed in transactions of this id.
+    # Transactions with this id commit what handlers send, dead letters and offsets.
     transactional_id: str | None = setting(None, transactional_id)
     producer_configs: Mapping[str, Any] = field(default_factory=dict, metadata=checked_by(_producer_configs))
 
@@ -151,7 +151,7 @@ class ProcessingSettings:
 
 SETTING_NAMES = frozenset(each.name for each in fields(ProcessingSettings))
 
-# What other listeners call it.
+# The names of the settings in other listeners.
 _OTHER_WORDS = {
     "ack_mode": "ack",
     "batch_listener": "batch",

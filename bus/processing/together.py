@@ -62,7 +62,7 @@ class RunsTogether:
                 while thread.is_alive():
                     thread.join(_JOIN_S)
         if self._errors:
-            self._close_all()  # of those that ran it changes nothing
+            self._close_all()  # harmless for consumers that ran
             raise self._errors[0]
         return self._summaries
 

@@ -37,19 +37,16 @@ from bus.serializers import serializer_of
 
 ResultT = TypeVar("ResultT")
 
-# What handlers send in a run with transactions, kept until the transaction that commits their records.
-#
-# Guards two promises. What one call of a handler sends is all there or not at all: a call that raises, and is repeated,
-# leaves nothing. And what a call sends is checked and serialized inside of `send`, where the handler can see the error.
 
 Serialize = Callable[[str, Headers | None, Any], Any]  # topic, headers, value
 
-_RECORD_BYTES = 64  # that a record takes besides its key, value and headers, about
+_RECORD_BYTES = 64  # about what a record takes besides its key, value and headers
 
 
 class Output:
-    """Takes the records that one call of a handler sends. They are in their topics, together with everything else that
-    the call sent and with the offset of its record, or nowhere. For any thread, until the handler has returned."""
+    """The records that one call of a handler sends. Either all of them are committed, together with the offset of the
+    handler's record, or none: a call that raises, and is repeated, leaves nothing. For any thread, until the handler
+    has returned."""
 
     __slots__ = ("_is_over", "_records", "_serialize_key", "_serialize_value")
 
@@ -68,9 +65,9 @@ class Output:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """As `Producer.send`, but that there is no future: the record is sent when the offset of the handler's record
-        is committed, in the same transaction. Does not wait. Raises `BusError`, TypeError and ValueError for what is no
-        record."""
+        """Send a record like `Producer.send`, but without a future: the record is sent when the offset of the handler's
+        record is committed, in the same transaction. It is checked and serialized here, where the handler can see the
+        error. Does not wait. Raises `BusError`, TypeError and ValueError for invalid records."""
         if self._is_over:
             raise BusError(
                 ErrorCode.INVALID_REQUEST, "expected send() before the handler returned, found its record handled"
@@ -94,7 +91,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is to be committed with the offset of a record. `forms`: the first one is sent; if it is too large for its
+    """The records to commit with the offset of a record. `forms`: the first one is sent; if it is too large for its
     topic, the next one, which is smaller, takes its place."""
 
     work: Work
@@ -120,21 +117,21 @@ def _size_bytes(record: ProducerRecord) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one transaction commits: the outcomes of all records below `offsets` that are not committed yet, those of a
-    partition in the order of its records."""
+    """The content of one transaction: the outcomes of all records below `offsets` that are not committed yet, those of
+    a partition in the order of its records."""
 
     outcomes: Sequence[Outcome]
     offsets: Mapping[TopicPartition, int]
 
 
 class WaitingOutcomes:
-    """Of records that are done, and whose offsets are not committed."""
+    """The outcomes of finished records whose offsets are not committed."""
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, dict[int, Outcome]] = {}
 
     def put(self, outcome: Outcome) -> None:
-        """In the place of the one that its record had, if it had one."""
+        """Store the outcome; it replaces an earlier one of the same record."""
         self._by_partition.setdefault(outcome.work.partition, {})[outcome.work.record.offset] = outcome
 
     def drop(self, outcome: Outcome) -> None:
@@ -169,12 +166,12 @@ class WaitingOutcomes:
 
 logger = logger_of(__name__)
 
-_BYTES_MAX = 16 << 20  # of one transaction, unless a single record has more
+_BYTES_MAX = 16 << 20  # for one transaction, unless a single record is larger
 _SIZE_MAX = 1 << 30  # the broker says what is too large
-_LONE_ABORTS_MAX = 3  # of a transaction with the output of one record, before that record is held to be the cause
+_LONE_ABORTS_MAX = 3  # aborts of a transaction with the output of one record before that record counts as the cause
 
 _E = ErrorCode
-# What a topic does not take: the next transaction would meet it again.
+# Errors of a record that a topic refuses: they would occur in the next transaction again.
 _OF_A_RECORD = frozenset(
     {
         _E.MESSAGE_TOO_LARGE,
@@ -221,10 +218,11 @@ class OutputRefused(Exception):
 
 
 class CommittingMember(Protocol):
-    """As `GroupClient`."""
+    """The part of `GroupClient` that transactions need."""
 
     def transaction_stamp(self, partitions: Sequence[TopicPartition]) -> GroupMetadata:
-        """In whose name offsets of these are committed. Raises `BusError` if this member may not."""
+        """Return the member in whose name offsets of these partitions are committed. Raises `BusError` if this member
+        may not commit them."""
         ...
 
     def note_stamp_refused(self, error: BusError, stamp: GroupMetadata) -> None: ...
@@ -235,7 +233,7 @@ class SendingFuture(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """As `bus.Producer`."""
+    """The part of `bus.Producer` that transactions need."""
 
     def init_transactions(self) -> None: ...
 
@@ -292,7 +290,7 @@ class OutputTransactions:
         self._serializers = {"key_serializer": key_serializer, "value_serializer": value_serializer}
         self._serialize_key = serializer_of(key_serializer, "key")
         self._serialize_value = serializer_of(value_serializer, "value")
-        self._partitions: dict[str, list[int]] = {}  # of topics that were seen
+        self._partitions: dict[str, list[int]] = {}  # keyed by topic
         self._lone_aborts = 0
 
     # ------------------------------------------------------------ for workers
@@ -301,7 +299,7 @@ class OutputTransactions:
         return Output(self._serialize_key, self._serialize_value)
 
     def has_checked(self, records: Sequence[ProducerRecord]) -> bool:
-        """Whether `check` would not have to wait."""
+        """True if `check` would not have to wait."""
         return all(self._has_place(record) for record in records)
 
     def check(self, records: Sequence[ProducerRecord]) -> None:

@@ -20,7 +20,7 @@ class Work:
     record: ConsumerRecord
     partition: TopicPartition
     lane: Hashable
-    poll: int  # which one gave it
+    poll: int  # the poll that returned it
     tracker: OffsetTracker = field(repr=False, compare=False)  # another one after the partition was given up
     attempt: int = 1
     failure: Exception | None = None  # why it has no key and value: it could not be deserialized
@@ -43,7 +43,7 @@ class Work:
 
     @property
     def failed_at(self) -> FailedAt:
-        """Where it fails, if it does."""
+        """The place where it fails, if it does."""
         if self.failure is not None:
             return FailedAt.DESERIALIZER
         return FailedAt.OUTPUT if self.is_output_refused else FailedAt.HANDLER

@@ -37,7 +37,7 @@ class WorkBoard:
 
     @contextmanager
     def locked(self) -> Iterator[RecordFlow]:
-        """For the thread that polls."""
+        """Lock the flow, for the polling thread."""
         with self._has_left:
             yield self._flow
 
@@ -53,7 +53,7 @@ class WorkBoard:
             return self._flow.take(self.clock())
 
     def seconds_to_retry(self) -> float | None:
-        """Until something that waits for its next attempt may be taken; None: nothing waits."""
+        """Return the time until the next retry is due; None: nothing waits."""
         with self._has_left:
             at_ms = self._flow.next_retry_ms()
         return None if at_ms is None else max(0, at_ms - self.clock()) / 1000
@@ -101,8 +101,9 @@ class WorkBoard:
         is_hurried: Callable[[], bool],
         serve: Callable[[], object] = lambda: None,
     ) -> int:
-        """Until no worker has a record of these partitions, or of all; how many they have when the time is over.
-        `is_hurried` is asked now and then: whether to wait no longer. `serve` does what workers wait for meanwhile."""
+        """Wait until no worker has a record of these partitions, or of all; return how many they have when the time is
+        over. Stops waiting when `is_hurried`, which is called now and then, returns True. Calls `serve` meanwhile,
+        which does what workers wait for."""
         wanted = None if partitions is None else list(partitions)
         deadline_ms = self.clock() + timeout_ms
         while True:

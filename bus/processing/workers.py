@@ -81,12 +81,12 @@ def check_handler(handler: Any, settings: ProcessingSettings) -> None:
 
 
 class Outputs(Protocol):
-    """Where handlers put what they send."""
+    """The collectors of what handlers send."""
 
     def new_output(self) -> Output: ...
 
     def has_checked(self, records: Sequence[ProducerRecord]) -> bool:
-        """Whether `check` would not have to wait."""
+        """True if `check` would not have to wait."""
         ...
 
     def check(self, records: Sequence[ProducerRecord]) -> None:
@@ -199,7 +199,8 @@ class ThreadWorkers:
         self._call = call
         self._sink = sink
         self._may_have_work = OwnCondition(OwnLock())
-        self._announcements = 0  # what a worker looked at before it waits may be old: then it looks again
+        # a worker compares it before it waits: if it has changed, the worker looks for work again
+        self._announcements = 0
         self._is_ended = False
         self._threads = [
             threading.Thread(target=self._work, name=f"bus-worker-{number}", daemon=True) for number in range(count)

@@ -56,7 +56,7 @@ from bus.settings.listeners import (
 from bus.settings.topic import TOPIC_CONFIGS
 
 MEMORY_BYTES_MIN = 384 * 1024 * 1024  # a broker that has no clients takes a third of it
-PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
+PARTITIONS_MAX = 10_000  # for one topic; every partition is a table, so a typing error must not create millions
 
 
 def _topic_default(name: str) -> Any:
@@ -429,7 +429,7 @@ class BrokerConfig:
 
     @property
     def serving_listeners(self) -> tuple[Listener, ...]:
-        """Where the broker serves, in order; never empty. Raises `ConfigError`."""
+        """The listeners of the broker, in order; never empty. Raises `ConfigError`."""
         if not self.listeners:
             return single_listener(self.listen, self.advertise)
         return parse_listeners(
@@ -438,7 +438,7 @@ class BrokerConfig:
 
     @property
     def has_logins(self) -> bool:
-        """Whether users log in at any listener. Raises `ConfigError`."""
+        """True if users log in at any listener. Raises `ConfigError`."""
         return any(one.has_logins for one in self.serving_listeners)
 
     def of_listener(self, listener: Listener) -> BrokerConfig:
@@ -463,11 +463,11 @@ class BrokerConfig:
 
     @property
     def key_files(self) -> Mapping[str, KeyFiles]:
-        """Of each listener with TLS, by its name. Raises `ConfigError`."""
+        """The key files of each listener with TLS, by its name. Raises `ConfigError`."""
         return {one.name: self._key_files_of(one) for one in self.serving_listeners if one.has_tls}
 
     def name_changes_of(self, listener: Listener) -> NameChanges:
-        """What the names of its certificate may become while the broker runs."""
+        """Return the changes that the names in the listener's certificate may undergo while the broker runs."""
         own = self.of_listener(listener)
         return NameChanges(of_subject=own.ssl_allow_dn_changes, of_alternatives=own.ssl_allow_san_changes)
 

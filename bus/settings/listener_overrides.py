@@ -26,7 +26,7 @@ SESSION_LIFE = "connections.max.reauth.ms"
 _KEY_FORMS = ("ssl.keystore.type", "ssl.truststore.type")
 _NAME_CHANGES = ("ssl.allow.dn.changes", "ssl.allow.san.changes")
 _OF_CERTIFICATES = ("ssl.client.auth", "ssl.principal.mapping.rules")
-# Which tokens are accepted.
+# The settings that decide which tokens are accepted.
 TOKEN_KEYS = (
     "sasl.oauthbearer.jwks.endpoint.url",
     "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -43,7 +43,7 @@ TOKEN_KEYS = (
     "sasl.oauthbearer.allow.insecure.urls",
     "https.ca.location",
 )
-# What this broker logs in with at others: of the listener by which brokers reach one another.
+# The settings with which this broker logs in at others; they belong to the inter-broker listener.
 _BROKER_TOKEN_KEYS = ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.header.urlencode")
 BROKER_LOGIN_KEYS = (JAAS, *_BROKER_TOKEN_KEYS)
 # Key -> the protocols of listeners that have a use for it.
@@ -67,12 +67,12 @@ class Override:
 
     listener: Listener
     mechanism: str | None
-    base_name: str  # of the broker's key
+    base_name: str  # the name of the broker's key
     key: Key  # its name is the whole one, for messages
 
     @property
     def own_key(self) -> str:
-        """Under which the listener keeps it: with the mechanism, if the key may be of several."""
+        """The name under which the listener stores it: with the mechanism, if the key may belong to several."""
         if self.mechanism is not None and len(_MECHANISM_KEYS[self.base_name]) > 1:
             return mechanism_key(self.mechanism, self.base_name)
         return self.base_name
@@ -88,7 +88,7 @@ def base_name_of(own_key: str) -> str:
 
 
 def find_override(name: str, listeners: Sequence[Listener], keys: Mapping[str, Key]) -> Override:
-    """What `name` is about; `keys`: of the broker. Raises `ConfigError`."""
+    """Find the listener, mechanism and key that `name` overrides; `keys` are the broker's. Raises `ConfigError`."""
     found = [listener for listener in listeners if name.startswith(_prefix_of(listener))]
     if not found:
         expected = ", ".join(_prefix_of(listener) for listener in listeners)

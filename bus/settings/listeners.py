@@ -24,7 +24,7 @@ _KEYSTORE = "ssl.keystore.location"
 _CERTIFICATES = ("ssl.certificate.location", "ssl.keystore.certificate.chain")
 _KEYS = ("ssl.key.location", "ssl.keystore.key")
 TRUSTED_SETTINGS = ("ssl.truststore.location", "ssl.truststore.certificates")
-# What a listener with TLS shows and trusts.
+# The keys, certificates and authorities of a listener with TLS.
 SSL_KEY_SETTINGS = (_KEYSTORE, *_CERTIFICATES, *_KEYS, *TRUSTED_SETTINGS, "ssl.key.password")
 _ANY_HOSTS = ("0.0.0.0", "::")
 
@@ -56,7 +56,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    name: str  # in capitals
+    name: str  # upper case
     protocol: str  # one of PROTOCOLS
     bind: Address
     advertised: Address  # port 0: the one that was bound
@@ -75,14 +75,14 @@ class Listener:
 
 
 def single_listener(listen: str, advertise: str) -> tuple[Listener, ...]:
-    """Of `listen` and `advertise`, the short form of one listener."""
+    """Return the listener of `listen` and `advertise`, the short form for one listener."""
     return (Listener(PLAINTEXT, PLAINTEXT, read_address(listen), read_address(advertise or listen)),)
 
 
 def parse_listeners(
     listeners: Sequence[str], *, protocols: Sequence[str], advertised: Sequence[str]
 ) -> tuple[Listener, ...]:
-    """Of the keys listeners, listener.security.protocol.map and advertised.listeners. Raises `ConfigError`."""
+    """Parse the keys listeners, listener.security.protocol.map and advertised.listeners. Raises `ConfigError`."""
     protocol_of = _parse_protocols(protocols)
     binds = _parse_addresses("listeners", listeners)
     told = _parse_addresses("advertised.listeners", advertised)
@@ -138,7 +138,8 @@ def check_guarded(listeners: Sequence[Listener], *, certified: Collection[Listen
 
 
 def check_secrets_are_hidden(listener: Listener, mechanisms: Sequence[str]) -> None:
-    """By other mechanisms than SCRAM a client shows its password or token itself. `mechanisms`: of the listener."""
+    """Refuse mechanisms other than SCRAM without TLS: the client sends its password or token itself. `mechanisms` are
+    the listener's."""
     shown = [name for name in mechanisms if name not in SCRAM_MECHANISMS]
     if shown and listener.protocol == SASL_PLAINTEXT and listener.is_beyond_loopback:
         raise ConfigError(
@@ -149,8 +150,8 @@ def check_secrets_are_hidden(listener: Listener, mechanisms: Sequence[str]) -> N
 
 
 def ssl_key_files(settings: Mapping[str, str], *, needs_trusted: bool) -> KeyFiles:
-    """Of listeners with TLS, by the values of what they show and trust, ssl.keystore.location and so on. Raises
-    `ConfigError`; no file is looked at."""
+    """Return the key files of listeners with TLS, from the values of ssl.keystore.location and so on. Raises
+    `ConfigError`; looks at no file."""
     both = _one_of(settings, (_KEYSTORE,))
     certificate = _one_of(settings, _CERTIFICATES)
     key = _one_of(settings, _KEYS)

@@ -66,7 +66,7 @@ _Given = tuple[str, object, str]  # name, value, and the beginning of messages a
 
 
 def _without_variables(given: Sequence[_Given]) -> list[_Given]:
-    """With what variables stand for. Raises `ConfigError`."""
+    """Return the values with their variables resolved. Raises `ConfigError`."""
     of_providers: dict[str, Any] = {}
     for name, value, where in given:
         if name == _PROVIDERS_KEY:
@@ -80,9 +80,9 @@ def _without_variables(given: Sequence[_Given]) -> list[_Given]:
     return found
 
 
-# What a broker takes before its first client comes, and what encoding and decoding take beside the bounds.
+# The memory of a broker before its first client comes, plus encoding and decoding beyond the bounds.
 _BASE_BYTES = 160 * 1024 * 1024
-# Of the rest, what each bound gets. Requests take as much again for answers, and a quarter of it for other calls.
+# Each bound's share of the rest. Answers take as much again as requests, and other calls a quarter of it.
 _SHARES_OF_MEMORY = {
     "queued_max_request_bytes": 1 / 4,
     "queued_max_bytes": 1 / 4,

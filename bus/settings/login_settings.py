@@ -53,14 +53,14 @@ def _of_mechanism(config: BrokerConfig, listener: Listener, mechanism: str, key:
 
 
 def token_listeners(config: BrokerConfig) -> Mapping[str, BrokerConfig]:
-    """Of each listener with OAUTHBEARER the settings that are its own, by its name. Raises `ConfigError`."""
+    """Return the own settings of each listener with OAUTHBEARER, by its name. Raises `ConfigError`."""
     mechanisms = login_mechanisms(config)
     serving = [one for one in config.serving_listeners if OAUTHBEARER in mechanisms.get(one.name, ())]
     return {one.name: config.of_listener(one) for one in serving}
 
 
 def key_set_url(own: BrokerConfig) -> DocumentUrl:
-    """Of the identity provider of a listener with these settings. Raises `ConfigError`."""
+    """Return the URL of the key set for a listener with these settings. Raises `ConfigError`."""
     return _oauth_url(own, "sasl.oauthbearer.jwks.endpoint.url", own.sasl_oauthbearer_jwks_endpoint_url)
 
 
@@ -149,7 +149,7 @@ def broker_login(config: BrokerConfig) -> tuple[str, str]:
 
 
 def broker_token(config: BrokerConfig) -> TokenSettings:
-    """What this broker gets its token by, to log in at others. Raises `ConfigError`."""
+    """Return the settings by which this broker gets its token to log in at others. Raises `ConfigError`."""
     own = _between_brokers(config)
     url = _oauth_url(own, "sasl.oauthbearer.token.endpoint.url", own.sasl_oauthbearer_token_endpoint_url)
     if url.path is not None:
@@ -224,7 +224,7 @@ def _check_token_logins(config: BrokerConfig) -> None:
 
 
 def _check_token_rules(own: BrokerConfig) -> None:
-    """Of a listener with OAUTHBEARER."""
+    """Check the token settings of a listener with OAUTHBEARER."""
     for name in ("issuer", "audience"):
         if not getattr(own, f"sasl_oauthbearer_expected_{name}"):
             raise ConfigError(
@@ -242,8 +242,8 @@ def _check_token_rules(own: BrokerConfig) -> None:
 
 
 def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
-    """What was set about logins and does nothing, as no listener has them; a text for the operator each. It is no
-    error, since it opens nothing: but who set it may believe that callers have to log in."""
+    """Return a text for the operator for each setting about logins that has no effect, because no listener has logins.
+    It is no error, since it opens nothing, but the operator may believe that callers have to log in."""
     found = []
     for names, is_used, expected in (
         (_OF_LOGINS, config.has_logins, "a listener"),
@@ -279,7 +279,7 @@ class DefaultRule:
 
 @dataclass(frozen=True, slots=True)
 class PatternRule:
-    text: str  # as it is written
+    text: str  # the rule as configured
     pattern: str
     replacement: str
     case: str  # L, U or nothing
