@@ -2,7 +2,7 @@
 
 import signal
 
-# Until a command runs there is nothing to clean up. So Ctrl-C ends the process at once, as SIGTERM does: an exception
+# Ctrl-C ends the process at once, as SIGTERM does, until a command runs: there is nothing to clean up, and an exception
 # in the middle of an import would print a traceback.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

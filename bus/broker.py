@@ -70,7 +70,7 @@ from bus.storage_delta.root import open_storage
 _log = logging.getLogger(__name__)
 
 _ROOT_CHECK_INTERVAL_S = 1.0
-_LOST_GRACE_S = 1.0  # for the answers that calls under way get, once the root is lost
+_LOST_GRACE_S = 1.0  # calls under way get answers for this long once the root is lost
 _KEYS_CHECK_INTERVAL_S = 30.0
 _LAST_LINES_TIMEOUT_S = 0.2
 
@@ -192,7 +192,7 @@ class BrokerCore:
         )
 
     def _token_logins(self) -> dict[str, TokenLogins]:
-        """Of each listener with OAUTHBEARER, by its name."""
+        """Return the logins of each listener with OAUTHBEARER, by its name."""
         settings = token_listeners(self._config)
         return {
             name: TokenLogins(
@@ -202,7 +202,7 @@ class BrokerCore:
         }
 
     async def abandon(self) -> None:
-        """In place of `begin_stop` and `stop`, where it does not come to serve."""
+        """End instead of `begin_stop` and `stop`, if the broker does not come to serve."""
         self.begin_stop()
         await self.give_up()
 
@@ -334,8 +334,8 @@ class Broker:
 
     @property
     def shown_addresses(self) -> str:
-        """Where clients come, for people: `host:port`, or NAME://host:port of each listener if there are others than
-        PLAINTEXT."""
+        """The addresses for clients, as a text for people: `host:port`, or NAME://host:port of each listener if there
+        are others than PLAINTEXT."""
         endpoint = self.cluster.endpoint
         if not endpoint.listeners:
             return str(Address(endpoint.host, endpoint.port))
@@ -411,7 +411,7 @@ class Broker:
 
 
 def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
-    """Of each listener with TLS, by its name; listeners with the same files and rules share them. Raises
+    """Open the keys of each listener with TLS, by its name; listeners with the same files and rules share them. Raises
     `ConfigError`."""
     opened: dict[tuple[KeyFiles, NameChanges], WatchedKeyMaterial] = {}
     found = {}
@@ -429,7 +429,8 @@ def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
 
 
 def _new_key_directories(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> dict[str, KeyDirectory]:
-    """Of each listener with OAUTHBEARER, by its name; listeners with the same identity provider share one."""
+    """Return the key directory of each listener with OAUTHBEARER, by its name; listeners with the same identity
+    provider share one."""
     made: dict[tuple[DocumentUrl, RefreshTimes], KeyDirectory] = {}
     found = {}
     for name, own in token_listeners(config).items():
@@ -496,13 +497,14 @@ def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
         if not stopping.is_set():
             _log.info("%s: finishing the commits in flight, then stopping", number.name)
             stopping.set()
-        elif number is not signal.SIGHUP:  # of a terminal that is closed, the shell and the kernel may each send one
+        elif number is not signal.SIGHUP:  # when a terminal is closed, the shell and the kernel may each send SIGHUP
             _log.warning("second signal (%s): exiting at once", number.name)
             write_out_logs(_LAST_LINES_TIMEOUT_S)
             os._exit(1)
 
     wanted = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # by nohup, a process that is to outlive its terminal
+    # nohup ignores it for a process that is to outlive its terminal
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         wanted.append(signal.SIGHUP)
     for number in wanted:
         loop.add_signal_handler(number, on_signal, number)
@@ -516,7 +518,7 @@ def _stopping_by_signals(stopping: asyncio.Event) -> Iterator[None]:
 async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Broker], None] | None) -> None:
     """Serve until it is to stop, or its root is lost; then stop it. Raises `RootLost`, also if it is lost meanwhile."""
     loop = asyncio.get_running_loop()
-    # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
+    # Objects that exist now stay: a collection that visits all of them holds the loop for a tenth of a second or more.
     gc.collect()
     gc.freeze()
     watching = [loop.create_task(warn_of_pauses()), loop.create_task(give_back_memory_when_idle())]
@@ -538,7 +540,8 @@ async def _run(broker: Broker, stopping: asyncio.Event, on_ready: Callable[[Brok
 
 
 async def _start(broker: Broker, stopping: asyncio.Event) -> bool:
-    """Whether it has started. False: it was told to stop before, for example while it waited to join the cluster."""
+    """Start the broker; True if it has started. False: it was asked to stop before, for example while it waited to join
+    the cluster."""
     loop = asyncio.get_running_loop()
     starting, signalled = loop.create_task(broker.start()), loop.create_task(stopping.wait())
     await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What a client says, as far as the bus keeps it or repeats it.
+"""Texts from clients that the bus stores or repeats.
 
 Texts that name a thing are bounded in bytes of UTF-8 and have no control characters, nor those that turn the direction
 of what is shown, so that no log line and no table can be forged with them. All other text that somebody else has chosen
@@ -14,7 +14,7 @@ from typing import TextIO
 from bus.errors import ErrorCode, Refused
 
 REASON_LENGTH_MAX = 255  # Kafka's
-CLIENT_ID_HEADER = "client-id"  # of every call: the client's name for itself
+CLIENT_ID_HEADER = "client-id"  # a header of every call: the client's name for itself
 CLIENT_ID_BYTES_MAX = 255
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -48,7 +48,8 @@ def check_text(what: str, text: str, bytes_max: int, code: ErrorCode = ErrorCode
 
 
 def is_seen(name: str) -> bool:
-    """Whether people see each character of it, and no blanks are around it: else it looks like another name."""
+    """True if people see each character of the name, and no blanks surround it: otherwise it looks like another
+    name."""
     return name.isprintable() and name == name.strip() and _UNSEEN.search(name) is None
 
 
@@ -65,7 +66,7 @@ def check_user(what: str, name: str) -> Refused | None:
 
 
 def shown(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
-    """What a client said, as far as a message or a log line may repeat it."""
+    """Return the part of a client's text that a message or a log line may repeat."""
     return _CONTROL.sub(" ", text[:length_max])
 
 

@@ -144,7 +144,7 @@ _SHOWN_CHARACTERS_MAX = 100
 
 
 def show_names(names: Iterable[str]) -> str:
-    """For a message: what a client says may be long, and many."""
+    """Join names for a message: those from a client may be long, and many."""
     shown = [name[:_SHOWN_CHARACTERS_MAX] for name in islice(names, _SHOWN_NAMES_MAX + 1)]
     return ", ".join(shown[:_SHOWN_NAMES_MAX]) + (" ..." if len(shown) > _SHOWN_NAMES_MAX else "")
 
@@ -171,7 +171,7 @@ def reduce_error(error: BaseException) -> tuple[Any, ...]:
 
 
 class BusError(Exception):
-    """What the SDK raises: `code`, its `name`, whether it is `retriable`, and a message that says what was found."""
+    """The error of the SDK: `code`, its `name`, whether it is `retriable`, and a message that says what was found."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(f"{code.name}: {message}")
@@ -198,7 +198,8 @@ class StorageFull(StorageFault):
 
 
 class StorageDamaged(StorageFault):
-    """What the store holds breaks a promise of the log: going on would lose or invent an acknowledged record.
+    """Damage: the store's contents break a promise of the log, and continuing would lose or invent an acknowledged
+    record.
 
     The message names the file, the version and what was expected. The partition stops; the others serve on.
     """
@@ -212,7 +213,7 @@ class VersionReplaced(StorageDamaged):
 
 
 def show_way_out(topic: str, partition: int) -> str:
-    """For the message of a `StorageDamaged`: what the reader of it can do."""
+    """Return the remedy that the message of a `StorageDamaged` gives to its reader."""
     name = f"{topic}/{partition}"
     return f"`bus log verify {name}` tells all that is damaged, `bus log repair {name}` mends it"
 
@@ -263,6 +264,6 @@ def did_you_mean(meant: Iterable[str], *, before: str = "; ") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What happened, without the rest that libraries tell."""
+    """Return what happened, without the further lines that libraries add."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-# By the name of the module, and of the distribution where that is looked for.
+# module, or distribution if that is looked for -> extra
 _EXTRAS = {
     "uvloop": "broker",
     "grpc_health": "broker",

@@ -19,7 +19,7 @@ CommandT = TypeVar("CommandT")
 RecordT = TypeVar("RecordT")
 AnswerT = TypeVar("AnswerT")
 NoticeT = TypeVar("NoticeT")
-# Of protocols that only give them, or only take them.
+# Type variables of protocols that only return or only accept the type.
 StateT_co = TypeVar("StateT_co", covariant=True)
 RecordT_co = TypeVar("RecordT_co", covariant=True)
 NoticeT_co = TypeVar("NoticeT_co", covariant=True)
@@ -51,7 +51,7 @@ class Reply(Generic[AnswerT]):
 
 
 class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
-    """What a decision wants done. Nothing of it happens before its records are committed, unless `may_log_later`."""
+    """The result of a decision. Nothing of it happens before its records are committed, unless `may_log_later`."""
 
     @property
     def state(self) -> StateT_co | None:
@@ -60,13 +60,13 @@ class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
 
     @property
     def records(self) -> Sequence[RecordT_co]:
-        """For the log. What changes in memory alone, and is lost with it, is in `state` only."""
+        """Records for the log. Changes in memory alone, which are lost with it, are in `state` only."""
         ...
 
     @property
     def may_log_later(self) -> bool:
-        """Whether the step may happen before its records are committed: whoever loads the log without them comes to
-        the same state by itself, and answers as this step does."""
+        """True if the step may happen before its records are committed: whoever loads the log without them reaches the
+        same state by itself, and answers as this step does."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
 
     @property
     def notices(self) -> Iterable[NoticeT_co]:
-        """For clients that have not asked."""
+        """Messages to clients that did not request them."""
         ...
 
 
@@ -131,7 +131,7 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
 
 
 class Totals(Protocol[StateT_contra, CommandT_contra]):
-    """What all states in memory take together."""
+    """The sums over all states in memory."""
 
     def check(self, command: CommandT_contra, state: StateT_contra | None, *, now_ms: int) -> Refused | None:
         """Why the command is not taken for now: it would make grow what is at its bound. `now_ms` is monotonic."""
@@ -160,5 +160,5 @@ class RecordCodec(Protocol[StateT, RecordT]):
         ...
 
     def log_line(self, record: RecordT) -> str | None:
-        """What the broker's own log says of a committed record; None: nothing."""
+        """The line about a committed record for the broker's own log; None: no line."""
         ...

@@ -25,12 +25,12 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 AUDIT_TOPIC = "__audit"
-ROOT_MARKER = "bus-root.json"  # by which readers know the root of a bus
+ROOT_MARKER = "bus-root.json"  # identifies the root of a bus for readers
 GROUP_PLACEMENT = "group.placement"  # kept with that topic: how a group's id leads to its partition
 
 
 class TimestampType(IntEnum):
-    """Whose clock gave a record its timestamp. The numbers are stored in the column `timestamp_type`."""
+    """The clock that gave a record its timestamp. The numbers are stored in the column `timestamp_type`."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -55,7 +55,7 @@ def sequence_after(sequence: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Which records of an idempotent producer a batch holds: the record at position p has the sequence
+    """The identity of an idempotent producer's batch: the record at position p has the sequence
     `sequence_after(base_sequence, p)`. Unique in a partition: (producer_id, producer_epoch, sequence)."""
 
     producer_id: int  # >= 0
@@ -76,7 +76,7 @@ class RecordBatch:
     """
 
     record_count: int  # > 0
-    size_bytes: int  # of all Arrow buffers
+    size_bytes: int  # the size of all Arrow buffers
     record_bytes_max: int  # key + value + headers of the largest record
     timestamp_min_ms: int
     timestamp_max_ms: int
@@ -103,7 +103,7 @@ class LogBatch:
     size_bytes: int
     leader_epoch: int
     timestamp_type: TimestampType
-    timestamp_ms: int | None  # of every record, or None: the column `timestamp` is in `columns`
+    timestamp_ms: int | None  # the timestamp of every record, or None: the column `timestamp` is in `columns`
     timestamp_max_ms: int
     columns: Any  # pyarrow.RecordBatch
     producer: ProducerStamp | None = None
@@ -119,7 +119,7 @@ PLAINTEXT = "PLAINTEXT"  # a protocol, and the name of the listener of a broker 
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """What clients of one listener of a broker are told to connect to."""
+    """The address that clients of one listener of a broker connect to."""
 
     name: str
     protocol: str
@@ -129,7 +129,7 @@ class ListenerAddress:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where other brokers reach a broker, and clients too if it has no more than the listener PLAINTEXT. Else
+    """The address of a broker for other brokers, and for clients if PLAINTEXT is its only listener. Otherwise
     `listeners` has all of them."""
 
     broker_id: int
@@ -142,7 +142,7 @@ class BrokerEndpoint:
         return format_address(self.host, self.port)
 
     def at(self, listener: str) -> BrokerEndpoint | None:
-        """As the clients of that listener see it; None if the broker has no such listener."""
+        """Return the endpoint for the clients of that listener; None if the broker has no such listener."""
         if not self.listeners:
             return self if listener == PLAINTEXT else None
         for one in self.listeners:
@@ -170,12 +170,12 @@ class KeyFiles:
     certificate: Path | InlinePem | None = None
     key: Path | InlinePem | None = None
     trusted: Path | InlinePem | None = None
-    password: str | None = field(default=None, repr=False)  # of the key
+    password: str | None = field(default=None, repr=False)  # the password of the key
 
 
 @dataclass(frozen=True, slots=True)
 class NameChanges:
-    """Which names may change when another certificate takes the place of the one in use: the subject, alternative names
+    """The names that may change when another certificate replaces the one in use: the subject, alternative names
     (KIP-978). Alternative names may always be added."""
 
     of_subject: bool = False
@@ -206,7 +206,7 @@ class RunningBroker:
 _RUNNING_BROKER = re.compile(r"broker ([0-9]+) at (.+), pid ([0-9]+)")
 
 
-# What an appended record's timestamp may be: 1970-01-01 to 9999-12-30, in UTC. Every reader shows these in every time
+# The range of an appended record's timestamp: 1970-01-01 to 9999-12-30, in UTC. Every reader shows these in every time
 # zone; years of five digits crash some (Python's datetime), and the log's microseconds wrap beyond the stored ones.
 TIMESTAMP_MS_MAX = 253_402_214_399_999
 TIMESTAMP_STORED_MS_MIN, TIMESTAMP_STORED_MS_MAX = -(2**63 // 1000) + 1, 2**63 // 1000 - 1
@@ -218,7 +218,7 @@ ResponseT = TypeVar("ResponseT", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[RecordT, ResponseT]):
-    """What a decision wants: `records` to be made durable and applied, in order, and only then `response` sent."""
+    """The result of a decision: `records` have to be durable and applied, in order, before `response` is sent."""
 
     response: ResponseT
     records: Sequence[RecordT] = ()

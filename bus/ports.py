@@ -1,4 +1,4 @@
-"""What the runtime asks of the world: a clock, and logs that live in Delta tables.
+"""Ports of the runtime: a clock, and logs in Delta tables.
 
 Narrow on purpose. Nothing here knows Delta, files or Arrow; `bus.storage_delta` implements it. Every call of a log
 blocks, so the runtime makes it in a thread. Faults are `bus.errors.StorageFault` and its subclasses.
@@ -75,7 +75,7 @@ class LogState:
     high_watermark: int
     leader_epoch: int  # the largest that the log has seen, -1 before the first
     file_count: int
-    size_bytes: int  # of the live data files
+    size_bytes: int  # the size of the live data files
     # Another leader, of our epoch or a higher one, has committed behind us: nothing of ours may follow.
     is_overtaken: bool = False
 
@@ -102,10 +102,10 @@ class StagingKey:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What is staged of a transaction. Sequences begin with 0 in each transaction and partition."""
+    """The staged part of a transaction. Sequences begin with 0 in each transaction and partition."""
 
     last_sequence: int  # all from 0 up to it are there; -1 if 0 is not
-    size_bytes: int  # of all files
+    size_bytes: int  # the size of all files
     newest_ms: int  # when the newest file was written, by the clock of the store
 
 
@@ -116,7 +116,7 @@ class AppliedTransaction:
     transactions."""
 
     transactional_id: str
-    number: int  # of the transaction: grows with each one of that id
+    number: int  # the number of the transaction: grows with each one of that id
     producer_id: int
     producer_epoch: int
 
@@ -132,7 +132,7 @@ class AppliedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRows:
-    """Where the rows of a transaction are: all in this version, from this offset on, densely."""
+    """The place of a transaction's rows: all in this version, from this offset on, densely."""
 
     version: int
     base_offset: int
@@ -167,7 +167,7 @@ class KeyedRow:
 
     @property
     def size_bytes(self) -> int:
-        """What a record of it takes, without what all records have; walks through the value."""
+        """The size of a record without the fields that all records have; walks through the value."""
         return len(self.key) + _size_of(self.value)
 
 
@@ -255,7 +255,7 @@ class PreparedFiles:
 
 
 class SwapKind(Enum):
-    """What files that replace others may differ in."""
+    """The difference allowed between files and those that replace them."""
 
     SAME_ROWS = "same rows"  # the same offsets, every one of them
     LAST_OF_KEYS = "last of keys"  # some offsets are missing; the last one is not
@@ -263,7 +263,7 @@ class SwapKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What cleaning has deleted."""
+    """The versions and files that cleanup has deleted."""
 
     versions: int = 0
     data_files: int = 0
@@ -280,7 +280,7 @@ class MaintenanceStopped(Exception):
 
 
 def no_pace(byte_count: int) -> None:
-    """As fast as it goes."""
+    """Pace nothing."""
 
 
 # Above every offset.
@@ -309,7 +309,7 @@ class TableLog(Protocol):
 
 
 class TableProducers(Protocol):
-    """What a table knows of the idempotent producers that wrote to it."""
+    """The idempotent producers that wrote to a table."""
 
     @property
     def progress(self) -> Mapping[int, ProducerProgress]:
@@ -329,8 +329,8 @@ class TableProducers(Protocol):
         ...
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        """Where that producer ended: by the rows of its highest epoch, the last in offset order, and by what the log
-        remembers where these were retired or compacted. None if it never wrote here."""
+        """Return the end of the producer's records: the last row, in offset order, of its highest epoch, or what the
+        log remembers if such rows were deleted by retention or compaction. None if it never wrote here."""
         ...
 
 
@@ -364,7 +364,7 @@ class StagedTransactions(Protocol):
         ...
 
     def find(self, key: StagingKey) -> Staged | None:
-        """What is staged now, by one listing; None if nothing is."""
+        """Return the staged part, by one listing; None if nothing is staged."""
         ...
 
     def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
@@ -373,7 +373,7 @@ class StagedTransactions(Protocol):
         ...
 
     def recall(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch] | None:
-        """What `read` would return, if memory has exactly that; None: `read` it. Does no I/O."""
+        """Return what `read` would return, if memory has exactly that; None: call `read`. Does no I/O."""
         ...
 
     def drop(self, key: StagingKey) -> None:
@@ -499,7 +499,7 @@ class TableCleanup(Protocol):
         ...
 
     def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
-        """Whether a version older than that has removed files, and stays only because no checkpoint covers it."""
+        """True if a version older than that has removed files, and stays only because no checkpoint covers it."""
         ...
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
@@ -605,12 +605,12 @@ class TypedLog(Leadable, Protocol):
         ...
 
     def is_last(self) -> bool:
-        """Whether no other writer has come behind the last version that memory knows. One look, without a reload."""
+        """True if no other writer has committed behind the last version in memory. One look, without a reload."""
         ...
 
     def is_at_end(self) -> bool:
-        """Whether nothing has come behind it: also no commit of this broker that is seen by others already, while its
-        own call has not ended."""
+        """True if no version at all follows it, not even a commit of this broker that others can see before its own
+        call ends."""
         ...
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome: ...
@@ -662,7 +662,7 @@ class Storage(Protocol):
         ...
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a process, this one included, runs as that broker on this root. False says that it has ended."""
+        """True if a process, this one included, runs as that broker on this root. False proves that it has ended."""
         ...
 
     @property
@@ -712,8 +712,8 @@ class Storage(Protocol):
         ...
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
-        """As a follower: nothing is changed. Raises `StorageDamaged` if the table is not there, has another topic id,
-        or breaks a promise of the log."""
+        """Open the partition as a follower: nothing is changed. Raises `StorageDamaged` if the table does not exist,
+        has another topic id, or breaks a promise of the log."""
         ...
 
     def measure_volume(self) -> Volume | None:

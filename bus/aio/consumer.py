@@ -49,12 +49,6 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-# The one thread on which the consumer of an event loop lives, and the calls that wait for it.
-#
-# Guards two promises: calls run one after another, in the order in which they were made, so the consumer never sees two
-# threads; and while the thread waits for a coroutine of the user's, a rebalance callback, it serves the calls that this
-# very coroutine makes, and no others, so that the callback can commit and does not wait for itself.
-
 
 _Calls = queue.SimpleQueue["_Call | None"]
 
@@ -95,7 +89,12 @@ class _Call:
 
 
 class ConsumerThread:
-    """Begins with the first call, in whose event loop it is used from then on."""
+    """The thread on which the consumer of an event loop lives; it begins with the first call, and belongs to the event
+    loop of that call.
+
+    Guards two promises. Calls run one after another, in the order in which they were made, so the consumer never sees
+    two threads. And while the thread waits for a rebalance callback that is a coroutine, it serves the calls of this
+    coroutine and no others, so that the callback can commit and does not wait for itself."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -201,8 +200,8 @@ class Consumer:
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """As `bus.Consumer.subscribe`. Functions among the callbacks run on the consumer's thread, coroutines on the
-        loop."""
+        """Subscribe like `bus.Consumer.subscribe`. Functions among the callbacks run on the consumer's thread,
+        coroutines on the loop."""
         callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
         bridged: Any = {name: self._bridge(callback) for name, callback in callbacks.items()}
         await self._run(partial(self._blocking.subscribe, topics, pattern=pattern, **bridged))
@@ -214,7 +213,7 @@ class Consumer:
         return lambda partitions: thread.await_here(lambda: callback(partitions))
 
     def unsubscribe(self) -> Coroutine[Any, Any, None]:
-        """As `bus.Consumer.unsubscribe`; whether an exception is on its way is looked at as in `close`."""
+        """Unsubscribe like `bus.Consumer.unsubscribe`; a pending exception is looked for as in `close`."""
         return self._run(partial(self._unsubscribe, is_done=not _is_exception_on_its_way()))
 
     def _unsubscribe(self, *, is_done: bool) -> None:
@@ -242,7 +241,7 @@ class Consumer:
     # ------------------------------------------------------------ records
 
     async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
-        """As `bus.Consumer.poll`."""
+        """Poll like `bus.Consumer.poll`."""
         check_milliseconds("timeout_ms", timeout_ms)
         if max_records is not None:
             check_integer("max_records", max_records, 1, sys.maxsize)
@@ -255,7 +254,7 @@ class Consumer:
             return records
 
     async def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
-        """As `bus.Consumer.poll_arrow`."""
+        """Poll like `bus.Consumer.poll_arrow`."""
         self._come_back()
         await self._run(partial(self._poll_arrow, timeout_ms, max_records))
         with self._lock:
@@ -332,7 +331,7 @@ class Consumer:
         return function(*arguments)
 
     def wakeup(self) -> None:
-        """As `bus.Consumer.wakeup`."""
+        """Wake the consumer up like `bus.Consumer.wakeup`."""
         self._blocking.wakeup()
 
     # ------------------------------------------------------------ positions and offsets
@@ -387,7 +386,7 @@ class Consumer:
         callback: CommitCallback | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `bus.Consumer.commit`; `callback` runs on the consumer's thread."""
+        """Commit like `bus.Consumer.commit`; `callback` runs on the consumer's thread."""
         how = {"asynchronous": asynchronous, "callback": callback, "timeout_ms": timeout_ms}
         await self._run(partial(self._commit, offsets, how))
 
@@ -448,11 +447,11 @@ class Consumer:
     # ------------------------------------------------------------ the end
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> Coroutine[Any, Any, None]:
-        """As `bus.Consumer.close`, after the calls before it: a poll that waits is ended at once, other calls when
-        `timeout` is over. Safe to repeat; goes on if the task that awaits it is cancelled.
+        """Close like `bus.Consumer.close`, after the calls before it: a waiting poll ends at once, other calls when
+        `timeout` is over. Safe to repeat; continues if the task that awaits it is cancelled.
 
-        Whether an exception is on its way is looked at here, where it is called: `wait_for` and `shield` may await the
-        result in a task of its own, which does not see the exception.
+        A pending exception is looked for here, when `close` is called: `wait_for` and `shield` may await the result in
+        a task of its own, which does not see the exception.
         """
         check_timeout(timeout)
         return self._end(timeout, is_done=not _is_exception_on_its_way())

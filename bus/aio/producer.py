@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-# A producer's calls that have to wait, in lines by topic, so that the event loop need not.
-#
-# Guards two promises: calls of one topic are made in the order in which they joined, each once, or abandoned; and a
-# topic that does not exist yet, and is waited for, holds up no other one as long as there are lines enough. Only one
-# thread, the event loop's, may join; `length` is never too small there.
 
 logger = logger_of(__name__)
 
@@ -111,10 +106,17 @@ _LINES_MAX = 16  # each is a thread, once a call has waited in it
 
 
 class WaitingLines:
+    """The calls of a producer that have to wait, in lines by topic, so that the event loop need not wait.
+
+    Guards two promises. Calls of one topic are made in the order in which they joined, each once, or abandoned. And a
+    topic that does not exist yet, and is waited for, holds up no other topic as long as there are enough lines. Only
+    one thread, the event loop's, may join; `length` is never too small there.
+    """
+
     def __init__(self, lines_max: int = _LINES_MAX) -> None:
         self._lines_max = lines_max
         self._lines: list[WaitingLine] = []
-        self._last: dict[str, tuple[WaitingLine, int]] = {}  # of each topic: its line, and its last call's number there
+        self._last: dict[str, tuple[WaitingLine, int]] = {}  # topic -> its line, and the number of its last call there
 
     @property
     def length(self) -> int:
@@ -292,7 +294,7 @@ class Producer:
             pending.add_done_callback(self._outcomes.callback_for(future))
 
     def _send_in_turn(self, call: tuple[Any, ...], deadline: float) -> PendingOutcome:
-        """Who has waited for max.block.ms in line already does not wait for as long again."""
+        """Send, without waiting for max.block.ms again after a call has waited that long in line."""
         pending: PendingOutcome | None
         pending = self._blocking.send(*call) if self._clock() < deadline else self._blocking._send_now(*call)
         if pending is None:
@@ -310,32 +312,32 @@ class Producer:
     # ------------------------------------------------------------ transactions
 
     async def init_transactions(self) -> None:
-        """As `bus.Producer.init_transactions`."""
+        """Initialise transactions like `bus.Producer.init_transactions`."""
         await self._in_thread(self._blocking.init_transactions)
 
     async def begin_transaction(self) -> None:
-        """As `bus.Producer.begin_transaction`."""
+        """Begin a transaction like `bus.Producer.begin_transaction`."""
         self._here()
         self._blocking.begin_transaction()
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group_metadata: GroupMetadata
     ) -> None:
-        """As `bus.Producer.send_offsets_to_transaction`."""
+        """Send offsets like `bus.Producer.send_offsets_to_transaction`."""
         await self._in_thread(partial(self._blocking.send_offsets_to_transaction, offsets, group_metadata))
 
     async def commit_transaction(self) -> dict[TopicPartition, CommittedRows]:
-        """As `bus.Producer.commit_transaction`, of all that was sent before this call. It goes on if who awaits it is
-        cancelled; the outcome is then open, and the same call tells it."""
+        """Commit like `bus.Producer.commit_transaction`, with everything that was sent before this call. The commit
+        continues if the awaiting task is cancelled; its outcome is then open, and the same call returns it."""
         return await self._end_transaction(self._blocking.commit_transaction)
 
     async def abort_transaction(self) -> None:
-        """As `bus.Producer.abort_transaction`."""
+        """Abort like `bus.Producer.abort_transaction`."""
         await self._end_transaction(self._blocking.abort_transaction)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Producer]:
-        """As `bus.Producer.transaction`, for `async with`."""
+        """Run a transaction like `bus.Producer.transaction`, for `async with`."""
         await self.begin_transaction()
         try:
             yield self
@@ -350,7 +352,7 @@ class Producer:
             raise
 
     async def _end_transaction(self, end: Callable[[], ResultT]) -> ResultT:
-        """What waits in line belongs to it, and not to the next one."""
+        """End the transaction behind the calls that wait in line, which belong to it and not to the next one."""
         loop, _ = self._here()
         markers = self._lines.mark()
 
@@ -422,7 +424,7 @@ class Producer:
         return await self._in_thread(partial(self._blocking.partitions_for, topic))
 
     async def last_sequence(self, topic: str, partition: int) -> int | None:
-        """Of this named producer, as `bus.Producer.last_sequence`."""
+        """The last sequence of this named producer, as in `bus.Producer.last_sequence`."""
         return await self._in_thread(partial(self._blocking.last_sequence, topic, partition))
 
     async def _in_thread(self, call: Callable[[], ResultT]) -> ResultT:
@@ -430,12 +432,12 @@ class Producer:
         return await loop.run_in_executor(None, call)
 
     def metrics(self) -> Mapping[str, float]:
-        """As `bus.Producer.metrics`. There is nothing to wait for."""
+        """Return the metrics like `bus.Producer.metrics`. Never waits."""
         found: Mapping[str, float] = self._blocking.metrics()
         return found
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
-        """As `bus.Producer.topic_metrics`. There is nothing to wait for."""
+        """Return the metrics like `bus.Producer.topic_metrics`. Never waits."""
         found: Mapping[str, Mapping[str, float]] = self._blocking.topic_metrics()
         return found
 
@@ -480,7 +482,7 @@ class Outcomes:
         future.set_exception(error)
 
     def callback_for(self, future: asyncio.Future[Any]) -> Callable[[Settled], None]:
-        """For the `add_done_callback` of the producer's future. Safe from any thread."""
+        """Return a callback for the `add_done_callback` of the producer's future. Safe from any thread."""
 
         def on_done(settled: Settled) -> None:
             self._put(future, settled)
@@ -507,7 +509,7 @@ class Outcomes:
         while self._arrived:
             future, outcome = self._arrived.popleft()
             self._unresolved.discard(future)
-            if future.done():  # who waited was cancelled; the record was not
+            if future.done():  # the waiting task was cancelled; the record was not
                 continue
             error = outcome if isinstance(outcome, BaseException) else outcome.exception()
             if error is not None:

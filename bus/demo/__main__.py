@@ -52,12 +52,12 @@ _INDENT = " " * 18
 
 
 class DemoFailed(Exception):
-    """What was found is not what the bus promises, or a part of it could not be started."""
+    """The result differs from what the bus promises, or a part of the demo could not be started."""
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the broker has acknowledged of one topic."""
+    """The records of one topic that the broker has acknowledged."""
 
     record_count: int = 0
     versions: dict[str | TopicPartition, int] = field(default_factory=dict)  # the last Delta version of each partition

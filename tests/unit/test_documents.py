@@ -122,12 +122,9 @@ def test_every_method_of_the_administrators_client_has_a_row_in_its_page() -> No
 OPENINGS = re.compile(r"(Of|As|By|For|In|Where|Whose|Whether|Which|Who|What|Until|With)\b")
 # So many begin with one all the same, in each package of bus/, and in its own modules ("."). A figure only ever falls.
 OPENINGS_MAX = {
-    ".": 45,
-    "aio": 20,
     "broker_api": 62,
     "cli": 54,
     "client": 209,
-    "demo": 2,
     "grpc_api": 43,
     "jobs": 17,
     "spark": 62,
