@@ -37,7 +37,8 @@ def wrong_type(expected: str, found: Any, hint: str = "") -> WrongType:
 
 
 def no_record(expected: str, found: Any, hint: str = "") -> TypeError:
-    """Of what a record is made of: Python's own error, since nothing of the bus is at fault."""
+    """Return the error for an argument that makes no record: Python's own type, because nothing of the bus is at
+    fault."""
     return TypeError(_expected_type(expected, found, hint))
 
 

@@ -82,7 +82,7 @@ class Chain:
         return bool(self._interceptors)
 
     def change(self, method: str, subject: _T, kind: type[_T]) -> _T:
-        """What the last of them made of `subject`; what is no `kind` does not count."""
+        """Return `subject` as the last interceptor changed it; results of another type than `kind` are ignored."""
         for position, interceptor in enumerate(self._interceptors):
             try:
                 changed = getattr(interceptor, method)(subject)
@@ -118,12 +118,12 @@ class InterceptorChain(Chain):
         ]
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """What the last of them made of `record`."""
+        """Return `record` as the last interceptor changed it."""
         return self.change("on_send", record, ProducerRecord)
 
     def callback_for(self, record: ProducerRecord) -> Callable[[Outcome], None]:
-        """For `add_done_callback` of the future of `record`, as `on_send` gave it. Keeps the record only if an
-        interceptor wants it."""
+        """Return a callback for `add_done_callback` of the future of `record`, as `on_send` returned it. Keeps the
+        record only if an interceptor wants it."""
         return partial(self._on_done, record) if self._wanting_record else self._on_done_alone
 
     def on_send_error(self, record: ProducerRecord, error: Exception) -> None:
@@ -143,7 +143,7 @@ class InterceptorChain(Chain):
 
 
 class _Complaints:
-    """What interceptors raise, in the log, a few times and not for each record."""
+    """Logs the errors of interceptors a few times, not for each record."""
 
     def __init__(self, interceptors: Sequence[object], subject: str, clock: Callable[[], float]) -> None:
         """`subject` goes on in spite of them."""
@@ -195,7 +195,7 @@ class ConsumerInterceptorChain(Chain):
         super().__init__(interceptors, "the consumer", clock)
 
     def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """What the last of them made of `records`."""
+        """Return `records` as the last interceptor changed them."""
         return self.change("on_consume", records, list)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

@@ -1,4 +1,4 @@
-"""What clients count about themselves: rates, averages and maxima of the recent past, totals of all time.
+"""Metrics of clients: rates, averages and maxima of the recent past, totals of all time.
 
 Guards one promise: a rate, an average or a maximum speaks of the recent past only: of metrics.num.samples windows of
 metrics.sample.window.ms each, the present one included; a total, of the client's whole life. Recording has no lock: its
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 class Tally:
-    """Of rates only `total` is kept; `largest` means nothing while `count` is 0."""
+    """The sum of recorded values. Rates have only `total`; `largest` is undefined while `count` is 0."""
 
     __slots__ = ("count", "largest", "total")
 
@@ -54,7 +54,7 @@ class Window:
         self._names = names
         self._sample_ms = sample_ms
         self._sample_count = sample_count
-        self._started_at_ms = -math.inf  # of the latest sample
+        self._started_at_ms = -math.inf  # the begin of the latest sample
         self._latest: dict[str, Tally] = {}
         # The samples, and what those before them came to; replaced as a whole, so that readers see one state.
         self._state: tuple[tuple[_Sample, ...], dict[str, float]] = ((), dict.fromkeys(names, 0.0))
@@ -75,7 +75,7 @@ class Window:
         self._latest, self._started_at_ms = kept[-1].tallies, now_ms
 
     def total(self, name: str) -> float:
-        """Of all time."""
+        """Return the total of all time."""
         samples, before = self._state
         return before[name] + sum(sample.tallies[name].total for sample in samples)
 

@@ -1,4 +1,4 @@
-"""What the SDK hands to its users: small immutable values, no behaviour, no connection to a broker.
+"""Values that the SDK returns to its users: small and immutable, no behaviour, no connection to a broker.
 
 Times are milliseconds since the epoch. `ConsumerRecord` is a named tuple because a consumer builds hundreds of
 thousands of them a second.
@@ -27,7 +27,8 @@ NO_HEADERS: Headers = ()
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record is. With acks=all it is a row of the partition's Delta table from `version` on.
+    """The place of a record in its partition. With acks=all it is a row of the partition's Delta table from `version`
+    on.
 
     `offset` is -1 with acks=0, and where a producer learnt only after a failure that the record is in the log;
     `version` is -1 unless acks=all.
@@ -42,7 +43,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """Where a run of records is: offsets `base_offset` up to, but not including, `base_offset + record_count`.
+    """The place of a run of records: offsets `base_offset` up to, but not including, `base_offset + record_count`.
 
     `timestamp_ms` is the timestamp of all of them, or -1 if each brought its own.
     """
@@ -97,7 +98,7 @@ def check_committed(name: str, value: Any) -> OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Who a consumer is in its group; `generation` -1 and no `member_id`: it is no member."""
+    """The identity of a consumer in its group; `generation` -1 and no `member_id`: it is no member."""
 
     group_id: str
     generation: int = -1
@@ -107,13 +108,13 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRows:
-    """Where the rows of a transaction are in a partition: in one version of its table, from `base_offset` on, dense."""
+    """The place of a transaction's rows in a partition: in one version of its table, from `base_offset` on, dense."""
 
     version: int
     base_offset: int
 
 
-# What other clients call the arguments of NewTopic, and what they do not have here.
+# Names of other clients for arguments of NewTopic, and arguments that do not exist here.
 _NOT_OF_NEW_TOPIC = {
     "num_partitions": "the argument is partitions",
     "partition_count": "the argument is partitions",
@@ -199,7 +200,7 @@ class ClusterDescription:
 
     cluster_id: str
     controller_id: int
-    brokers: tuple[BrokerDescription, ...]  # by ascending id
+    brokers: tuple[BrokerDescription, ...]  # ordered by id
     root_url: str
     controller_epoch: int
     feature_level: int
@@ -268,7 +269,8 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """Whose a quota is (KIP-546): a user, a client id, or both; `DEFAULT_NAME` for all without one of their own."""
+    """The entity of a quota (KIP-546): a user, a client id, or both; `DEFAULT_NAME` for all without a quota of their
+    own."""
 
     user: str | None = None
     client_id: str | None = None
@@ -276,14 +278,14 @@ class QuotaEntity:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What those who share a quota use at one broker, per second."""
+    """The use of a quota at one broker by all that share it, per second."""
 
     broker_id: int
     entity: QuotaEntity
     quota: str
     limit: float
     rate: float
-    throttle_time_ms: int  # until the next request is taken without delay
+    throttle_time_ms: int  # the time until the next request is accepted without delay
 
 
 DEFAULT_NAME = "<default>"
@@ -320,7 +322,7 @@ class PendingOffsets:
     producer_id: int
     producer_epoch: int
     offset_count: int
-    commit_ms: int  # of the last
+    commit_ms: int  # the time of the last commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +361,7 @@ class TransactionDescription:
 
     transactional_id: str
     coordinator: BrokerInfo
-    coordinator_partition: int  # of __transaction_state
+    coordinator_partition: int  # the partition of __transaction_state
     state: str
     producer_id: int
     producer_epoch: int
@@ -372,7 +374,7 @@ class TransactionDescription:
 
     @property
     def open_epoch(self) -> int:
-        """Of the open transaction, -1 if none is: the one that its rows have. The decision raises the epoch."""
+        """The epoch in the rows of the open transaction, -1 if none is open. The decision raises the epoch."""
         match self.state:
             case "Ongoing":
                 return self.producer_epoch
@@ -384,8 +386,9 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition has of a producer id and epoch. `coordinator_partition`: of `__transaction_state`, if that are
-    batches which are staged and no rows yet; None: it is in the log. `last_timestamp_ms`: when the last of it came."""
+    """The state of a producer id and epoch in a partition. `coordinator_partition`: the partition of
+    `__transaction_state`, if it describes staged batches that are no rows yet; None: the records are in the log.
+    `last_timestamp_ms`: when the last of them arrived."""
 
     producer_id: int
     producer_epoch: int
@@ -397,8 +400,8 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """What is staged in a partition, or pending in a group, of a transaction that is not open. `staged_bytes`,
-    `offset_count`: how much it is."""
+    """Batches that are staged in a partition, or offsets that are pending in a group, for a transaction that is not
+    open; `staged_bytes` and `offset_count` say how many."""
 
     producer_id: int
     producer_epoch: int
@@ -419,7 +422,7 @@ class FencedProducer:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Of the next record to read. `leader_epoch` of the last record read; -1: not known."""
+    """The offset of the next record to read. `leader_epoch` is that of the last record read; -1: not known."""
 
     offset: int
     metadata: str
@@ -438,10 +441,10 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class MaintainedLog:
-    """What maintenance by hand found in one partition, and what it left. Nothing to do is a result, too."""
+    """The result of manual maintenance of one partition, also if there was nothing to do."""
 
     partition: int
-    version: int  # of the table, after it
+    version: int  # the version of the table afterwards
     files_before: int  # live data files
     files_after: int
     bytes_before: int  # their size

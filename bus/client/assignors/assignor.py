@@ -1,4 +1,4 @@
-"""What an assignor is: the function that spreads the partitions of a group's topics over its members.
+"""The protocol of assignors: an assignor spreads the partitions of a group's topics over the group's members.
 
 The leader of a group calls `assign` with what every member subscribed to, and the group's coordinator hands the result
 out. Guards one promise that every assignor here keeps: each partition of a subscribed topic goes to exactly one member
@@ -33,12 +33,12 @@ class RebalanceProtocol(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What a member brought along when it joined."""
+    """The subscription that a member sent when it joined."""
 
     topics: Sequence[str]
-    user_data: bytes = b""  # what its assignor's `subscription_user_data` gave
-    owned: tuple[TopicPartition, ...] = ()  # what it holds while the group rebalances; empty under EAGER
-    generation: int = NO_GENERATION  # in which it got `owned`
+    user_data: bytes = b""  # the result of its assignor's `subscription_user_data`
+    owned: tuple[TopicPartition, ...] = ()  # the partitions that it holds while the group rebalances; empty under EAGER
+    generation: int = NO_GENERATION  # the generation in which it got `owned`
     group_instance_id: str | None = None
     rack: str | None = None
 
@@ -48,7 +48,7 @@ class Assignor(Protocol):
 
     @property
     def name(self) -> str:
-        """By this the members of a group agree on an assignor: two that assign otherwise need two names."""
+        """The name by which the members of a group agree on an assignor: two that assign differently need two names."""
         ...
 
     @property
@@ -58,12 +58,12 @@ class Assignor(Protocol):
         ...
 
     def subscription_user_data(self, topics: Collection[str]) -> bytes:
-        """What the leader shall get with this member's subscription; asked before each join."""
+        """Return the bytes that the leader receives with this member's subscription; called before each join."""
         ...
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]) -> Assignment:
-        """Who gets what. `partitions`: topic -> number of partitions, of every topic that a member subscribed to and
-        that exists. `members`: by member id. The result has each member, if need be with nothing."""
+        """Assign the partitions. `partitions`: topic -> number of partitions, for every existing topic that a member
+        subscribed to. `members`: keyed by member id. The result has each member, perhaps without partitions."""
         ...
 
     def on_assignment(self, assignment: Collection[TopicPartition], generation: int) -> None:

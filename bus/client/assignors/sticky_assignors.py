@@ -117,7 +117,8 @@ Holders = Mapping[TopicPartition, int]
 
 
 class TopicShares:
-    """Who has which partitions of topics with the same subscribers: apart what a member held before, and what not.
+    """The partitions of each member, for topics with the same subscribers; partitions that the member held before are
+    kept apart from new ones.
 
     Within it any subscriber may have any partition, so only numbers matter. Members are their places in the order of
     members; `loads` has their numbers of partitions over all topics, `holders` who held a partition before.
@@ -244,14 +245,14 @@ def _level_shares(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says it held, and since which generation."""
+    """The partitions that a member says it held, and the generation since which it held them."""
 
     partitions: Iterable[TopicPartition] = ()
     generation: int = NO_GENERATION
 
 
 def strongest_claims(claims: Mapping[str, Claim]) -> dict[TopicPartition, str | None]:
-    """Of all that is claimed, whose claim counts; None: no one's, since two are equal."""
+    """Return, for each claimed partition, the member whose claim counts; None: no one's, because two are equal."""
     strongest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, claim in claims.items():
         for partition in dict.fromkeys(claim.partitions):
@@ -266,8 +267,8 @@ def strongest_claims(claims: Mapping[str, Claim]) -> dict[TopicPartition, str | 
 def settle_claims(
     claims: Mapping[str, Claim], partitions: Mapping[str, int], subscribers: Mapping[str, Collection[str]]
 ) -> dict[str, list[TopicPartition]]:
-    """For each member what it held, in the order of its claim: partitions that exist, of topics that it still
-    subscribes to, each with one member at most."""
+    """Return, for each member, the partitions that it held, in the order of its claim: partitions that exist, of topics
+    that it still subscribes to, each with one member at most."""
     entitled = {topic: frozenset(members) for topic, members in subscribers.items()}
     held: dict[str, list[TopicPartition]] = {member_id: [] for member_id in claims}
     for partition, holder in strongest_claims(claims).items():

@@ -55,5 +55,5 @@ def reason_of_absence(name: str) -> str | None:
 
 
 def is_known_absence(name: str) -> bool:
-    """Whether a user of Kafka or librdkafka may well bring along exactly this name."""
+    """True if a user of Kafka or librdkafka may well bring along exactly this name."""
     return name in _REASONS

@@ -22,4 +22,4 @@ class ConnectionConfig(SecurityConfig):
     reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
     reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
     metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
-    enable_http_proxy: bool = setting(False, values.boolean)  # of http_proxy and the like in the environment
+    enable_http_proxy: bool = setting(False, values.boolean)  # http_proxy and similar variables of the environment

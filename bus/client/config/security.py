@@ -34,7 +34,7 @@ ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
 
 @dataclass(frozen=True, slots=True)
 class ClientLogin:
-    """By name and password."""
+    """A login by name and password."""
 
     mechanism: str
     name: str
@@ -43,7 +43,7 @@ class ClientLogin:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """By OAUTHBEARER."""
+    """A login by OAUTHBEARER."""
 
     tokens: TokenSettings
 
@@ -163,8 +163,8 @@ _OWN_SETTINGS = frozenset({*SECURITY_SETTINGS, "profile"})
 
 
 def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """For a client that works for one with `config`: it reaches the same brokers in the same way, unless `given`, its
-    own settings, name any of these."""
+    """Return the settings for a client that works on behalf of one with `config`: it reaches the same brokers in the
+    same way, unless `given`, its own settings, name any of these."""
     if any(name in _OWN_SETTINGS for name in given or ()):
         return {}
     return {name: getattr(config, name) for name in SECURITY_SETTINGS}
@@ -275,7 +275,7 @@ def _read_secret(setting: str, path: Path) -> str:
 
 
 def security_of(config: SecurityConfig) -> Security:
-    """Of settings that were checked."""
+    """Return the security of checked settings."""
     login = _login_of(config) if config.security_protocol in SASL_PROTOCOLS else None
     if config.security_protocol not in TLS_PROTOCOLS:
         return Security(config.security_protocol, login=login)

@@ -48,8 +48,8 @@ from bus.settings.keys import ConfigError
 FILE_VARIABLE = "BUS_CONFIG_FILE"
 _ADDRESSES = "bootstrap_servers"
 _KNOWN = (_ADDRESSES, "enable_http_proxy", *SECURITY_SETTINGS)
-# Of a kind of client each, which takes its own. Objects that no text names, where profiles are, and the name of one
-# producer, by which another one of that name is fenced, are a program's.
+# Each kind of client takes its own of these. A profile has no settings that only a program can give: objects, the place
+# of the profiles, and the name of a producer, which would fence another producer of that name.
 CLIENT_SETTINGS = frozenset(
     name
     for kind in (ProducerSettings, ConsumerSettings, AdminSettings)
@@ -75,8 +75,8 @@ class Profile:
 
     name: str
     path: Path
-    addresses: str  # with commas between; empty: it names none
-    settings: Mapping[str, Any] = field(repr=False)  # by their Python names
+    addresses: str  # separated by commas; empty: it names none
+    settings: Mapping[str, Any] = field(repr=False)  # keyed by their Python names
 
     def __str__(self) -> str:
         return f"profile {self.name} in {self.path}"
@@ -118,7 +118,7 @@ def warn_of_readers(path: Path) -> None:
     """Once per file and process, if others than its owner may read it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except (OSError, ValueError):  # what is no path is found out by whoever reads it
+    except (OSError, ValueError):  # the code that reads the path reports its fault
         return
     if os.name == "posix" and mode & _OTHERS_MAY_READ and (path, "read") not in _warned:
         _warned.add((path, "read"))
@@ -132,7 +132,7 @@ def _warn_of_writers(path: Path) -> None:
     except OSError:
         return
     for one, mode in modes:
-        is_kept = one != path and mode & stat.S_ISVTX  # of a folder as /tmp nobody takes away what is another's
+        is_kept = one != path and mode & stat.S_ISVTX  # in a folder such as /tmp nobody can remove another user's file
         if os.name == "posix" and mode & _OTHERS_MAY_WRITE and not is_kept and (one, "written") not in _warned:
             _warned.add((one, "written"))
             _log.warning(
@@ -355,8 +355,8 @@ def warnings_of_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def chosen_profile(given: Mapping[str, Any]) -> Profile | None:
-    """By the argument `profile`, the option of the command or BUS_PROFILE; None if none is named, or an empty one.
-    Raises `BusError` INVALID_CONFIG."""
+    """Return the profile named by the argument `profile`, the option of the command or BUS_PROFILE; None if none is
+    named, or an empty one. Raises `BusError` INVALID_CONFIG."""
     name, path = given.get("profile"), given.get("config_file")
     if name is None:
         name = _profile_option[-1] if _profile_option else os.environ.get(PROFILE_VARIABLE)
@@ -371,8 +371,8 @@ def chosen_profile(given: Mapping[str, Any]) -> Profile | None:
 
 
 def default_addresses(given: Mapping[str, Any]) -> str | None:
-    """Of a client that is given none: those of BUS_ADDRESS, else of its profile, with commas between. Raises `BusError`
-    INVALID_CONFIG."""
+    """Return the addresses for a client that is given none: BUS_ADDRESS, or else those of its profile, separated by
+    commas. Raises `BusError` INVALID_CONFIG."""
     named = os.environ.get(ADDRESS_VARIABLE)
     if named:
         return named

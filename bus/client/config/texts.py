@@ -31,7 +31,7 @@ _TRUTHS = {"true": True, "false": False}
 
 def check_text(name: str, check: Check, value: Any) -> Any:
     """The checked value of `name`. Raises `ValueError` that says what was expected."""
-    if name in _LISTS and isinstance(value, list):  # of a profile
+    if name in _LISTS and isinstance(value, list):  # profiles have lists
         return _check_listed(name, check, value)
     if not isinstance(value, str):
         return check(value)

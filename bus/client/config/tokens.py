@@ -40,7 +40,7 @@ ASSERTION_SETTINGS = (*ASSERTION_SOURCES, *_MADE_WITH)
 
 
 class AssertionConfig(Protocol):
-    """What is read of the settings of a client."""
+    """The settings of a client that an assertion needs."""
 
     @property
     def sasl_oauthbearer_assertion_file(self) -> str: ...
@@ -91,7 +91,7 @@ def check_assertion(config: AssertionConfig, used: Collection[str]) -> None:
 
 
 def assertion_of(config: AssertionConfig, client_id: str, endpoint: str) -> AssertionSettings | None:
-    """Of settings that were checked; None: they have none. Raises `BusError` INVALID_CONFIG."""
+    """Return the assertion of checked settings; None: they have none. Raises `BusError` INVALID_CONFIG."""
     if config.sasl_oauthbearer_assertion_file:
         return AssertionSettings(file=_path(config.sasl_oauthbearer_assertion_file))
     if not has_assertion(config):
@@ -130,7 +130,7 @@ _SECRET_FILE = "sasl_oauthbearer_client_secret_file"
 
 
 class TokenConfig(AssertionConfig, Protocol):
-    """What is read of the settings of a client, beside the two lists above."""
+    """The settings of a client that a token needs, beside the two lists above."""
 
     @property
     def sasl_username(self) -> str: ...
@@ -151,7 +151,7 @@ class TokenConfig(AssertionConfig, Protocol):
 
 
 def is_token_setting(name: str) -> bool:
-    """Whether it has a meaning for OAUTHBEARER only."""
+    """True if the setting is meaningful for OAUTHBEARER only."""
     return name.startswith(("sasl_oauth", "https_"))
 
 

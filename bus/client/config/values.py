@@ -1,4 +1,4 @@
-"""What one value of a client's config may be: checks that give the value to use, or say what was expected."""
+"""Checks of single values of a client's config: each returns the value to use, or says what was expected."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def path(value: Any) -> str:
 
 
 def offset_reset(value: Any) -> str:
-    """Where to go without an offset. Of by_duration (KIP-1106) the duration is an ISO 8601 one, in days at most."""
+    """Check the position for a partition without an offset. The duration of by_duration (KIP-1106) is an ISO 8601 one,
+    in days at most."""
     if value in ("earliest", "latest", "none"):
         return str(value)
     if isinstance(value, str) and value.startswith(BY_DURATION) and duration_ms(value[len(BY_DURATION) :]) is not None:

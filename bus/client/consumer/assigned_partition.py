@@ -17,19 +17,18 @@ from bus.client.consumer.fetched import open_batch
 from bus.errors import BusError
 from bus.model import TopicPartition
 
-# Where a consumer reads a partition: at its leader, or at the replica that the leader has named (KIP-392).
-#
-# Pure: what happens comes in, and who is to be asked comes out. Guards two promises: whatever a replica answers but
-# records, the leader is asked next; and a replica that fails again and again is asked ever more rarely, as a leader
-# that does not know of it goes on naming it.
-
 _SHUN_MS_MIN = 1_000
 _SHUN_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReplica:
-    """`broker_id` None: the leader is asked. `shunned_id` is a replica that failed, `failures` times in a row."""
+    """The replica at which a consumer reads a partition: the one that the leader has named (KIP-392), or the leader
+    itself if `broker_id` is None. `shunned_id` is a replica that failed, `failures` times in a row.
+
+    Guards two promises: after any answer of a replica without records, the leader is asked next; and a replica that
+    fails again and again is asked ever more rarely, although a leader that does not know of the failures continues to
+    name it."""
 
     broker_id: int | None = None
     until_ms: float = 0.0
@@ -70,26 +69,27 @@ class AssignedPartition:
     def __init__(self, partition: TopicPartition, *, has_committed: bool = False) -> None:
         self.partition = partition
         self.has_committed = has_committed  # without a position: what the group committed comes before `reset`
-        self.position: int | None = None  # of the next record for the user; None: `reset` finds it
+        self.position: int | None = None  # the offset of the next record for the user; None: `reset` finds it
         self.reset: str | None = None  # earliest or latest, asked for by a seek; None: auto.offset.reset
         self.moves = 0  # how often the position was set other than by reading on
-        self.fetch_offset = 0  # of the next record to fetch, while there is a position
+        self.fetch_offset = 0  # the offset of the next record to fetch, while there is a position
         self.is_paused = False
         self.topic_id = ""
         self.leader_epoch = -1
         self.read_epoch = -1  # leader epoch of the last batch that was opened
         self.high_watermark: int | None = None
         self.log_start = 0
-        self.version = -1  # of the log, the newest that a fetch was told of: no broker may answer from an earlier one
+        # the newest version of the log that a fetch has seen: no broker may answer from an earlier one
+        self.version = -1
         self.read_replica: ReadReplica = AT_LEADER
-        self.error: BusError | None = None  # for the next poll
+        self.error: BusError | None = None  # to be raised by the next poll
         self.retry_at_ms = 0.0
         self.failures = 0
         self.is_leader_doubtful = False
         self.buffer: deque[FetchedBatch] = deque()
         self.buffered_bytes = 0
         self._opened: pa.RecordBatch | None = None  # the front of `buffer`, from the position at its opening on
-        self._row = 0  # of `_opened`: the next one for the user
+        self._row = 0  # the row of `_opened` that comes next
 
     def seek(self, offset: int) -> None:
         """Read on at `offset`; what was fetched ahead is fetched again."""
@@ -108,7 +108,7 @@ class AssignedPartition:
         self.retry_at_ms, self.failures = 0.0, 0
 
     def forget_log(self) -> None:
-        """What was known is of another log, of the topic that had the name before."""
+        """Forget what was known of the log: it belonged to an earlier topic of the same name."""
         self.version, self.high_watermark, self.log_start = -1, None, 0
         self.read_replica = AT_LEADER
 

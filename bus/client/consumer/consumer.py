@@ -112,8 +112,8 @@ class Consumer(OneThread):
             group.on_change = self._reader.stop_iterating
         self._finalizer = end_when_forgotten(self, group, self._fetcher, self._cluster)
         self._tables = PollTables()
-        self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
-        self._rejected: RecordDeserializationError | None = None  # for the next poll
+        self._extra: list[ConsumerRecord] = []  # added by interceptors, for the iteration; the next one is the last
+        self._rejected: RecordDeserializationError | None = None  # to be raised by the next poll
         self._is_closing = False
 
     def describe_settings(self) -> dict[str, EffectiveSetting]:
@@ -203,7 +203,7 @@ class Consumer(OneThread):
         self._group.membership.request_rejoin(reason)
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group. Raises `BusError` INVALID_GROUP_ID without one."""
+        """The identity of this consumer in its group. Raises `BusError` INVALID_GROUP_ID without a group."""
         return self._needed_group("group_metadata").membership.metadata()
 
     @property
@@ -353,15 +353,15 @@ class Consumer(OneThread):
                 self._note_waiting("commit-sync-time", began_at_ms)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What `commit()` would commit: the positions, where there are any."""
+        """Return what `commit()` would commit: the positions that exist."""
         return self._needed_group("consumed").consumed()
 
     @exclusive
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of each, None where there is nothing. With isolation_level read_committed it
-        waits for open transactions that may commit one of these. Raises `BusError`."""
+        """Return what the group has committed for each partition, None if nothing. With isolation_level read_committed
+        it waits for open transactions that may commit one of them. Raises `BusError`."""
         self._reader.check_open()
         wanted = check_topic_partitions("partitions", partitions)
         began_at_ms = monotonic_ms()
@@ -482,7 +482,8 @@ class Consumer(OneThread):
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record whose timestamp is at or after the given one; None if there is none."""
+        """Return, for each partition, the first record whose timestamp is at or after the given one; None if there is
+        none."""
         wanted = check_mapping(
             "timestamps_ms", timestamps_ms, check_topic_partition, _timestamp, "from TopicPartition to milliseconds"
         )
@@ -506,9 +507,9 @@ class Consumer(OneThread):
         return {topic.name for topic in found.topics if not topic.is_internal}
 
     def metrics(self) -> Mapping[str, float]:
-        """By Kafka's names; NaN where nothing was measured lately. Rates are per second over the last 30 to 60 seconds,
-        times in milliseconds unless the name says otherwise. `orders-0.records-lag` is that of a partition. From any
-        thread."""
+        """Return the metrics by Kafka's names; NaN if nothing was measured lately. Rates are per second over the last
+        30 to 60 seconds, times in milliseconds unless the name says otherwise. `orders-0.records-lag` is that of a
+        partition. From any thread."""
         return self._metrics.snapshot(monotonic_ms())
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
@@ -527,15 +528,15 @@ class Consumer(OneThread):
     # ------------------------------------------------------------ the end
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
-        """With auto-commit, commit what was consumed; leave the group, unless this is a static member; end. Takes
-        `timeout` seconds at most (None: as long as it takes), callbacks apart, and raises what they raise. Closes
-        interceptors and deserializers that have a `close()`. Safe to repeat.
+        """Close the consumer: with auto-commit, commit what was consumed; leave the group, unless this is a static
+        member; end. Takes `timeout` seconds at most (None: as long as it takes), callbacks apart, and raises what they
+        raise. Closes interceptors and deserializers that have a `close()`. Safe to repeat.
 
-        Called while an exception is on its way (in `finally` or `except`), it is as leaving `with` by that exception:
-        what the last poll gave, or the record of the last step of an iteration, is not committed, and comes again.
+        A call while an exception is pending (in `finally` or `except`) is like leaving `with` by that exception: the
+        records of the last poll, or the record of the last step of an iteration, are not committed, and come again.
         """
         check_timeout(timeout)
-        if self._home.is_here():  # in a child of a fork it is the parent's to close
+        if self._home.is_here():  # in a child of a fork, the parent closes it
             self._end(timeout, is_done=sys.exc_info()[1] is None)
 
     @exclusive
@@ -596,7 +597,7 @@ def _timestamp(name: str, value: object) -> int:
 
 
 def offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
-    """As `commit` takes them. Raises `BusError` INVALID_REQUEST."""
+    """Return the offsets in the form for `commit`. Raises `BusError` INVALID_REQUEST."""
     if isinstance(wanted, ConsumerRecord):
         done = OffsetAndMetadata(wanted.offset + 1, "", wanted.leader_epoch)
         return {TopicPartition(wanted.topic, wanted.partition): done}

@@ -1,4 +1,4 @@
-"""What a fetch brought, opened without a copy: Arrow columns for `poll_arrow`, records for `poll`.
+"""The content of a fetch, opened without a copy: Arrow columns for `poll_arrow`, records for `poll`.
 
 Guards one promise: every row that comes out lies at or above the position that was asked for, and has every column of
 the log. Columns that a batch left out are filled in here, and nowhere else in the SDK.
@@ -76,7 +76,7 @@ def _check_offsets(offsets: pa.Array, fetched: FetchedBatch) -> None:
 
 
 def _with_producer(columns: pa.RecordBatch, fetched: FetchedBatch) -> pa.RecordBatch:
-    """What the envelope says of the producer as columns: each is there only if the request named it."""
+    """Add the producer's fields of the envelope as columns: each is there only if the request named it."""
     count = fetched.record_count
     constants = (("producer_id", fetched.producer_id), ("producer_epoch", fetched.producer_epoch))
     for name, value in constants:
@@ -107,7 +107,7 @@ def records_of(partition: TopicPartition, batch: pa.RecordBatch) -> list[Consume
         batch.column("leader_epoch").to_numpy().tolist(),
         strict=False,
     )
-    # What ConsumerRecord(...) does, without a call of Python for each record.
+    # Equals ConsumerRecord(...), without a call of Python for each record.
     return list(map(tuple.__new__, repeat(ConsumerRecord), rows))
 
 

@@ -39,7 +39,8 @@ class _Connection:
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
         self.asked: dict[TopicPartition, FetchPosition] | None = None  # the request under way; None: there is none
-        self.kept: dict[TopicPartition, FetchPosition] | None = None  # what the broker keeps; None: nothing
+        # the partitions that the broker remembers; None: none
+        self.kept: dict[TopicPartition, FetchPosition] | None = None
         self.asked_at_ms = 0.0
         self.correlation_id = 0
         self.deadline_ms = 0.0
@@ -75,7 +76,7 @@ class Fetcher:
             self._ask(address, partitions, now_ms)
 
     def fetch_anew(self, partition: TopicPartition) -> None:
-        """What is under way for `partition` is of no use any more."""
+        """Cut the request under way for `partition`: its answer is useless now."""
         for address, connection in list(self._connections.items()):
             if connection.asked is not None and partition in connection.asked:
                 self._cut(address)
@@ -160,7 +161,7 @@ class Fetcher:
         if connection is None:
             try:
                 stream = RequestStream(self._cluster, address, "Fetch", on_answer=self._on_answer, on_end=self._on_end)
-            except Exception as failure:  # what is to be read there is tried again, as after any other end
+            except Exception as failure:  # the partitions are tried again, as after any other failure
                 self._note_not_opened(address, partitions, failure, now_ms)
                 return
             connection = self._connections[address] = _Connection(stream)
@@ -245,7 +246,7 @@ class Fetcher:
     def _note_replica(
         self, partition: AssignedPartition, asked: FetchPosition, answer: FetchedPartition, now_ms: float
     ) -> None:
-        """Of an answer without an error."""
+        """Note the replica in an answer without an error."""
         if asked.replica_id is not None and answer.batches:
             partition.read_replica = note_served(partition.read_replica)
         if answer.read_replica is not None:
@@ -280,7 +281,7 @@ class Fetcher:
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._note_out_of_range(partition, error, now_ms)
         elif error.code is ErrorCode.CORRUPT_MESSAGE:
-            # What the disk lost does not come back by asking again. Its owner may seek past it.
+            # Asking again does not restore what the disk lost. The user may seek past it.
             self._note_unreadable(partition, error, now_ms)
         elif error.retriable:
             level = logging.WARNING if partition.failures == FAILURES_UNTOLD else logging.DEBUG
@@ -292,7 +293,7 @@ class Fetcher:
 
     def _note_unreadable(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if partition.buffer:
-            # What was fetched before is still good: find out again when it is used up.
+            # The records fetched before are still good: ask again when they are used up.
             partition.retry_at_ms = now_ms + self._cluster.backoff.ms(0)
         else:
             partition.error = BusError(
@@ -307,7 +308,7 @@ class Fetcher:
 
     def _note_out_of_range(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if partition.buffer:
-            # What was fetched before is still good: find out again when it is used up.
+            # The records fetched before are still good: ask again when they are used up.
             partition.retry_at_ms = now_ms + self._cluster.backoff.ms(0)
         elif self._config.auto_offset_reset == "none":
             partition.error = error

@@ -1,4 +1,4 @@
-"""What makes a consumer a member of its group: `coordinator`, `membership` and `offset_commits` put to work.
+"""A consumer's membership in its group: combines `coordinator`, `membership` and `offset_commits`.
 
 Joining, callbacks and the leader's assignment happen in the thread that polls, in `work`; heartbeats go on beside it,
 by `link`. Guards two promises: the lock, which is the fetcher's, is never held while a user's code runs or a call
@@ -92,8 +92,8 @@ class GroupClient:
         self._metrics = metrics
         self._sent_at_ms: dict[GroupRequest, float] = {}  # heartbeats, joins and syncs under way
         self._joining_since_ms: float | None = None
-        self._raised: BaseException | None = None  # by a callback
-        self._last_commit: _LastCommit | None = None  # before a revocation that is under way
+        self._raised: BaseException | None = None  # raised by a callback
+        self._last_commit: _LastCommit | None = None  # the commit before a revocation that is under way
         self._shell_error: int | None = None  # that of the last poll, if the main thread made it
         backoff_ms = cluster.backoff.ms
         self.coordinator = CoordinatorFinder(
@@ -138,7 +138,8 @@ class GroupClient:
     # ------------------------------------------------------------ for transactions that commit offsets
 
     def transaction_stamp(self, partitions: Iterable[TopicPartition]) -> GroupMetadata:
-        """In whose name a transaction commits offsets of these, which are this member's. Raises `BusError`."""
+        """Return the member in whose name a transaction commits offsets of these partitions, which are this member's.
+        Raises `BusError`."""
         with self._lock:
             stamp = self.commit_stamp()
             lost = [partition for partition in partitions if not self.may_commit(partition)]
@@ -194,7 +195,7 @@ class GroupClient:
             self.membership.note_left_behind(now_ms)
         due_ms = min(self.membership.tick(now_ms), self.commits.next_event(now_ms))
         if self.membership.has_news():
-            self._changed.notify_all()  # who waits in poll has to rejoin
+            self._changed.notify_all()  # a waiting poll has to rejoin
         return due_ms
 
     # ------------------------------------------------------------ subscribing
@@ -242,8 +243,8 @@ class GroupClient:
     # ------------------------------------------------------------ polling
 
     def between_records(self) -> bool:
-        """For iteration: cheap, unless the group wants something before the next record is given out; False if it
-        still does, then `work` is to go on."""
+        """Do the group's work between two records of an iteration; cheap unless there is some. False: there is more,
+        and `work` has to continue."""
         now_ms = monotonic_ms()
         if now_ms >= self.commits.auto_at_ms or (self.subscription is not None and self.membership.has_news()):
             return self.work(now_ms)
@@ -259,9 +260,9 @@ class GroupClient:
         return self._topics.is_pressed() or (self.membership.has_work() and not self._topics.is_leading)
 
     def work(self, deadline_ms: float) -> bool:
-        """What the group wants before records are given out: rejoin, callbacks, commits. False: it wants more; a later
-        call goes on. Waits, until `deadline_ms`, for the commit before a revocation; not for brokers otherwise, nor for
-        other members. Raises `BusError`, and what callbacks raise."""
+        """Do what the group needs before records are returned: rejoin, callbacks, commits. False: there is more, and a
+        later call continues. Waits, until `deadline_ms`, for the commit before a revocation; not for brokers otherwise,
+        nor for other members. Raises `BusError`, and what callbacks raise."""
         now_ms = monotonic_ms()
         self.membership.note_poll(now_ms)
         self._shell_error = _shell_error() if get_ident() == main_thread().ident else None
@@ -280,7 +281,7 @@ class GroupClient:
         """When `work` may have more to do without any answer. The lock is held."""
         found = min(self.commits.next_event(now_ms), max(self.commits.auto_at_ms, now_ms + _AUTO_COMMIT_WAIT_MS))
         if self.subscription is not None:
-            often_ms = self._config.max_poll_interval_ms / 3  # who waits in poll, polls
+            often_ms = self._config.max_poll_interval_ms / 3  # a thread that waits in poll counts as polling
             found = min(found, self.membership.next_event(now_ms), now_ms + often_ms, self._topics.next_look())
         return found
 
@@ -295,7 +296,7 @@ class GroupClient:
                 case Lead():
                     self._topics.lead(work)
                     if self._topics.is_leading:
-                        return True  # what stays assigned is read on meanwhile
+                        return True  # partitions that stay assigned are read meanwhile
                 case Revoke():
                     self._begin_last_commit(work.partitions, monotonic_ms() + self._commit_timeout_ms())
                     if not self._end_last_commit(deadline_ms):
@@ -428,7 +429,8 @@ class GroupClient:
             self.commit(offsets, self._note_auto_commit)
 
     def _uncommitted(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of members, only what moved. Offsets of those that are none expire by their last commit: all of them."""
+        """Return the offsets to commit: for a member, only those that moved; for a consumer that is no member all of
+        them, because their offsets expire by their last commit."""
         offsets = self.consumed(partitions)
         if self.subscription is None:
             return offsets
@@ -476,7 +478,7 @@ class GroupClient:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where nothing is; with isolation_level read_committed it waits for
+        """Return what the group has committed, None if nothing; with isolation_level read_committed it waits for
         transactions that may change it. Raises `BusError`."""
         is_stable = self._config.isolation_level == "read_committed"
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
@@ -494,7 +496,7 @@ class GroupClient:
     def find_committed(
         self, partitions: Iterable[TopicPartition], deadline_ms: float, *, require_stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata | BusError]:
-        """As `OffsetFetch` is answered, of these partitions. Raises `BusError` for all of them."""
+        """Return the answer of `OffsetFetch` for these partitions. Raises `BusError` for all of them."""
         wanted = dict.fromkeys(partitions)
         found: dict[TopicPartition, OffsetAndMetadata | BusError] = {}
         for portion in portions(wanted) if wanted else ():
@@ -539,7 +541,8 @@ class GroupClient:
             return self.coordinator.address
 
     def _wait(self, is_settled: Callable[[], bool], deadline_ms: float) -> None:
-        """Until `is_settled`, which is called with the lock held, or `deadline_ms`, or until this client is closed."""
+        """Wait until `is_settled`, which is called with the lock held, or `deadline_ms`, or until this client is
+        closed."""
         while True:
             with self._lock:
                 now_ms = monotonic_ms()

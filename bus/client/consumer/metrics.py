@@ -1,4 +1,4 @@
-"""What a consumer counts about itself, by the names of Kafka's consumer-metrics, consumer-coordinator-metrics and
+"""Metrics of a consumer by the names of Kafka's consumer-metrics, consumer-coordinator-metrics and
 consumer-fetch-manager-metrics.
 
 Guards one promise: a number means what Kafka's of that name means. Recording is for calls and fetches; a record that is
@@ -18,11 +18,11 @@ from bus.model import TopicPartition
 
 Gauge = Callable[[float], float]
 
-# What is counted, as `<name>-rate` and `<name>-total`.
+# Events with `<name>-rate` and `<name>-total`.
 _RATES = ("fetch", "bytes-consumed", "records-consumed", "commit", "heartbeat", "join", "sync")
-# What is rare, as `<name>-rate-per-hour` and `<name>-total`.
+# Rare events with `<name>-rate-per-hour` and `<name>-total`.
 _HOURLY = ("rebalance", "failed-rebalance")
-# What is measured, as `<name>-avg` and `<name>-max`, in milliseconds or bytes.
+# Measurements with `<name>-avg` and `<name>-max`, in milliseconds or bytes.
 _SPREADS = (
     "fetch-latency",
     "fetch-size",
@@ -43,7 +43,7 @@ _CALLS = {
     "JoinGroup": ("join", "join-time"),
     "SyncGroup": ("sync", "sync-time"),
 }
-_NS = ("commit-sync-time", "committed-time")  # as `<name>-ns-total`
+_NS = ("commit-sync-time", "committed-time")  # have `<name>-ns-total`
 _NAMES = (*_RATES, *_HOURLY, *_SPREADS, *_AVERAGES, _HEARTBEAT, *_NS)
 
 _TOPIC_RATES = ("bytes-consumed", "records-consumed")
@@ -97,7 +97,7 @@ class ConsumerMetrics:
                 del self._partitions[gone]
 
     def record_position(self, partition: AssignedPartition, now_ms: float) -> None:
-        """Of a partition that a poll has given records of."""
+        """Record the position of a partition whose records a poll has returned."""
         window = self._partitions.get(partition.partition)
         if window is None:
             window = self._partitions[partition.partition] = self._new_window(_PARTITION_NAMES)

@@ -32,7 +32,7 @@ _THREAD = "thread"
 
 
 class OneThread:
-    """What has methods that are `exclusive`."""
+    """The base of a class with methods that are `exclusive`."""
 
     def __init__(self) -> None:
         self._inside: dict[str, int] = {}  # the thread that is inside, if one is

@@ -1,4 +1,4 @@
-"""Where each assigned partition goes on reading, and who leads it.
+"""Positions of the assigned partitions, and look-ups of their leaders.
 
 Guards the order in which a position comes about: what a seek asked for, else what the group has committed, else
 auto.offset.reset; and it is looked up once, when it is needed. A poll begins the look-ups and never waits for one
@@ -33,7 +33,7 @@ _MISSING_INTERVAL_MS = 600_000  # between two warnings of one partition that doe
 
 
 class CommittedOffsets(Protocol):
-    """What a group knows."""
+    """The look-up of a group's committed offsets."""
 
     def find_committed(
         self, partitions: Iterable[TopicPartition], deadline_ms: float, *, require_stable: bool

@@ -90,7 +90,7 @@ class RecordReader:
 
     @contextmanager
     def giving(self) -> Iterator[None]:
-        """What is taken inside is given back if it does not reach the caller."""
+        """Give back the records that are taken inside the block, if they do not reach the caller."""
         try:
             yield
         except BaseException:
@@ -146,7 +146,7 @@ class RecordReader:
                         self._metrics.count_given(partition.partition.topic, batch.num_rows)
                         runs.append((partition.partition, batch))
                 except BusError:
-                    # What is damaged is fetched again; what was taken already must reach the user first.
+                    # Damaged records are fetched again; the records before them must reach the user first.
                     self._fetcher.fetch_anew(partition.partition)
                     if not runs:
                         raise
@@ -213,8 +213,8 @@ class RecordReader:
     # ------------------------------------------------------------ waiting
 
     def _wait(self, timeout_ms: float) -> bool:
-        """Until a partition has records, or `wakeup`, or the time is over. False: the group wants more before any
-        record may be given out."""
+        """Wait until a partition has records, or `wakeup`, or the time is over. False: the group needs more before any
+        record may be returned."""
         began_at_ms = monotonic_ms()
         deadline_ms = began_at_ms + timeout_ms
         group = self._group
@@ -262,7 +262,7 @@ PlaceT = TypeVar("PlaceT")
 
 
 class InHand(Generic[PlaceT]):
-    """By place, a partition: the offsets of one call, `first <= offset < next`."""
+    """The offsets of the last call's records by place, a partition: `first <= offset < next`."""
 
     def __init__(self) -> None:
         self._ranges: dict[PlaceT, tuple[int, int]] = {}
@@ -290,5 +290,5 @@ class InHand(Generic[PlaceT]):
         self._ranges.pop(place, None)
 
     def first(self) -> Mapping[PlaceT, int]:
-        """Where to read on, should what is in hand come again."""
+        """The offsets to continue from if these records are to come again."""
         return {place: first for place, (first, _) in self._ranges.items()}

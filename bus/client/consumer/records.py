@@ -125,7 +125,8 @@ class RecordBuilder:
         return take_good(self._deserializers.apply(readable), records) or unreadable
 
     def one_by_one(self, partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
-        """As they are asked for. Raises `RecordDeserializationError` in the place of one that cannot be built."""
+        """Yield the records as they are requested. Raises `RecordDeserializationError` in the place of one that cannot
+        be built."""
         readable, unreadable = _readable_records(partition, batch)
         records = self._deserializers.apply(readable) if self._deserializers else iter(readable)
         return records if unreadable is None else _ending_with(records, unreadable)
@@ -153,7 +154,7 @@ def _readable_records(
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
     try:
         return records_of(partition, batch), None
-    except Exception:  # which of them it is, and what of it can be read, is found out row by row
+    except Exception:  # the rows are tried one by one, to find the unreadable one and its readable fields
         return _rows_up_to_unreadable(partition, batch)
 
 
@@ -170,7 +171,7 @@ def _rows_up_to_unreadable(
 
 
 def _unreadable(partition: TopicPartition, row: pa.RecordBatch, cause: Exception) -> RecordDeserializationError:
-    """With a record of what can be read."""
+    """Return the error, with a record of the readable fields."""
     read: dict[str, Any] = {"key": None, "value": None, "headers": NO_HEADERS, "timestamp": -1, "leader_epoch": -1}
     unreadable = [name for name in read if not _read_cell(row, name, read)]
     record = ConsumerRecord(
