@@ -1,4 +1,4 @@
-"""What a client knows of the brokers, and how it calls them."""
+"""A client's knowledge of the brokers, and its calls to them."""
 
 from bus.client.connection import grpc_lines
 

@@ -172,7 +172,7 @@ class BrokerWatch:
         self._thread = thread
 
     def note_answer(self, address: str) -> None:
-        """Of one request."""
+        """Note the answer to one request."""
         with self._due:
             self._machine.note_heard(address, monotonic_ms())
             self._machine.note_settled(address)

@@ -1,4 +1,4 @@
-"""What a client knows of the cluster, its brokers and the leaders of its topics, and the calls that it makes there.
+"""A client's knowledge of the cluster, its brokers and the leaders of its topics, and the calls that it makes there.
 
 Guards two promises: a leader once known is never replaced by an older one (leader epochs of a topic id only grow here),
 and a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes. `retry` repeats
@@ -54,10 +54,10 @@ _ATTEMPT_MS_MIN = 500
 _OF_ANOTHER_BROKER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION)
 _OF_NO_BROKER = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNKNOWN_SERVER_ERROR)
 _NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value
-_NAMES_MS_MAX = 1_000  # who waits for a new topic waits so long for a better name of it
+_NAMES_MS_MAX = 1_000  # a call that waits for a new topic waits this long for similar names to suggest
 
 ResultT = TypeVar("ResultT")
-Acquaintance = tuple[Headers, BrokerContract]  # what a call shows, and what the broker knows
+Acquaintance = tuple[Headers, BrokerContract]  # the headers of a call, and the contract that the broker knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PartitionLeader:
 
 @dataclass(frozen=True, slots=True)
 class LeaderHint:
-    """What a broker that does not lead a partition says of the one that does."""
+    """A broker's hint at the leader of a partition that it does not lead itself."""
 
     leader_id: int
     leader_epoch: int
@@ -122,7 +122,7 @@ def error_of(code: int, message: str) -> BusError:
 
 
 def hint_of(answer: Any) -> LeaderHint | None:
-    """Of a partition's part of a Produce or Fetch response."""
+    """Return the leader named in a partition's part of a Produce or Fetch response."""
     if not answer.HasField("current_leader"):
         return None
     leader = answer.current_leader
@@ -144,8 +144,8 @@ class Cluster:
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
         self._logins = Logins(security.login, client_headers, self._connections, config.request_timeout_ms)
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
-        self._contracts: dict[str, BrokerContract] = {}  # by address, of brokers that have answered
-        self._turn = 0  # of the broker that is asked about others
+        self._contracts: dict[str, BrokerContract] = {}  # the contracts of brokers that have answered, by address
+        self._turn = 0  # selects the broker that is asked about others
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._last_good: str | None = None
@@ -167,8 +167,8 @@ class Cluster:
     # ------------------------------------------------------------ trying again
 
     def may_retry(self, error: BusError) -> bool:
-        """Whether the same may succeed later. A broker's word that a topic does not exist is final here, and so is that
-        it cannot read its records."""
+        """True if the same call may succeed later. A broker's answer that a topic does not exist, or that it cannot
+        read its records, is final here."""
         is_final = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
         is_hopeless = not self.is_patient or isinstance(error, UnusableConnection)
         is_lost = not self.was_reached and is_hopeless
@@ -182,8 +182,8 @@ class Cluster:
         retries: int = RETRIES_MAX,
         may_retry: Callable[[BusError], bool] | None = None,
     ) -> ResultT:
-        """What `ask` returns, asked again with growing pauses while its error may pass (`may_retry`, or this cluster's)
-        and until `deadline_ms`. Raises the last error. `ask` bounds its own calls."""
+        """Return what `ask` returns; call it again with growing pauses while its error may pass (`may_retry`, or this
+        cluster's) and until `deadline_ms`. Raises the last error. `ask` bounds its own calls."""
         may_retry = may_retry or self.may_retry
         return retry(
             ask,
@@ -216,7 +216,7 @@ class Cluster:
         return self._brokers.get(broker_id)
 
     def is_available(self, info: TopicInfo, partition: int) -> bool:
-        """As far as is known: it has a leader, which has not said that the partition is stopped."""
+        """True if the partition is known to have a leader, which has not said that the partition is stopped."""
         return self.leader_address(info, partition) is not None and not info.partitions[partition].error_code
 
     def available_partitions(self, info: TopicInfo) -> list[int]:
@@ -242,8 +242,8 @@ class Cluster:
         return (is_missing and self.is_patient and not self._closed.is_set()) or self.may_retry(error)
 
     def wait_partition(self, name: str, partition: int, *, deadline_ms: float) -> TopicInfo:
-        """As `wait_topic`, and the topic has this partition: of one that the cache does not know a broker's answer
-        decides."""
+        """Wait for the topic like `wait_topic`, and for this partition: if the cache does not know it, a broker's
+        answer decides."""
         info = self.wait_topic(name, deadline_ms=deadline_ms)
         return self.with_partition(info, partition, deadline_ms=deadline_ms)
 
@@ -491,7 +491,7 @@ class Cluster:
             raise wait.error(method) or cancelled from None
         finally:
             wait.end()
-            future.cancel()  # where something else has ended the wait
+            future.cancel()  # in case something else has ended the wait
 
     def known(self, address: str) -> Acquaintance | None:
         """Return what `introduce` does, without waiting; None if it has to ask."""
@@ -550,10 +550,10 @@ class Cluster:
         on_done: Callable[[Any], None],
         patience_ms: float | None = None,
     ) -> Callable[[], object]:
-        """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
-        cancels the call. Raises `BusError` if this client is closed. `patience_ms`: of a call whose time-out is far
-        longer than an answer takes to travel. Where nothing has come on its connection for so long, nor in as long
-        after a question, it ends with REQUEST_TIMED_OUT."""
+        """Call like `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's.
+        Returns a function that cancels the call. Raises `BusError` if this client is closed. `patience_ms`: for a call
+        whose time-out is far longer than an answer takes to travel. If nothing has arrived on its connection for this
+        long, nor for as long after a probe, it ends with REQUEST_TIMED_OUT."""
         self.home.check()
         deadline_ms = monotonic_ms() + timeout_ms
         call = _StartedCall(method, request, address, timeout_ms, deadline_ms, patience_ms, on_done)
@@ -639,7 +639,7 @@ class Cluster:
         return self.watch.likeliest_first(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
 
     def candidate_in_turn(self, number: int) -> str:
-        """Of those from which an answer is to be expected, if there are any."""
+        """Return a candidate that is expected to answer, if there is one."""
         candidates = self.candidates()
         likely = [address for address in candidates if not self.watch.is_avoided(address)] or candidates
         return likely[number % len(likely)]
@@ -691,7 +691,7 @@ class Cluster:
         what: str,
         shown: tuple[tuple[str, str], ...] | None = None,
     ) -> BusError:
-        """What a call or a stream that failed means for a user. `shown`: its headers, if they are known."""
+        """Return the error that a failed call or stream means for a user. `shown`: its headers, if they are known."""
         if self._closed.is_set():
             return closed_client()
         error = self._connections.failure(connection, failure, what)
@@ -732,7 +732,7 @@ class Cluster:
         except grpc.RpcError as failure:
             raise wait.error(method) or self.failure(connection, failure, method) from None
         finally:
-            if self.home.is_here():  # in a child of a fork the stream is the parent's
+            if self.home.is_here():  # in a child of a fork the stream belongs to the parent
                 wait.end()
                 self.watch.note_settled(connection.address)
                 stream.cancel()
@@ -740,7 +740,7 @@ class Cluster:
     # ------------------------------------------------------------ silent brokers
 
     def _who_is_fenced(self) -> dict[str, bool] | None:
-        """As one broker says, another one each time; None if none answers."""
+        """Ask one broker, another one each time, which brokers are fenced; None if none answers."""
         candidates = [address for address in self.candidates() if not self.watch.is_avoided(address)]
         self._turn += 1
         first = self._turn % len(candidates) if candidates else 0

@@ -74,7 +74,7 @@ _NOT_TRUSTED = (
     "this client does not trust the authority that signed the broker's certificate: set ssl_ca_location to the file of "
     "that authority"
 )
-# What gRPC's details have in them, and what it means.
+# Texts in gRPC's details, and their meaning.
 _REASONS = (
     ("certificate has expired", "the broker's certificate has expired"),
     ("certificate is not yet valid", "the broker's certificate is not valid yet; is the clock of this machine right?"),
@@ -89,7 +89,7 @@ _REASONS = (
 
 
 class ChannelSecurity:
-    """Of all connections of a client. Files that change are used by the next connection."""
+    """The security of all connections of a client. The next connection uses files as they are then."""
 
     def __init__(self, security: Security) -> None:
         """Raises `BusError` INVALID_CONFIG for files that cannot be used."""
@@ -133,7 +133,7 @@ class ChannelSecurity:
 
 
 def speaks_tls(address: str) -> bool:
-    """Whether a TLS handshake at the address gets as far as the server's certificate; False if nothing answers."""
+    """True if a TLS handshake at the address gets as far as the server's certificate; False if nothing answers."""
     found = parse_address(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -155,7 +155,7 @@ logger = logger_of(__name__)
 _CONNECT_TIMEOUT_MS = 10_000
 SERVICE = pb.DESCRIPTOR.services_by_name["Bus"]
 
-# What gRPC says when there was no connection to send on, so that nothing of the call can have reached a broker.
+# The texts of gRPC when there was no connection to send on, so that nothing of the call can have reached a broker.
 _UNKNOWN_HOST = ("errors resolving", "dns resolution failed", "address lookup failed")
 _NEVER_CONNECTED = ("failed to connect", *_UNKNOWN_HOST)
 
@@ -258,7 +258,7 @@ class Connections:
     def start(
         self, address: str, begin: Callable[[Connection], ResultT], *, is_request: bool = True
     ) -> tuple[Connection, ResultT]:
-        """What `begin` makes of the connection to `address`, and which one that was.
+        """Call `begin` with the connection to `address`; return that connection and the result.
 
         `begin` may be asked again with another connection, if the first one was given up in between: it only starts a
         call, or is one. `is_request`: an answer is due; a stream has requests of its own. Raises `BusError`
@@ -294,7 +294,7 @@ class Connections:
                 if not self._is_silent(found):
                     found.calls_under_way += 1
                     return found
-            # Who waited may have gone before the time was over.
+            # The caller that waited may have gone before the time was over.
             self._retire(found)
 
     def _is_silent(self, connection: Connection) -> bool:
@@ -477,7 +477,7 @@ def _channel_options(settings: ConnectionSettings) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", settings.reconnect_backoff_ms),
-        # By its name a pause, in fact how long one attempt to connect may take.
+        # The name says pause; it is the time-out of one attempt to connect.
         ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", settings.reconnect_backoff_max_ms),
         # Each client its own connection: two producers of one process must not share one flow-control window.
@@ -485,14 +485,6 @@ def _channel_options(settings: ConnectionSettings) -> list[tuple[str, Any]]:
         # gRPC goes by grpc_proxy, https_proxy and http_proxy, which are there for the web and lead to no broker.
         ("grpc.enable_http_proxy", int(settings.enable_http_proxy)),
     ]
-
-
-# The contract of each broker that a client talks to, which is asked for once, before the first call there.
-#
-# Guards one promise: a call, or a field of a request, that a broker lacks is refused here by name
-# (UNSUPPORTED_VERSION), before anything is sent. Brokers of this client's own contract, the usual case, cost nothing
-# but the one question. A broker may be replaced by one of another release, so what was learned is forgotten when a call
-# or a stream there fails.
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,8 +499,12 @@ class BrokerFeature:
 
 @dataclass(frozen=True, slots=True)
 class BrokerContract:
-    """`fields`: None where the broker's contract is this client's own, or is not known. `version` 0: the broker does
-    not know the question, and nothing is known of it."""
+    """The contract of one broker, which a client asks for once, before its first call there. A call, or a field of a
+    request, that the broker lacks is refused here by name (UNSUPPORTED_VERSION), before anything is sent. A broker may
+    be replaced by one of another release, so the contract is forgotten when a call or a stream there fails.
+
+    `fields`: None if the broker's contract is this client's own, or is not known. `version` 0: the broker does not know
+    the question, and nothing is known of it."""
 
     version: int = 0
     software_version: str = ""

@@ -18,7 +18,7 @@ from bus.records.log_schema import LOG_COLUMNS
 
 
 class FetchPosition(NamedTuple):
-    """Where to read on in a partition. `leader_epoch` and `version`, the newest that is known of, -1: not known.
+    """The position to read from in a partition. `leader_epoch` and `version` are the newest known ones, -1: not known.
     `replica_id`: the broker that is asked because the leader has named it; None: the leader is asked."""
 
     offset: int
@@ -44,15 +44,15 @@ class FetchedBatch(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """With an `error` there is nothing else, but `leader` if another broker leads. `read_replica`: the broker that is
-    to be asked from now on."""
+    """The answer for one partition. With an `error` all other fields are empty, except `leader` if another broker
+    leads. `read_replica`: the broker to ask from now on."""
 
     partition: TopicPartition
     error: BusError | None
     high_watermark: int
     log_start: int
     batches: list[FetchedBatch]
-    size_bytes: int  # of the batches' records
+    size_bytes: int  # the size of the records
     leader: LeaderHint | None = None
     version: int = -1
     read_replica: int | None = None
@@ -75,8 +75,9 @@ def encode_fetch(
     *,
     kept: Mapping[TopicPartition, FetchPosition] | None = None,
 ) -> bytes:
-    """In the order of `asked`: an answer that is full leaves out the last ones. `kept`: what the broker keeps of the
-    request before on the same stream; None if it keeps nothing. One that names a rack is answered without a session."""
+    """Encode a fetch. Partitions are in the order of `asked`: an answer that is full leaves out the last ones. `kept`:
+    the partitions that the broker remembers from the last request on this stream; None if it remembers none. A request
+    with a rack gets no session."""
     session, forgotten = pb.FETCH_SESSION_NONE if config.client_rack else pb.FETCH_SESSION_BEGIN, list[TopicPartition]()
     if kept is not None:
         session, forgotten = pb.FETCH_SESSION_CONTINUE, [partition for partition in kept if partition not in asked]

@@ -1,4 +1,4 @@
-"""What is asked of a group's coordinator: calls and answers as values for the machines of a group, and as messages.
+"""Requests to a group's coordinator, and its answers: as values for the machines of a group, and as messages.
 
 Each call has the name of the service's. Subscriptions and assignments are those of protocol type "consumer". Bytes come
 from other members, perhaps of another version: what cannot be read is a `BusError`, never a fault.
@@ -24,7 +24,7 @@ from bus.model import TopicPartition
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    """In the order of their names and numbers."""
+    """Encode the partitions in the order of their names and numbers."""
     by_topic: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         by_topic.setdefault(partition.topic, []).append(partition.partition)
@@ -32,7 +32,7 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPart
 
 
 def decode_partitions(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
-    """In the order in which they came."""
+    """Decode the partitions in the order of the message."""
     return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
 
 
@@ -221,7 +221,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def commit_portions(offsets: Offsets) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
-    """As many as one request takes, metadata included; one empty portion of nothing."""
+    """Yield portions of as many offsets as one request may have, metadata included; one empty portion if there are
+    none."""
     for portion in portions(offsets.items(), count_of=lambda item: 1 + len(item[1].metadata) // _METADATA_LENGTH):
         yield dict(portion)
 
@@ -243,7 +244,7 @@ def commit_partitions(offsets: Offsets) -> list[pb.OffsetCommitPartition]:
 
 
 def decode_group_answer(call: GroupCall, response: Any) -> Any:
-    """What answers `call`, or a `BusError`."""
+    """Return the answer to `call`, or a `BusError`."""
     match call:
         case JoinGroup() if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             return MemberIdRequired(response.member_id)

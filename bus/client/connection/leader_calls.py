@@ -51,8 +51,8 @@ def ask_leaders(
 def ask_leaders_once(
     cluster: Cluster, partitions: Sequence[TopicPartition], ask: AskLeader[AnswerT], *, deadline_ms: float
 ) -> tuple[dict[TopicPartition, AnswerT], BusError | None]:
-    """What was found by asking each leader once, and why the others were not: of those the next call asks for the
-    leader again."""
+    """Ask each leader once; return the answers, and the error of the other partitions: the next call looks up their
+    leaders again."""
     found: dict[TopicPartition, AnswerT] = {}
     try:
         error = _ask_each(cluster, partitions, ask, found, deadline_ms, ITEMS_MAX)
@@ -161,8 +161,8 @@ def list_offsets(
 def list_offsets_once(
     cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline_ms: float
 ) -> tuple[dict[TopicPartition, ListedOffset], BusError | None]:
-    """What was found by asking each leader once, and why the others were not: of those the next call asks for the
-    leader again."""
+    """Ask each leader once; return the offsets, and the error of the other partitions: the next call looks up their
+    leaders again."""
     ask = functools.partial(_ask, cluster, wanted, deadline_ms)
     return ask_leaders_once(cluster, [*wanted], ask, deadline_ms=deadline_ms)
 

@@ -48,7 +48,7 @@ _RENEWAL_PAUSE_MIN_MS = 100.0
 
 
 class Watch(Protocol):
-    """Of brokers that do not answer."""
+    """The watch for brokers that do not answer."""
 
     def note_sent(self, address: str) -> None: ...
     def note_answer(self, address: str) -> None: ...
@@ -132,8 +132,8 @@ class Logins:
         return None if session is None else (*self._client_headers, *session.headers)
 
     def headers(self, address: str, timeout_ms: float) -> Headers:
-        """For a call to this address. Raises `BusError`: SASL_AUTHENTICATION_FAILED and UNSUPPORTED_SASL_MECHANISM are
-        final, others are those of a call that fails."""
+        """Return the headers for a call to this address. Raises `BusError`: SASL_AUTHENTICATION_FAILED and
+        UNSUPPORTED_SASL_MECHANISM are final, others are those of a call that fails."""
         if self._fixed is not None:
             return self._fixed
         place = self._place(address)
@@ -198,7 +198,7 @@ class Logins:
             with place.lock:
                 session = place.session or self._log_in(address, place, (), self._request_timeout_ms)
             self._renew_later()
-        except BaseException as error:  # for those who wait
+        except BaseException as error:  # raised in the waiting threads
             self._end(place, attempt, error=error)
         else:
             self._end(place, attempt, session)
@@ -264,7 +264,7 @@ class Logins:
         return _Session((("authorization", f"Session {last.session_token}"),), monotonic_ms() + life_ms)
 
     def _exchange(self, dialogue: _Dialogue) -> Any:
-        """By SCRAM."""
+        """Log in by SCRAM."""
         login = self._login
         assert login is not None, "only a client with a login logs in"
         mechanism = SCRAM_MECHANISMS[login.mechanism]
@@ -308,7 +308,7 @@ class Logins:
                     if place.session is session:
                         self._log_in(address, place, session.headers, _RENEWAL_TIMEOUT_MS)
             except BusError as error:
-                # What is wrong is told to the next call, which logs in by itself.
+                # The next call logs in by itself and reports the fault.
                 logger.info("the session at %s was not renewed: %s", address, error)
                 if place.session is session:
                     place.session = None
@@ -339,7 +339,7 @@ class Logins:
 
 
 def _hand_over(token: str, dialogue: _Dialogue) -> Any:
-    """By OAUTHBEARER."""
+    """Log in by OAUTHBEARER."""
     return dialogue.ask(pb.SaslAuthenticateRequest(mechanism=OAUTHBEARER, auth_bytes=client_response(token)))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bus.errors import BusError, ErrorCode
 
-# What a client waits with, by the names that gevent and eventlet have for it.
+# The primitives that a client waits with, by the names of gevent and eventlet.
 _THREADS = ("thread", "threading", "queue")
 
 

@@ -135,16 +135,16 @@ def encode_share(
 
 
 class Produced(NamedTuple):
-    """What became of one partition's share of a request. With an `error` nothing of it was appended, and
-    `record_errors` has the records at fault, by their position, if the others would have been taken."""
+    """The outcome of one partition's share of a request. With an `error` nothing of it was appended, and
+    `record_errors` has the invalid records by their position, if the others would have been accepted."""
 
     error: BusError | None = None
     base_offset: int = -1
     log_append_time_ms: int = -1
     version: int = -1
-    offsets: Sequence[int] = ()  # of each record, if they are not dense
+    offsets: Sequence[int] = ()  # the offset of each record, if they are not dense
     record_errors: Mapping[int, BusError] = {}
-    leader: LeaderHint | None = None  # with an `error`, if another broker leads
+    leader: LeaderHint | None = None  # set with an `error`, if another broker leads
 
 
 def decode_produced(answers: Iterable[pb.PartitionProduceResponse]) -> list[Produced]:
@@ -205,7 +205,8 @@ def resume_producer(
     *,
     deadline_ms: float | None = None,
 ) -> LogEnd:
-    """Where the partition's log ends; its leader at `address` takes no older epoch any more. Raises `BusError`."""
+    """Return the end of the producer's records in the partition; its leader at `address` refuses older epochs from then
+    on. Raises `BusError`."""
     producer_id, epoch = identity
     share = pb.ResumeProducerPartition(topic=partition.topic, partition=partition.partition, topic_id=topic_id)
     request = pb.ResumeProducerRequest(producer_id=producer_id, producer_epoch=epoch, partitions=[share])
@@ -228,7 +229,7 @@ _PAUSE_MS = 60_000.0
 
 
 class ThrottleLog:
-    """Of one client, for one of its quotas."""
+    """The log of one client's throttling by one of its quotas."""
 
     def __init__(self, client_id: str, quota: str) -> None:
         self._client_id = client_id

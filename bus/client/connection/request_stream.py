@@ -45,7 +45,7 @@ class RequestStream:
         self._on_answer = on_answer
         self._on_end = on_end
         self._cut_reason: str | None = None
-        self._refusal: BusError | None = None  # of a request that the broker would not understand
+        self._refusal: BusError | None = None  # the error of a request that the broker would not understand
         self._method = method
         keep_in_children(self)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

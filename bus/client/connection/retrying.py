@@ -47,8 +47,8 @@ def retry(
     may_retry: Callable[[int, BusError], bool],
     pause: Callable[[int, BusError], bool],
 ) -> ResultT:
-    """What `ask` returns. After its `BusError` it is asked again, if `may_retry`, and if `pause`, which waits, says
-    that there is time for that; both get the number of attempts before this one. Raises the last error."""
+    """Return what `ask` returns. After a `BusError` it is called again, if `may_retry`, and if `pause`, which waits,
+    says that there is time; both get the number of attempts before this one. Raises the last error."""
     attempt = 0
     while True:
         try:
@@ -66,14 +66,15 @@ def retry(
 
 # Partitions, topics and members are items alike; a topic name with its partitions are several.
 ITEMS_MAX = 5_000
-# Of requests whose items are decisions about the cluster: topics to create, to grow, to delete.
+# The bound for requests that decide about the cluster: topics to create, to grow, to delete.
 CHANGES_MAX = 500
 
 
 def portions(
     items: Iterable[ItemT], items_max: int = ITEMS_MAX, count_of: Callable[[ItemT], int] = lambda _: 1
 ) -> Iterator[list[ItemT]]:
-    """In order; each counts at most `items_max`, or is a single item. One empty portion of nothing."""
+    """Split the items in order; each portion counts at most `items_max`, or is a single item. Yields one empty portion
+    if there are none."""
     portion: list[ItemT] = []
     count = 0
     for item in items:
@@ -85,11 +86,6 @@ def portions(
         count += counted
     yield portion
 
-
-# One question to several brokers, of which any may answer.
-#
-# Guards one promise: a broker that does not answer costs a second, not the time-out of the call. For questions only
-# that may be asked twice at a time.
 
 # However many brokers there are: if all are slow, more questions do not make them faster.
 _AT_ONCE_MAX = 3
@@ -106,9 +102,10 @@ def first_answer(
     may_ask_next: Callable[[BusError], bool],
     patience_ms: float = SILENT_AFTER_MS,
 ) -> Any:
-    """What the first broker says that answers; all others are cancelled. They are asked in order, the next one when one
-    fails so that another may do better (`may_ask_next`), or has not answered for `patience_ms`. Raises the last
-    `BusError`."""
+    """Return the answer of the first broker that answers, and cancel all other calls: a broker that does not answer
+    costs a second, not the time-out of the call. Only for questions that may be asked twice. Brokers are asked in
+    order, the next one when one fails in a way in which another may not (`may_ask_next`), or has not answered for
+    `patience_ms`. Raises the last `BusError`."""
     assert addresses, "at least one broker is asked"
     left = list(reversed(addresses))
     outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -133,14 +130,10 @@ def first_answer(
             cancel()
 
 
-# A question to the brokers that is asked beside the thread that polls.
-#
-# Guards one promise: the time that a caller gave to a poll holds, however slow a broker is, and what was asked for is
-# not lost with it: the look-up goes on, and a later poll finds its answer. One question at a time.
-
-
 class Lookup(Generic[AnswerT]):
-    """`changed` is notified when the answer is there. All but the question itself happens in the thread that polls."""
+    """A question to the brokers that is asked beside the polling thread; one at a time. The time that a caller gave to
+    a poll holds, however slow a broker is, and the question is not lost with the poll: a later poll finds its answer.
+    `changed` is notified when the answer is there. Everything but the question itself happens in the polling thread."""
 
     def __init__(self, name: str, changed: threading.Condition) -> None:
         self._name = name
@@ -163,7 +156,7 @@ class Lookup(Generic[AnswerT]):
         return self._outcome is not None
 
     def take(self) -> AnswerT:
-        """What was answered. Raises what the question raised."""
+        """Return the answer. Raises what the question raised."""
         outcome, self._outcome = self._outcome, None
         assert outcome is not None, f"{self._name}: there is no answer"
         return outcome()

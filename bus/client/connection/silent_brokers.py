@@ -1,5 +1,5 @@
-"""Which brokers have fallen silent, and which of those the cluster does without by now: a machine without threads,
-clock or I/O.
+"""Detection of silent brokers, and of those among them that the cluster has fenced: a machine without threads, clock or
+I/O.
 
 A broker is silent when something that was sent to it has had no answer for a second, and nothing else came from it
 either. That alone decides nothing: a broker may be busy, a long poll is meant to wait, and a request that was sent may
@@ -90,21 +90,21 @@ class SilentBrokers:
     # ------------------------------------------------------------ time and answers
 
     def tick(self, now_ms: float) -> bool:
-        """Whether a broker is to be asked now which ones are fenced, one that is not avoided; `note_standing`, or
-        `note_no_standing`, follows."""
+        """True if a broker is to be asked now which brokers are fenced; `note_standing`, or `note_no_standing`,
+        follows."""
         if now_ms < self.next_event():
             return False
         self._is_asking = True
         return True
 
     def note_standing(self, is_fenced: Mapping[str, bool], now_ms: float) -> list[str]:
-        """By address, what another broker says. Returns those to be given up: all that is under way there."""
+        """Note another broker's answer, by address. Returns the brokers to give up: all calls under way there."""
         self._is_asking, self._asked_at_ms = False, now_ms
         self.note_live(address for address, fenced in is_fenced.items() if not fenced)
         found = [address for address in self._brokers if self._is_silent(address, now_ms) and is_fenced.get(address)]
         for address in found:
             self._given_up.add(address)
-            self._brokers[address].heard_at_ms = now_ms  # what is sent from now on has its own time
+            self._brokers[address].heard_at_ms = now_ms  # later calls have their own time
         return found
 
     def note_no_standing(self, now_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""What a producer asks of coordinators about its transactions, as messages, and what they answer, as values."""
+"""Requests of a producer to coordinators about its transactions, as messages, and their answers, as values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bus.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """Whose coordinator is asked: a group's, or that of a transactional id."""
+    """The subject of a coordinator: a group, or a transactional id."""
 
     key: str
     is_group: bool = False
@@ -92,7 +92,7 @@ def end(
 
 
 def decode_error(request: TransactionRequest, answer: Any) -> BusError | None:
-    """Of a commit of offsets, the error of the first partition that has one."""
+    """Return the error of an answer; for a commit of offsets, that of the first partition that has one."""
     if request.method == "TxnOffsetCommit":
         refused = next((one for one in answer.partitions if one.error_code), None)
         return None if refused is None else error_of(refused.error_code, refused.error_message or refused.topic)

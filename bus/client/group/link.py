@@ -35,12 +35,6 @@ from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
-# Where the group's coordinator is, and what is asked of it: a machine without threads, clock or I/O.
-#
-# Guards one promise: one broker is asked at a time, or two while the first one has not answered for a second, and a
-# failed search is repeated with growing pauses. It is told what was answered and that time has passed, and says what to
-# send.
-
 logger = logger_of(__name__)
 
 LOST_COORDINATOR = frozenset(
@@ -65,12 +59,15 @@ class GroupRequest:
 
     @property
     def method(self) -> str:
-        """Of the service."""
+        """The name of the call in the service."""
         return type(self.call).__name__
 
 
 class CoordinatorFinder:
-    """`send` takes a request and returns at once; `may_retry` says whether a failure may mend itself."""
+    """Finds the group's coordinator: a machine without threads, clock or I/O, which takes answers and the time, and
+    says what to send. One broker is asked at a time, or two while the first one has not answered for a second; a failed
+    search is repeated with growing pauses. `send` takes a request and returns at once; `may_retry` says whether a
+    failure may pass."""
 
     def __init__(
         self,
@@ -117,7 +114,7 @@ class CoordinatorFinder:
         return due_ms if due_ms > now_ms else math.inf
 
     def raise_error(self) -> None:
-        """What keeps the coordinator from being found for good; the next search may begin."""
+        """Raise the error that keeps the coordinator from being found for good; the next search may begin."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -153,11 +150,11 @@ class CoordinatorFinder:
 
 logger = logger_of(__name__)
 
-_END_S = 2.0  # for threads to end
+_END_S = 2.0  # the time for threads to end
 
 
 class Machines(Protocol):
-    """What is carried for; called with the lock held."""
+    """The machines that the link works for; called with the lock held."""
 
     def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         """`answer`: what the call of `request` says that answers it, or a `BusError`."""
@@ -184,13 +181,13 @@ class GroupLink:
         self._candidate = 0
         self._keeper: threading.Thread | None = None
         self._keeper_due = OwnCondition(lock)
-        self._has_news = False  # for the keeper
+        self._has_news = False  # tells the keeper
         self.is_closed = False
 
     # ------------------------------------------------------------ requests
 
     def send(self, request: GroupRequest) -> None:
-        """For the machines, with the lock held; who holds it calls `deliver` afterwards."""
+        """Send a request for the machines, with the lock held; the holder calls `deliver` afterwards."""
         if not isinstance(request.call, (Heartbeat, OffsetCommit)):
             self._outbox.append(request)
             return
@@ -337,7 +334,7 @@ class GroupSession:
         self.address = address
         self._lock = lock
         self._on_answers = on_answers
-        self._asked: dict[int, GroupRequest] = {}  # what has no answer yet; guarded by the lock, as is `is_over`
+        self._asked: dict[int, GroupRequest] = {}  # requests without an answer; guarded by the lock, as is `is_over`
         self._correlation_id = 0
         self.is_over = False
         self._stream = RequestStream(cluster, address, "GroupSession", on_answer=self._on_answer, on_end=self._on_end)

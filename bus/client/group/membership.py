@@ -134,16 +134,16 @@ class Membership:
         self._joined_topics: frozenset[str] = frozenset()
         self._is_rejoin_needed = False
         self._rejoin_reason = ""
-        self._is_prepared = False  # what has to be given up before the next join is given up
+        self._is_prepared = False  # everything that has to be given up before the next join is given up
         self._under_way: GroupRequest | None = None  # JoinGroup or SyncGroup
         self._lost_sync: GroupRequest | None = None  # it had no answer, and is to be sent again
         self._lead: Lead | None = None
-        self._assignment: frozenset[TopicPartition] | None = None  # as it was synced, not taken over yet
-        self._led_partitions: dict[str, int] | None = None  # by topic, of partitions that have their place
+        self._assignment: frozenset[TopicPartition] | None = None  # synced and not taken over yet
+        self._led_partitions: dict[str, int] | None = None  # topic -> the number of partitions that have their place
         self._retry_at_ms = -math.inf
         self._failures = 0
-        self._error: BusError | None = None  # for the next poll
-        self._fatal: BusError | None = None  # for every poll
+        self._error: BusError | None = None  # to be raised by the next poll
+        self._fatal: BusError | None = None  # to be raised by every poll
         self._polled_at_ms = 0.0
         self._left_behind_at_ms: float | None = None  # the program that polled is seen to be over since then
         self._heartbeat: _SentHeartbeat | None = None  # under way
@@ -153,7 +153,7 @@ class Membership:
     # ------------------------------------------------------------ for the thread that polls
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """What the next join asks for; the next poll joins if it is not what the last one asked for."""
+        """Set the topics for the next join; the next poll joins if the last join asked for other topics."""
         self.topics = frozenset(topics)
 
     def note_poll(self, now_ms: float) -> None:
@@ -167,7 +167,8 @@ class Membership:
             self._left_behind_at_ms = now_ms
 
     def next_work(self, now_ms: float) -> Work | None:
-        """What to do now before records may be given out; None: nothing, or nothing yet. Raises `BusError`."""
+        """Return the work to do now before records may be returned; None: nothing, or nothing yet. Raises
+        `BusError`."""
         if self.topics is None:
             return None
         if self._lead is not None:
@@ -298,7 +299,8 @@ class Membership:
         return (now_ms - self._heard_at_ms) / 1000 if self._heard_at_ms else math.nan
 
     def commit_stamp(self) -> GroupMetadata | BusError:
-        """In whose name offsets are committed, or why they cannot be: only a member of the present generation may."""
+        """Return the identity for offset commits, or the reason why there is none: only a member of the present
+        generation may commit."""
         if self.phase is Phase.STABLE and self.generation.id >= 0:
             return self.metadata()
         if self.phase in (Phase.JOINING, Phase.LEADING, Phase.SYNCING):
@@ -487,7 +489,7 @@ class Membership:
         self._assignment = assignment
         self.phase = Phase.STABLE
         self._failures, self._retry_at_ms = 0, -math.inf
-        self.heartbeat_now()  # so that the coordinator knows on which stream to give notice
+        self.heartbeat_now()  # tells the coordinator on which stream to send notices
 
     def _on_refused(self, request: GroupRequest, error: BusError, now_ms: float) -> None:
         """JoinGroup or SyncGroup failed."""
@@ -525,7 +527,7 @@ class Membership:
     def note_refusal(self, error: BusError, generation: Generation) -> None:
         """A heartbeat or a commit that was sent in `generation` was refused: what it means for the membership."""
         if generation != self.generation:
-            return  # of an earlier life
+            return  # belongs to an earlier generation
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.phase is Phase.STABLE:
                 self.request_rejoin("the group rebalances")
@@ -566,7 +568,7 @@ class Membership:
         self._failures += 1
 
     def _give_up(self, error: BusError, now_ms: float) -> None:
-        """For the user to see; the poll after that tries again."""
+        """Fail for the user to see; the poll after that tries again."""
         self._fail(error, now_ms)
         self._error = error
 
@@ -579,9 +581,10 @@ class Membership:
 
 
 def _placed(work: Lead, partitions: Mapping[str, int], assignment: Assignment) -> dict[str, int]:
-    """By topic, how many partitions need no further rebalance. The others are owned by a member that is to give them
-    up and to join again; if it dies before that, or comes back as a static one, no other member asks for that
-    rebalance. Of a kept assignment it is not known for which partitions it was made: what is in it is placed."""
+    """Return, by topic, how many partitions need no further rebalance. The others are owned by a member that is to give
+    them up and to join again; if it dies before that, or comes back as a static one, no other member asks for that
+    rebalance. It is not known for which partitions a kept assignment was made: all of its partitions count as
+    placed."""
     if work.is_kept:
         kept = Counter(partition.topic for partition in work.kept)
         return {topic: kept[topic] for topic in work.topics}

@@ -27,12 +27,12 @@ from bus.platform.reentry import logger_of
 
 logger = logger_of(__name__)
 
-CommitErrors = Mapping[TopicPartition, BusError]  # of the partitions that were not committed
+CommitErrors = Mapping[TopicPartition, BusError]  # the partitions that were not committed
 CommitCallback = Callable[[Offsets, BusError | None], object]
 
 
 class Member(Protocol):
-    """In whose name offsets are committed."""
+    """The member in whose name offsets are committed."""
 
     def commit_stamp(self) -> GroupMetadata | BusError: ...
 
@@ -88,7 +88,8 @@ class OffsetCommits:
         self._retry_at_ms = -math.inf
         self._failures = 0
         self._done: deque[Commit] = deque()
-        self.committed: dict[TopicPartition, int] = {}  # by this consumer, of what it reads now
+        # committed by this consumer, for the partitions that it reads now
+        self.committed: dict[TopicPartition, int] = {}
         self.is_automatic = config.enable_auto_commit
         self.auto_at_ms = math.inf  # when the next automatic commit is due
 
@@ -263,7 +264,7 @@ class OffsetCommits:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What is under way: `offsets` of `commits` in `request`, `left` for the requests after it, and `errors` of the
+    """A request under way: `offsets` of `commits` in `request`, `left` for the requests after it, and `errors` of the
     partitions in those before it."""
 
     request: GroupRequest

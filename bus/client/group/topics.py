@@ -23,16 +23,13 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.platform.reentry import logger_of
 
-# What a consumer reads: nothing, topics by name, topics by pattern, or partitions that it named itself.
-#
-# Guards one promise: the group decides what is read, or the user does, never both at once.
-
 RebalanceCallback = Callable[[list[TopicPartition]], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """By name, or by pattern; then `topics` is empty. The callbacks come with their partitions, sorted."""
+    """The topics that a consumer subscribes to: by name, or by pattern; then `topics` is empty. A consumer either has a
+    subscription or assigned its partitions itself, never both. The callbacks get their partitions sorted."""
 
     topics: frozenset[str]
     pattern: re.Pattern[str] | None = None
@@ -149,7 +146,7 @@ class GroupTopics:
         self._look_at_ms = -math.inf
         self._failures = 0
         self._led: Lookup[_Counts] = Lookup("bus-led-topics", changed)
-        self._leading: Lead | None = None  # what `_led` was asked for
+        self._leading: Lead | None = None  # the request that `_led` answers
         self._missing: frozenset[str] = frozenset()  # told in the log that they do not exist
 
     def look_anew(self) -> None:
@@ -200,7 +197,7 @@ class GroupTopics:
             raise counts.invalid
 
     def _tell_membership(self, subscription: Subscription, counts: _Counts) -> None:
-        """What was asked for a former subscription says nothing of topics that it did not name."""
+        """Tell the membership. The answer to a former subscription says nothing of topics that it did not name."""
         with self._changed:
             if subscription.pattern is not None and counts.asked is None:
                 self._membership.subscribe(subscription.matching(counts.partitions))

@@ -1,4 +1,4 @@
-"""Where `send()` puts its records: one open batch a topic, closed into one chunk for each partition.
+"""The accumulator of `send()`: one open batch a topic, closed into one chunk for each partition.
 
 All records of a topic share one open batch, whatever decides their partition: so they keep the order of the calls, and
 the hash of the keys is computed for whole columns when the batch closes. A batch closes when it is full (batch.size, or
@@ -24,7 +24,7 @@ from bus.client.producer.partitioning import partitions_of_keys
 
 # A batch that is split among many partitions, or grows on, is no gain beyond this.
 _BATCH_BYTES_MAX = 512 * 1024
-# What one partition gets of a large batch at least: many small parts cost the broker a commit each.
+# The minimum share of one partition in a large batch: many small parts cost the broker a commit each.
 _SHARE_BYTES_MIN = 64 * 1024
 
 
@@ -110,7 +110,8 @@ class RecordAccumulator:
     def _partitions_of(
         self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo | None, now_ms: float
     ) -> Any:
-        """Of each record: the one that was asked for, else that of its key, else a share of the rest."""
+        """Return the partition of each record: the requested one, else that of its key, else one by the spreading of
+        the remaining records."""
         records = len(batch.values)
         asked = batch.partitions or {}
         if keys is None or self._ignores_keys:

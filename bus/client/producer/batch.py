@@ -27,14 +27,14 @@ logger = logger_of(__name__)
 Headers = Sequence[tuple[str, bytes | None]]
 # Value, key, headers, partition, timestamp in milliseconds, and size in bytes, as `RecordBatchBuilder.add` takes them.
 Record = tuple[bytes | None, bytes | None, Headers | None, int | None, int, int]
-# What a record costs on the wire beside its bytes: offsets of the columns and the timestamp.
+# The size of a record on the wire beside its bytes: offsets of the columns and the timestamp.
 RECORD_OVERHEAD_BYTES = 24
 
-_lock = OwnLock()  # of all waiting: held for a few instructions only
+_lock = OwnLock()  # one for all waiting: held for a few instructions only
 
 
 class Outcome:
-    """Where a chunk is, or why it is not."""
+    """The outcome of a chunk: its place in the log, or its error."""
 
     __slots__ = ("error", "metadata", "offsets", "record_errors")
 
@@ -47,7 +47,7 @@ class Outcome:
     ) -> None:
         self.metadata = metadata
         self.error = error
-        self.offsets = offsets  # of each record that was produced, if they are not dense
+        self.offsets = offsets  # the offset of each produced record, if they are not dense
         self.record_errors = record_errors  # position in the chunk -> why this record alone was refused
 
 
@@ -104,7 +104,7 @@ class RowChunk:
         self.due_at_ms = batch.due_at_ms
         self.is_settled = False
         self.outcome: Outcome | None = None
-        self.positions: list[int] | None = None  # of what is left, if some were refused
+        self.positions: list[int] | None = None  # the positions of the remaining records, if some were refused
         self.refused: dict[int, BusError] = {}
 
     def to_arrow(self) -> None:
@@ -152,7 +152,7 @@ class RowChunk:
         return outcome.record_errors.get(position, outcome.error)
 
     def metadata_of(self, position: int) -> RecordMetadata:
-        """Of a record that has no error."""
+        """Return the metadata of a record that has no error."""
         outcome = self.outcome
         found = None if outcome is None else outcome.metadata
         assert outcome is not None, "asked for the metadata of a record that has no outcome"
@@ -206,8 +206,8 @@ class RecordBatchBuilder:
     ) -> None:
         self.topic = topic
         self._callback_threads = callback_threads
-        self.partition_count = partition_count  # of the topic, as the first record's caller knew it
-        self.full_bytes = limit_bytes  # it is to leave then, unless it grows on meanwhile
+        self.partition_count = partition_count  # the number that the caller of the first record knew
+        self.full_bytes = limit_bytes  # the batch is sent at this size, unless it may grow on
         self.limit_bytes = limit_bytes
         self.due_at_ms = due_at_ms
         self.deadline_ms = deadline_ms
@@ -218,9 +218,9 @@ class RecordBatchBuilder:
         self.headers: dict[int, Headers] | None = None
         self.partitions: dict[int, int] | None = None  # position -> the partition that was asked for
         self.chunks: tuple[RowChunk, ...] = ()  # empty while open
-        self._starts: list[int] | None = None  # of each chunk, in the order by partition
+        self._starts: list[int] | None = None  # the first position of each chunk, in the order by partition
         self._order: Any = None  # the records in the order by partition; None: as they are
-        self._ranks: list[int] | None = None  # of each record in that order
+        self._ranks: list[int] | None = None  # the position of each record in that order
         self._event: Flag | None = None
         # Side by side, and no future among them: objects that live for a while keep the garbage collector busy.
         self._called: list[int] = []
@@ -349,7 +349,7 @@ class RecordBatchBuilder:
         return bool(self.chunks) and all(chunk.is_settled for chunk in self.chunks)
 
     def wait(self, timeout: float | None = None) -> None:
-        """For all of it. Raises `TimeoutError`."""
+        """Wait for all chunks. Raises `TimeoutError`."""
         if not self._wait_until(self.done, timeout):
             raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
 
@@ -364,7 +364,7 @@ class RecordBatchBuilder:
         return self.chunks[slot], rank - self._starts[slot]
 
     def _rank(self, index: int) -> int:
-        """Of a record in the order by partition."""
+        """Return a record's position in the order by partition."""
         return index if self._order is None else (self._ranks or self._rank_all())[index]
 
     def _rank_all(self) -> list[int]:
@@ -487,8 +487,8 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         return chunk, position
 
     def place(self) -> RecordMetadata:
-        """Of a future that is done: its `RecordMetadata`; of a record that failed, topic and partition (-1 where it has
-        none), with offset, timestamp and version -1."""
+        """Return the `RecordMetadata` of a future that is done; for a record that failed, topic and partition (-1 if it
+        has none), with offset, timestamp and version -1."""
         chunk, position = self._settled_chunk(0.0)
         if chunk.error_of(position) is None:
             return chunk.metadata_of(position)

@@ -1,6 +1,6 @@
-"""What a record may be made of.
+"""Checks of the parts of a record.
 
-Found out at the call: what cannot be encoded would stop the records behind it.
+They run when `send` is called: a record that cannot be encoded would stop the records behind it.
 """
 
 from __future__ import annotations

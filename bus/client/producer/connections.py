@@ -1,4 +1,4 @@
-"""Where the sender's requests go: which broker leads a partition, by the cluster's metadata, what is under way to each
+"""Connections of the sender: the leaders of partitions according to the metadata, the requests under way to each
 broker, and whether more may follow.
 
 Guards two promises: one request for newer metadata is under way at a time, for all topics together, with a pause after
@@ -19,12 +19,10 @@ from bus.client.producer.queue import Part, PartitionQueue
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import ProducerStamp
 
-# What the sender wants done, for its owner to carry out in order, and when it wants to be called again.
-
 
 @dataclass(slots=True)
 class Request:
-    """What one call of a stream carries."""
+    """The content of one request on a stream."""
 
     correlation_id: int
     parts: list[Part]
@@ -121,7 +119,7 @@ class Agenda:
 
 
 class Metadata(Protocol):
-    """What the sender asks of the cluster: answers from memory only."""
+    """The part of the cluster's metadata that the sender uses; answers from memory only."""
 
     def cached_topic(self, name: str) -> TopicInfo | None: ...
 
@@ -153,19 +151,19 @@ class Leaders:
         return None
 
     def has_moved(self, queue: PartitionQueue, hint: LeaderHint) -> bool:
-        """Whether another broker than the one that refused leads the partition, as far as is known with `hint`."""
+        """True if, with `hint`, another broker than the one that refused is known to lead the partition."""
         self._metadata.take_hint(queue.topic, queue.partition, hint)
         return self.is_elsewhere(queue)
 
     def is_elsewhere(self, queue: PartitionQueue) -> bool:
-        """Whether another broker leads the partition than the one that its parts went to last."""
+        """True if another broker leads the partition than the one that its last parts went to."""
         info = self._metadata.cached_topic(queue.topic)
         if info is None or queue.partition >= len(info.partitions):
             return False
         return self._metadata.leader_address(info, queue.partition) not in (None, queue.address)
 
     def ask_for(self, topic: str) -> None:
-        """What is known of it may be old."""
+        """Ask for newer metadata of the topic."""
         self._stale_topics.add(topic)
         self._agenda.wake_by(self._refresh_at_ms)
 
@@ -214,7 +212,7 @@ class Leaders:
 class Connections:
     def __init__(self, config: ProducerConfig, agenda: Agenda) -> None:
         self.by_address: dict[str, Connection] = {}
-        self.timeout_ms = min(config.request_timeout_ms, config.delivery_timeout_ms)  # of a request
+        self.timeout_ms = min(config.request_timeout_ms, config.delivery_timeout_ms)  # the time-out of a request
         self._window = config.max_in_flight_requests_per_connection
         self._agenda = agenda
         self._opening: dict[str, bool] = {}  # addresses of streams to come, and whether what waits there is in a hurry
@@ -358,5 +356,5 @@ class Identity:
 
     def on_resumed(self, queue: PartitionQueue, epoch: int) -> None:
         if epoch >= EPOCH_MAX and not self._is_named:
-            # What is left is not in the log: it can go under another producer id.
+            # The remaining records are not in the log, so they can have another producer id.
             self.current = queue.stamp_next = None

@@ -111,7 +111,8 @@ class Engine:
     def _begin(self, errand: Errand) -> None:
         try:
             self._run_errand(errand)
-        except Exception as failure:  # whose step this is has no part in it; the sender waits for an answer
+        # the sender waits for an answer, and the caller of this step has no part in the failure
+        except Exception as failure:
             logger.exception("a call of the producer could not be begun")
             error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the call could not be begun: {failure!r}")
             self.sender.on_no_answer(errand, error, self._clock())
@@ -123,8 +124,8 @@ class Engine:
             self.sender.on_not_opened(address, self._clock())
             if not isinstance(failure, Exception):
                 raise
-            # What is to go there was taken in, maybe in another call than this one: it is tried again, as long as it
-            # may be.
+            # The requests for this stream were accepted, maybe in another call than this one: they are tried again
+            # until their time-outs.
             logger.exception("a stream to %s could not be opened", address)
         else:
             self._streams[self.sender.on_opened(address, self._clock())] = stream
@@ -133,7 +134,7 @@ class Engine:
         stream = self._streams[connection]
         try:
             stream.send(request)
-        except Exception:  # what was taken must not be forgotten: it goes again, for as long as it may
+        except Exception:  # accepted records must not be forgotten: they are sent again until their time-outs
             logger.exception("a request to %s could not be sent", stream.address)
             stream.cut("a request could not be sent")
         else:
@@ -287,7 +288,8 @@ class Engine:
         return None
 
     def wait_until_told(self, timeout: float | None) -> None:
-        """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""
+        """Wait until the callbacks of everything that is settled have run. Raises `TimeoutError`. Not to be called by a
+        callback."""
         with self.lock:
             untold = {*self._settled, *self._telling}
             self._wake()
@@ -303,7 +305,7 @@ class Engine:
         return self.callback_threads.is_here()
 
     def announce_soon(self) -> None:
-        """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
+        """Announce soon, for a user's thread, which may hold locks that callbacks wait for. The next tick announces."""
         if self._settled:
             self._wake()
 
@@ -385,7 +387,8 @@ class Engine:
         return self.sender.transactions
 
     def start_commit(self) -> list[Any]:
-        """As `start_flush`, and nothing more is taken in. Raises `BusError` if there is nothing to be committed."""
+        """Begin to flush for a commit, like `start_flush`; nothing more is accepted. Raises `BusError` if there is
+        nothing to commit."""
         with self.lock, self._step:
             unsettled = self.sender.start_commit(self._clock())
         return self._to_wait_for(unsettled)

@@ -1,4 +1,4 @@
-"""What becomes of a producer that is never closed: at the end of the program, when it is forgotten, after a fork.
+"""Producers that are never closed: their end with the program, when they are forgotten, and after a fork.
 
 Guards one promise: what was accepted is delivered, or it is said that it was not. At the end of the interpreter every
 open producer flushes for as long as its delivery.timeout.ms allows, all of them for ten seconds at most, and reports
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 _EXIT_TIMEOUT_S = 10.0
-_CLOSE_TIMEOUT_S = 2.0  # for threads and streams to end, after all records have their outcome
+_CLOSE_TIMEOUT_S = 2.0  # the time for threads and streams to end, after all records have their outcome
 _HURRIED_CLOSE_S = 0.2  # the same, beyond the time-out that the caller gave
 
 _producers: weakref.WeakSet[Any] = weakref.WeakSet()
 _finalizers: weakref.WeakKeyDictionary[Any, weakref.finalize[[ProducerThreads], Any]] = weakref.WeakKeyDictionary()
 _open_threads: set[ProducerThreads] = set()
-_inherited: list[ProducerThreads] = []  # of the parent: kept, since to destroy a connection is to speak on it
+_inherited: list[ProducerThreads] = []  # the parent's threads: kept, because destroying a connection would send on it
 
 
 def watch(producer: Any, threads: ProducerThreads) -> None:
@@ -73,7 +73,7 @@ def end(threads: ProducerThreads, timeout: float | None) -> None:
 
 
 def _failed_count(threads: ProducerThreads) -> int:
-    """Of records, ever."""
+    """The number of records that have ever failed."""
     return int(threads.engine.metrics.snapshot(monotonic_ms())["record-error-total"])
 
 

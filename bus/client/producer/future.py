@@ -19,7 +19,7 @@ from bus.platform.reentry import CalledInside, Flag, OwnLock, later, logger_of
 
 logger = logger_of(__name__)
 
-_lock = OwnLock()  # of all futures: held for a few instructions only
+_lock = OwnLock()  # one for all futures: held for a few instructions only
 _ResultT = TypeVar("_ResultT")
 _STANDARD_STATE = frozenset(vars(Future()))  # names of what each future of the standard library has
 
@@ -31,7 +31,7 @@ class CallbackThreads:
     __slots__ = ("_depths",)
 
     def __init__(self) -> None:
-        self._depths: dict[int, int] = {}  # by thread
+        self._depths: dict[int, int] = {}  # keyed by thread
 
     def is_here(self) -> bool:
         return threading.get_ident() in self._depths
@@ -100,7 +100,8 @@ class ProduceFuture(Future[_ResultT]):
 
 
 class BatchFuture(ProduceFuture[list[BatchMetadata]]):
-    """Of one batch: a `BatchMetadata` for each run of it that was produced in one piece, by partition, in order.
+    """The future of one batch: a `BatchMetadata` for each run of it that was produced in one piece, by partition, in
+    order.
 
     Done when every run has its outcome. It fails with the `BusError` of the first run that failed; the others may have
     succeeded. After REQUEST_TIMED_OUT or NETWORK_EXCEPTION the records may still be, or come to be, in the log.

@@ -26,10 +26,10 @@ class _Uninterrupted:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._handler: Any = None  # of the program, while a section runs
+        self._handler: Any = None  # the program's handler, while a section runs
         self._is_noted = False
         self._deferred: Callable[[], object] | None = None
-        self._thread_id = 0  # whose section it is
+        self._thread_id = 0  # the thread that runs the section
 
     def __enter__(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:

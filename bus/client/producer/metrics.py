@@ -1,4 +1,4 @@
-"""What a producer counts about itself, by the names of Kafka's producer-metrics and producer-topic-metrics.
+"""Metrics of a producer by the names of Kafka's producer-metrics and producer-topic-metrics.
 
 Guards one promise: a rate, an average or a maximum speaks of the recent past only: of metrics.num.samples windows of
 metrics.sample.window.ms each, the present one included; a total, of the producer's whole life. Recording is for whole
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from bus.client.config.parsing import ProducerConfig
 from bus.client.metric_windows import Tally, Window, per_second, rates
 
-Gauge = Callable[[float], float]  # of the time
+Gauge = Callable[[float], float]  # takes the time
 
-# What is counted, as `<name>-rate` and `<name>-total`.
+# Events with `<name>-rate` and `<name>-total`.
 _RATES = (
     "record-send",
     "record-error",
@@ -29,7 +29,7 @@ _RATES = (
     "outgoing-byte",
     "buffer-exhausted",
 )
-# What is measured, as `<name>-avg` and `<name>-max`; times in milliseconds.
+# Measurements with `<name>-avg` and `<name>-max`; times in milliseconds.
 _SPREADS = ("batch-size", "record-queue-time", "request-size", "request-latency", "produce-throttle-time")
 _AVERAGES = ("records-per-request", "compression-rate", "record-size")
 _WAIT = "bufferpool-wait"  # milliseconds
@@ -89,13 +89,13 @@ class ProducerMetrics:
         self._window = Window(_NAMES, self._sample_ms, self._sample_count)
         self._topics: dict[str, Window] = {}
         self._gauges: dict[str, Gauge] = {}
-        self._now_ms = 0.0  # of the latest event
+        self._now_ms = 0.0  # the time of the latest event
         self.waiting_threads = 0
 
     # ------------------------------------------------------------ recording
 
     def add_gauge(self, name: str, gauge: Gauge) -> None:
-        """What is asked for at each snapshot, such as `requests-in-flight` and `metadata-age`."""
+        """Add a metric that is computed at each snapshot, such as `requests-in-flight` and `metadata-age`."""
         self._gauges[name] = gauge
 
     def record_request(self, parts: Sequence[SentPart], now_ms: float) -> None:
@@ -135,7 +135,7 @@ class ProducerMetrics:
         tallies["produce-throttle-time"].add(0)
 
     def record_throttle(self, throttle_time_ms: float, now_ms: float) -> None:
-        """Of the response that was recorded last."""
+        """Record the throttle time of the response that was recorded last."""
         self._window.at(now_ms)["produce-throttle-time"].add(throttle_time_ms, 0)
 
     def record_errors(self, topic: str, records: int, now_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""Which partition a record or a batch goes to, and how a batch with keys is split.
+"""Partitioning of records and batches, and the splitting of a batch with keys.
 
 Guards two promises: equal keys of one topic go to one partition, in their order, as long as the number of partitions
 stays; and that is the partition that Kafka's default partitioner would choose (murmur2, as Kafka's Java client computes
@@ -61,7 +61,7 @@ class StickyPartitioner:
         self._bytes += size_bytes
 
     def update_load(self, queue_sizes: Sequence[int], available: Sequence[bool] | None = None) -> None:
-        """What waits for each partition; a longer queue is drawn less often, the longest one, of `n`, once where an
+        """Set the weights from the queues: a longer queue is drawn less often, the longest one, of `n`, once where an
         empty one is drawn `n + 1` times.
 
         Partitions that are not `available` are left out, unless that leaves none.
@@ -183,7 +183,8 @@ class UserPartitioner:
 
 
 def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:
-    """For the config `partitioner`; None: keys decide, and what has none is sticky."""
+    """Return the partitioner that the config `partitioner` names; None: keys decide, and records without a key are
+    sticky."""
     if partitioner is None:
         return None
     if isinstance(partitioner, str):
@@ -295,7 +296,8 @@ def partitions_by_hash(hashes: Hashes, partition_count: int) -> npt.NDArray[np.i
 
 
 def hashes_of_keys(keys: pa.Array) -> Hashes:
-    """As `murmur2_column`. Keys that repeat are hashed once; whether they do is judged by the first few hundred."""
+    """Hash the keys like `murmur2_column`. Repeated keys are hashed once; the first few hundred decide whether keys
+    repeat."""
     if keys.null_count == len(keys):
         return np.zeros(len(keys), np.uint32)
     sample = keys[:_DICTIONARY_SAMPLE]
@@ -359,18 +361,8 @@ def _mix_rest(state: Hashes, data: Any, starts: Any, words: Any, step: int, acti
         state[row] = _mix_words(int(state[row]), key, step, end)
 
 
-# Which partition takes the records that neither the caller nor a key sends anywhere.
-#
-# Single records: one sticky choice for each topic. What is chosen for at once may be far more than batch.size, since
-# batches grow while the broker is busy; so bytes are counted. For batches of any sizes, partitions get the same share
-# of the bytes, and one with a longer queue a smaller one, as KIP-794 weighs them: each choice is drawn among those that
-# are not ahead of the others. Partitions that do not serve, whose leader is unknown or has taken nothing for
-# partitioner.availability.timeout.ms, are left out. Batches of a user: the available partitions in turn. Keeps the
-# state that `partitioning` decides on.
-
-
 class _Topic:
-    """The sticky partition of a topic, and what each partition was given so far: bytes, where a partition with a longer
+    """The sticky partition of a topic, and the bytes given to each partition so far, where a partition with a longer
     queue counts each byte more than once."""
 
     __slots__ = ("costs", "given", "sticky")
@@ -378,11 +370,11 @@ class _Topic:
     def __init__(self, batch_size: int, partition_count: int) -> None:
         self.sticky = StickyPartitioner(batch_size, random.random)
         self.given = [0.0] * partition_count
-        self.costs = [1.0] * partition_count  # of a byte, at the last draw
+        self.costs = [1.0] * partition_count  # the cost of a byte at the last draw
 
     def least_given(self, are_available: Sequence[bool], batch_bytes: int) -> list[bool]:
-        """Who may be drawn: those available that are no batch ahead of another one. One that is not available falls
-        behind no further, so that it need not take all that it missed when it is back."""
+        """Return which partitions may be drawn: those available that are at most a batch ahead of another one. An
+        unavailable partition falls no further behind, so that it need not catch up on everything when it returns."""
         least = min(given for given, is_available in zip(self.given, are_available, strict=True) if is_available)
         for partition, is_available in enumerate(are_available):
             if not is_available:
@@ -394,8 +386,15 @@ class _Topic:
 
 
 class PartitionChoice:
-    """`leader_of(info, partition)` is None while it is not known; `queue_of(topic, partition)` is None if nothing was
-    ever sent there."""
+    """The choice of a partition for records that neither the caller nor a key decides; keeps the state for the
+    functions above. Single records have one sticky partition a topic, for about batch.size bytes. A batch may grow far
+    beyond batch.size while the broker is busy, so bytes are counted: partitions get the same share of the bytes, and
+    one with a longer queue a smaller share, as KIP-794 weighs them. A partition that does not serve (its leader is
+    unknown, or has accepted nothing for partitioner.availability.timeout.ms) is left out. Batches of a user go to the
+    available partitions in turn.
+
+    `leader_of(info, partition)` is None while it is not known; `queue_of(topic, partition)` is None if nothing was ever
+    sent there."""
 
     def __init__(
         self,
@@ -414,7 +413,7 @@ class PartitionChoice:
         self._turns = round_robin_partitioner()
 
     def choose(self, topic: str, info: TopicInfo, size_bytes: int, now_ms: float) -> int:
-        """For `size_bytes` of single records that stay together."""
+        """Choose the partition for `size_bytes` of single records that stay together."""
         count = len(info.partitions)
         found = self._topics.get(topic)
         if found is None or len(found.given) != count:
@@ -437,7 +436,7 @@ class PartitionChoice:
         return [(choose(), batch)] if self._ignores_keys else split_by_key(batch, count, choose)
 
     def _serves(self, info: TopicInfo, partition: int) -> bool:
-        """As far as is known: it has a leader, which has not said that the partition is stopped."""
+        """True if the partition is known to have a leader, which has not said that the partition is stopped."""
         return self._leader_of(info, partition) is not None and not info.partitions[partition].error_code
 
     def _weigh(self, found: _Topic, topic: str, info: TopicInfo, now_ms: float) -> None:

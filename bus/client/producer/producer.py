@@ -169,7 +169,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture | None:
-        """As `send`; None, and nothing was done, if it would have to wait for memory or metadata."""
+        """Send like `send`; return None, with nothing done, if it would have to wait for memory or metadata."""
         info = self._cluster.cached_topic(check_topic(topic))
         if info is None or (isinstance(partition, int) and partition >= len(info.partitions)):
             return None
@@ -279,7 +279,8 @@ class Producer:
         calls.initialize()
 
     def begin_transaction(self) -> None:
-        """What is sent from now on belongs to the transaction, until it is committed or aborted. Raises `BusError`."""
+        """Begin a transaction: records sent from now on belong to it until it is committed or aborted. Raises
+        `BusError`."""
         self._needed_transactions("begin_transaction")
         with self._lock:
             self._manager.begin_transaction()
@@ -359,7 +360,8 @@ class Producer:
             try:
                 self._abort(self._transactions, timeout)
             except BusError as error:
-                if error.code is not ErrorCode.PRODUCER_FENCED:  # what fenced this producer has aborted it
+                # the call that fenced this producer has aborted the transaction
+                if error.code is not ErrorCode.PRODUCER_FENCED:
                     logger.warning("a transaction could not be aborted; its time-out will do it: %s", error)
 
     @property
@@ -475,7 +477,7 @@ class Producer:
         return self._engine.metrics.topic_snapshot(monotonic_ms())
 
     def disown(self) -> None:
-        """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
+        """Mark the copy in the child of a fork as unusable, whatever state the parent's threads left it in."""
         self._is_plain = False
 
     def _topic(self, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
@@ -488,7 +490,7 @@ class Producer:
         return info if partition is None else self._cluster.with_partition(info, partition, deadline_ms=deadline_ms)
 
     def _wait_topic(self, topic: str, deadline_ms: float) -> TopicInfo:
-        """As Kafka's producer: a broker or a topic that is not there yet is waited for."""
+        """Wait for the topic, like Kafka's producer, also for a broker or a topic that does not exist yet."""
         try:
             return self._cluster.wait_topic(topic, deadline_ms=deadline_ms, may_create=True)
         except BusError as error:
@@ -527,7 +529,7 @@ class Producer:
         timestamp_ms: int | None,
         deadline_ms: float,
     ) -> None:
-        """In groups that fit buffer.memory; normally one."""
+        """Hand the runs over in groups that fit buffer.memory; normally one."""
         group: list[tuple[int, RunChunk]] = []
         group_bytes = handed_over = 0
         room = self._config.buffer_memory // 2

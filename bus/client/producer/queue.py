@@ -29,7 +29,7 @@ FULL_BYTES = 256 * 1024
 
 
 class Chunk(Protocol):
-    """What is produced or fails as one."""
+    """The unit that is produced or fails as a whole."""
 
     partition: TopicPartition
     payload: Any  # Arrow bytes, or None: it has rows
@@ -74,12 +74,12 @@ class Part:
     def __init__(self, queue: PartitionQueue, chunks: list[Chunk], order: tuple[int, ...]) -> None:
         self.queue = queue
         self.chunks = chunks
-        self.order = order  # of sending, among the parts of the queue
+        self.order = order  # the position among the parts of the queue
         self.payload: Any = None  # None: to be encoded
         self.timestamp_ms: int | None = None
         self.stamp: ProducerStamp | None = None
         self.attempts = 0
-        self.address: str | None = None  # where the last attempt went
+        self.address: str | None = None  # the address of the last attempt
         self.attempts_there = 0  # since then, one after another
         self.count()
 
@@ -107,21 +107,21 @@ class PartitionQueue:
         self.topic = topic
         self.partition = partition
         self.is_strict = is_strict
-        self.broken: BusError | None = None  # of a strict one: why nothing more can be sent
+        self.broken: BusError | None = None  # the reason why nothing more can be sent; only in a strict queue
         self.pending: deque[Chunk] = deque()
         self.pending_bytes = 0
         self.retries: deque[Part] = deque()
         self.in_flight: deque[Part] = deque()
-        self.address: str | None = None  # where the parts in flight went
+        self.address: str | None = None  # the address of the parts in flight
         self.answered_at_ms = 0.0  # the last time, or since when an answer is awaited
         self.failures = 0  # one after another
-        self.last_failure: BusError | None = None  # of these
+        self.last_failure: BusError | None = None  # the error of the last of them
         self.retry_at_ms = 0.0
         self.is_draining = False  # after a failure, until nothing is under way
         self._part_count = 0
         self.topic_id = ""
         # An idempotent producer's. `stamp_next` None: not idempotent, or no identity yet.
-        self.stamp_next: ProducerStamp | None = None  # of the next new part
+        self.stamp_next: ProducerStamp | None = None  # the stamp of the next new part
         self.needs_resume = False  # stamped records dropped out, or the log's end is not known
         self.is_resuming = False
         self.is_resumed = False  # once at least
@@ -148,7 +148,7 @@ class PartitionQueue:
 
     @property
     def next_bytes(self) -> int:
-        """Of the next part at least."""
+        """The minimum size of the next part."""
         return self.retries[0].size_bytes if self.retries else self.pending[0].size_bytes
 
     def push(self, chunk: Chunk) -> Settled:
@@ -311,7 +311,7 @@ class PartitionQueue:
         return settled + self._break(error)
 
     def _break(self, cause: BusError) -> Settled:
-        """Of a strict queue: all behind what failed fails too."""
+        """Fail everything behind a failure, if the queue is strict."""
         if not self.is_strict:
             return []
         self.needs_resume = False
@@ -336,12 +336,13 @@ class PartitionQueue:
     # ------------------------------------------------------------ time
 
     def expire(self, now_ms: float) -> Settled:
-        """What was not acknowledged within delivery.timeout.ms, on its way or not."""
+        """Fail the chunks that were not acknowledged within delivery.timeout.ms, on their way or not."""
         settled: Settled = []
         failure = "" if self.last_failure is None else f"; the last attempt failed with {self.last_failure}"
         message = f"{self}: not acknowledged within delivery.timeout.ms{failure}"
         error = BusError(ErrorCode.REQUEST_TIMED_OUT, message)
-        # What was sent stays: its answer comes and has its place in the order; it may be in the log.
+        # Sent parts stay in the queue: their answers will come and have their place in the order; the records may be in
+        # the log.
         for part in (*self.in_flight, *self.retries):
             settled += _settle((chunk for chunk in part.chunks if now_ms >= chunk.deadline_ms), error)
         self._forget_settled_retries()

@@ -158,7 +158,7 @@ class Queues:
     # ------------------------------------------------------------ answers
 
     def take_answer(self, part: Part, answer: Produced, now_ms: float) -> BusError | None:
-        """What became of a part. Returns what ends the producer for good."""
+        """Settle a part by its answer. Returns an error that ends the producer for good."""
         queue, error = part.queue, answer.error
         if not queue.in_flight or queue.in_flight[0] is not part:
             return None  # the queue was given up meanwhile
@@ -225,7 +225,7 @@ class Queues:
         self._identity.on_resumed(queue, epoch)
 
     def take_no_log_end(self, errand: Resume, error: BusError, now_ms: float) -> BusError | None:
-        """As `take_answer`."""
+        """Take the failure of a resumption, like `take_answer`."""
         queue, identity = errand.queue, self._identity.current
         queue.is_resuming = False
         if error.retriable:
@@ -266,7 +266,7 @@ class Queues:
         self.fail(queue, queue.repeat(part, error, retries=self._config.retries), now_ms)
 
     def put_off(self, queue: PartitionQueue, now_ms: float) -> None:
-        """What it wants cannot be done now."""
+        """Postpone the queue's next step, which is not possible now."""
         self._back_off(queue, now_ms, queue.failures)
         queue.failures += 1
 
@@ -285,8 +285,8 @@ class Queues:
 
 
 def _part_is_missing(queue: PartitionQueue, error: BusError, failure: BusError | None) -> BusError:
-    """What went before is settled, and yet the leader does not have it. `failure`: why the transaction had failed
-    already."""
+    """Return the error for a part whose predecessors are settled and that the leader yet does not have. `failure`: the
+    reason why the transaction had failed already."""
     reason = "a part of the transaction is missing, as when a leader dies that has it in memory alone"
     if failure is not None:
         reason = f"the transaction had failed already: {failure.message}"

@@ -1,9 +1,9 @@
-"""What a producer sends when: a machine without threads, locks, clock or I/O.
+"""The decisions of a producer on what to send when: a machine without threads, locks, clock or I/O.
 
-It is told what happened and what time it is, and writes what is to be done into its agenda, for its owner (`engine`) to
-carry out; what is settled is in `queues.settled`, for its owner to announce. Guards two promises: every chunk that is
-taken in is settled once, by an answer, by a final error, by its delivery time-out or by closing; and bytes that are not
-settled never exceed buffer.memory. `now_ms` and all times are milliseconds of one clock that never goes back.
+Its owner (`engine`) reports events and the time, carries out the agenda that the machine writes, and announces what is
+in `queues.settled`. Guards two promises: every accepted chunk is settled once, by an answer, by a final error, by its
+delivery time-out or by closing; and the bytes of unsettled chunks never exceed buffer.memory. `now_ms` and all times
+are milliseconds of one clock that never goes back.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Sender:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
 
     def check_usable(self) -> None:
-        """For what sends."""
+        """Check that the producer may send."""
         self.check_open()
         if self.transactions is not None:
             self.transactions.check_may_send()
@@ -141,7 +141,7 @@ class Sender:
         return self._is_busy(batch.topic) and self.accumulator.grow(batch)
 
     def _is_busy(self, topic: str) -> bool:
-        """As much of the topic is under way as it takes to hide one answer behind the other."""
+        """True if enough of the topic is under way to hide the time of one answer behind another."""
         info = self._metadata.cached_topic(topic)
         enough = _BUSY_PARTS if info is None else min(_BUSY_PARTS, len(info.partitions))
         return self.queues.count_in_flight(topic) >= enough
@@ -249,7 +249,7 @@ class Sender:
         return connection
 
     def on_not_opened(self, address: str, now_ms: float) -> None:
-        """What waits there tries again after a pause."""
+        """Postpone the queues that wait for this address."""
         self.connections.on_not_opened(address)
         for queue in self.queues.active:
             if queue.address == address and queue.retry_at_ms <= now_ms:
@@ -322,7 +322,7 @@ class Sender:
             self.metrics.record_throttle(throttle_time_ms, now_ms)
             if not any(_is_of_full_queue(answer) for answer in answers):
                 self._throttles.note(throttle_time_ms, connection.address, now_ms)
-        # What is in the log is settled before an error of another partition can fail everything.
+        # Parts that are in the log are settled before an error of another partition can fail everything.
         answered = zip(request.parts, answers, strict=True)
         for part, answer in sorted(answered, key=lambda pair: pair[1].error is not None):
             fatal = self.queues.take_answer(part, answer, now_ms)
@@ -330,11 +330,11 @@ class Sender:
                 self._fail_for_good(fatal, now_ms)
         self._drain(now_ms)
         if not had_window and self.connections.has_window(now_ms):
-            # What waits for company was no event while nothing could be sent.
+            # Chunks that linger made no event while nothing could be sent.
             self.agenda.wake_by(self._next_event(now_ms))
 
     def on_end(self, connection: Connection, error: BusError, now_ms: float) -> None:
-        """What was on the connection has an unknown outcome and is sent again, in order."""
+        """Note the end of a connection: the outcome of its requests is unknown, and they are sent again, in order."""
         del self.connections.by_address[connection.address]
         for number, request in enumerate(connection.requests):
             for part in request.parts:
@@ -395,13 +395,13 @@ class Sender:
     # ------------------------------------------------------------ transactions
 
     def start_commit(self, now_ms: float) -> list[Chunk]:
-        """As `start_flush`; raises `BusError` if there is nothing that may be committed."""
+        """Begin to flush for a commit, like `start_flush`; raises `BusError` if nothing may be committed."""
         self.take_in_late(now_ms)
         self._manager.begin_commit()
         return self.start_flush(now_ms)
 
     def start_abort(self, now_ms: float) -> None:
-        """What is not acknowledged fails; what of it is on its way, or comes later, is of no effect."""
+        """Fail everything that is not acknowledged; parts on their way, or answers that come later, have no effect."""
         self.take_in_late(now_ms)
         self._manager.begin_abort()
         aborted = "the transaction was aborted before this was acknowledged"
@@ -452,7 +452,7 @@ class Sender:
         self.agenda.wakes_at_ms = self._next_event(now_ms)
 
     def _next_event(self, now_ms: float) -> float:
-        # What is sent later cannot be overdue before that.
+        # A request that is sent later cannot be overdue before that.
         latest_ms = now_ms + max(10, self.connections.timeout_ms / 2)
         has_window = self.connections.has_window(now_ms)
         lingering = [batch.due_at_ms for batch in self.accumulator.open.values()] if has_window else []

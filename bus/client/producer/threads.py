@@ -1,4 +1,4 @@
-"""What the engine asks of the world: threads, streams to the brokers, and the remote calls beside them.
+"""The engine's threads, streams to the brokers, and remote calls beside them.
 
 One thread waits for time to pass (`Engine.tick`), another one, started when it is first needed, makes the calls that
 block: metadata, identities, resuming. Every stream has a reading thread of its own (`RequestStream`). All are daemons:
@@ -137,7 +137,7 @@ class ProducerThreads:
         return None
 
     def _init_producer(self, errand: InitProducer, *, deadline_ms: float | None = None) -> None:
-        """With a `deadline_ms` a user waits for it: raises `BusError`."""
+        """Get a producer id. With a `deadline_ms` a user waits for it: raises `BusError`."""
         try:
             producer_id, epoch = init_producer_id(
                 self._cluster,
@@ -167,7 +167,8 @@ class ProducerThreads:
             )
 
     def last_sequence(self, info: TopicInfo, partition: int, deadline_ms: float) -> int | None:
-        """Of this producer, any epoch of it; waits for an identity and a leader until `deadline_ms`."""
+        """Return the last sequence of this producer in any of its epochs; waits for an identity and a leader until
+        `deadline_ms`."""
         known: TopicInfo | None = info
 
         def ask() -> int | None:
@@ -213,7 +214,7 @@ class ProducerThreads:
             self._errands.put(None)
             self._wake.set()
             self._cluster.close()  # ends the calls that no answer comes to
-            self.engine.announce()  # what an interrupt left untold
+            self.engine.announce()  # results that an interrupt left unannounced
         for thread in (*streams, self._keeper, self._runner):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, ends_at - time.monotonic()))

@@ -1,7 +1,7 @@
-"""What a producer asks of coordinators about its transactions, in the thread of the user.
+"""Calls of a producer to coordinators about its transactions, in the user's thread.
 
-Guards one promise: a call is repeated while its error may pass and its time is not up, always with the same content;
-and whatever ends it is told to the machine (transactions.py) before the user hears of it.
+Guards one promise: a call is repeated, always with the same content, while its error may pass and its time is not up;
+and the machine (transactions.py) learns of its end before the user does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
-# What is left to do when the time of a call is up.
+# The user's next step when the time of a call is up.
 _WAYS_ON: Mapping[Call, str] = {
     Call.INITIALIZE: "; call init_transactions() again",
     Call.COMMIT: "; the outcome is open until commit_transaction(), called again, answers",
@@ -40,7 +40,7 @@ class TransactionCalls:
         self._addresses: dict[Coordinated, str] = {}
 
     def initialize(self) -> None:
-        """Until max.block.ms is over. Raises `BusError`."""
+        """Initialise transactions, within max.block.ms. Raises `BusError`."""
         request = requests.initialize(self._id, self._config.transaction_timeout_ms)
         answer = self._ask(Call.INITIALIZE, request)
         self._engine.on_initialized(answer.producer_id, answer.producer_epoch)

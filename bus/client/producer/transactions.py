@@ -31,7 +31,7 @@ class TransactionState(Enum):
 
 _S = TransactionState
 
-# What a call that has no place is told: the state that was found, and the call that has one.
+# The message for a call in a wrong state: the state that was found, and the call that it allows.
 _FOUND: Mapping[TransactionState, str] = {
     _S.UNINITIALIZED: "no init_transactions() yet: call it first, once",
     _S.INITIALIZING: "init_transactions() under way",
@@ -100,8 +100,8 @@ _ABORTABLE: Mapping[ErrorCode, frozenset[Call]] = {
 
 
 def judge(call: Call, error: BusError) -> Verdict:
-    """What `error`, which answered `call`, means for the transaction. Produce is repeated by the sender: what comes
-    from there has failed for good."""
+    """Tell what `error`, the answer to `call`, means for the transaction. The sender repeats Produce itself, so an
+    error of Produce is final."""
     abortable_in = _ABORTABLE.get(error.code)
     if abortable_in is not None:
         return Verdict.ABORTABLE if call in abortable_in else Verdict.FATAL
@@ -114,8 +114,8 @@ def judge(call: Call, error: BusError) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """What is to be asked of the coordinator; the same until it is answered. `last_sequences`: of each partition the
-    last sequence that was acknowledged."""
+    """The request to the coordinator for the end of a transaction; the same until it is answered. `last_sequences`: of
+    each partition the last sequence that was acknowledged."""
 
     producer_id: int
     producer_epoch: int
@@ -131,11 +131,11 @@ class TransactionManager:
         self.transactional_id = transactional_id
         self.state = _S.UNINITIALIZED
         self.identity: tuple[int, int] | None = None  # producer id and epoch, of this transaction alone
-        self.error: BusError | None = None  # in one of the two states of error
+        self.error: BusError | None = None  # set in one of the two error states
         self._last_sequences: dict[TopicPartition, int] = {}  # acknowledged
-        self._offset_commits: dict[str, int] = {}  # by group: how many
+        self._offset_commits: dict[str, int] = {}  # group -> the number of commits
         self._is_begun = False  # a broker may know of this transaction
-        self._is_commit_asked = False  # of the coordinator
+        self._is_commit_asked = False  # the coordinator was asked for it
 
     # ------------------------------------------------------------ what the user calls
 
@@ -205,7 +205,7 @@ class TransactionManager:
             self.error = None
 
     def end(self) -> TransactionEnd | None:
-        """What the coordinator is asked, after `begin_commit` or `begin_abort`. None: no broker knows of the
+        """Return the request for the coordinator after `begin_commit` or `begin_abort`. None: no broker knows of the
         transaction, and it has ended. Raises the error of a record that failed before it could be committed."""
         if self.state is not _S.ABORTING:
             self._raise_error()
@@ -228,12 +228,12 @@ class TransactionManager:
         self._is_begun = True
 
     def on_acknowledged(self, partition: TopicPartition, last_sequence: int) -> None:
-        """What is acknowledged comes in the order of its sequences."""
+        """Note an acknowledgement; they come in the order of their sequences."""
         if self.state in (_S.IN_TRANSACTION, _S.COMMITTING):
             self._last_sequences[partition] = last_sequence
 
     def on_ended(self, producer_id: int, producer_epoch: int) -> None:
-        """With the identity for the next transaction."""
+        """Note the end of the transaction, and the identity for the next one."""
         self._move(_S.READY)
         self.identity = producer_id, producer_epoch
 
@@ -264,7 +264,7 @@ class TransactionManager:
 
     @property
     def _is_ending(self) -> bool:
-        """What becomes of single records does not count any more."""
+        """True if the outcome of single records no longer matters."""
         return self.state is _S.ABORTING or (self.state is _S.COMMITTING and self._is_commit_asked)
 
     # ------------------------------------------------------------ the state
@@ -302,6 +302,6 @@ class TransactionManager:
             way_on = "another instance has the transactional id, or an operator fenced this one: close this producer"
         else:
             way_on = "close this producer: it can do nothing else"
-        # What may pass for a single call does not pass for the transaction: the call is not to be repeated.
+        # An error that may pass for a single call does not pass for the transaction: the call must not be repeated.
         code = ErrorCode.TRANSACTION_ABORTABLE if error.retriable else error.code
         return BusError(code, f"{error.message}; {way_on}")
