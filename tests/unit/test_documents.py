@@ -124,7 +124,7 @@ OPENINGS = re.compile(r"(Of|As|By|For|In|Where|Whose|Whether|Which|Who|What|Unti
 OPENINGS_MAX = {
     "broker_api": 62,
     "cli": 54,
-    "client": 209,
+    "client": 18,
     "grpc_api": 43,
     "jobs": 17,
     "spark": 62,
