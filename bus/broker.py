@@ -431,14 +431,14 @@ def _open_keys(config: BrokerConfig) -> dict[str, WatchedKeyMaterial]:
 def _new_key_directories(config: BrokerConfig, calls: BlockingCalls, tasks: TaskScope) -> dict[str, KeyDirectory]:
     """Return the key directory of each listener with OAUTHBEARER, by its name; listeners with the same identity
     provider share one."""
-    made: dict[tuple[DocumentUrl, RefreshTimes], KeyDirectory] = {}
+    directories: dict[tuple[DocumentUrl, RefreshTimes], KeyDirectory] = {}
     found = {}
     for name, own in token_listeners(config).items():
         url, times = key_set_url(own), _refresh_times(own)
-        if (url, times) not in made:
+        if (url, times) not in directories:
             read = functools.partial(read_document, url)
-            made[url, times] = KeyDirectory(read, str(url), times, calls=calls, tasks=tasks)
-        found[name] = made[url, times]
+            directories[url, times] = KeyDirectory(read, str(url), times, calls=calls, tasks=tasks)
+        found[name] = directories[url, times]
     return found
 
 

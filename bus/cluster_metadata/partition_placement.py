@@ -236,10 +236,10 @@ def decide_elect_leaders(
     Refused, each by itself: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED (the preferred leader leads),
     PREFERRED_LEADER_NOT_AVAILABLE (it is fenced).
     """
-    asked = _all_partitions(state) if partitions is None else dict.fromkeys(partitions)
+    requested = _all_partitions(state) if partitions is None else dict.fromkeys(partitions)
     answers: dict[TopicPartition, int | Refused] = {}
     changes: list[tuple[TopicPartition, Leadership]] = []
-    for partition in asked:
+    for partition in requested:
         elected = _elect_preferred(state, partition)
         if isinstance(elected, Leadership):
             changes.append((partition, elected))

@@ -427,13 +427,13 @@ def _begin_rebalance(step: GroupStep, reason: str) -> None:
     group, delay_ms = step.group, step.rules.initial_rebalance_delay_ms
     is_initial = group.state is GroupState.EMPTY
     delay = InitialDelay(max(group.rebalance_timeout_ms - delay_ms, 0)) if is_initial else None
-    told = rebalancing(group, reason)
+    refusal = rebalancing(group, reason)
     for member in group.members.values():
         if member.awaiting_sync is not None:
-            step.reply(member.awaiting_sync, told)
+            step.reply(member.awaiting_sync, refusal)
             step.set_session(member)
         elif member.awaiting_join is None:
-            step.notify(member.member_id, told)
+            step.notify(member.member_id, refusal)
     step.cancel_timer(rq.TimerKind.SYNC)
     step.record(RebalanceBegun(group.group_id, step.now_ms, delay))
     if is_initial:

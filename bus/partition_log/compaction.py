@@ -31,10 +31,10 @@ class CompactionRules:
 
 
 def decide_key_compaction(
-    files: Sequence[LogFile], *, unseen_count: int, rules: CompactionRules, now_ms: int, is_asked: bool = False
+    files: Sequence[LogFile], *, unseen_count: int, rules: CompactionRules, now_ms: int, is_requested: bool = False
 ) -> int | None:
     """The offset up to which to compact now; None: not now. The last `unseen_count` of the live `files` were not seen
-    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_asked`: an operator
+    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_requested`: an operator
     wants it, however little there is to gain."""
     seen = files[: len(files) - unseen_count]
     dirty: list[LogFile] = []
@@ -49,7 +49,7 @@ def decide_key_compaction(
     is_worth_it = len(dirty) >= FILES_MIN or dirty_bytes >= BYTES_MIN
     is_dirty = is_worth_it and dirty_bytes > rules.dirty_ratio_min * all_bytes
     is_late = now_ms - dirty[0].appended_ms > rules.lag_max_ms
-    return dirty[-1].next_offset if is_asked or is_dirty or is_late else None
+    return dirty[-1].next_offset if is_requested or is_dirty or is_late else None
 
 
 @dataclass(frozen=True, slots=True)

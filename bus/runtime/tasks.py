@@ -17,7 +17,7 @@ from bus.errors import NotController, StorageFault
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_TOLD_AFTER_S = 5.0
+_LOGGED_AFTER_S = 5.0
 
 
 class TaskScope:
@@ -52,7 +52,7 @@ class TaskScope:
     async def join(self) -> None:
         """Wait until every task has ended, those too that are started meanwhile. Which ones let it wait is logged."""
         while self._tasks:
-            ended, _ = await asyncio.wait(list(self._tasks), timeout=_TOLD_AFTER_S)
+            ended, _ = await asyncio.wait(list(self._tasks), timeout=_LOGGED_AFTER_S)
             if not ended:
                 names = sorted(task.get_name() for task in self._tasks)
                 _log.warning("%s: waiting for %d tasks to end: %s", self._name, len(names), ", ".join(names[:10]))

@@ -95,7 +95,7 @@ class WatchedKeyMaterial:
         self._now = now
         self._lock = Turn()
         self._signature = self._sign()
-        self._told = ""
+        self._logged_fault = ""
         self.current = read_key_material(files, now())
 
     def look(self) -> None:
@@ -108,17 +108,17 @@ class WatchedKeyMaterial:
         """Look at the files, and return what logs the outcome: a handler of the log may come back."""
         signature = self._sign()
         if signature == self._signature:
-            self._told = ""  # the files of before are back: the next bad ones are told again
+            self._logged_fault = ""  # the files of before are back: the next bad ones are told again
             return lambda: None
         try:
             found = read_key_material(self._files, self._now())
             self._check_names(found.names)
         except KeyMaterialFault as fault:
-            if str(fault) == self._told:
+            if str(fault) == self._logged_fault:
                 return lambda: None
-            self._told = str(fault)
+            self._logged_fault = str(fault)
             return partial(_log.error, "certificates were changed and cannot be used; those of before stay: %s", fault)
-        self._signature, self._told = signature, ""
+        self._signature, self._logged_fault = signature, ""
         if found == self.current:
             return lambda: None
         self.current = found

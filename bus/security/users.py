@@ -86,8 +86,8 @@ def decoy_of(mechanism: ScramMechanism, name: str, shape: Shape, key: bytes) -> 
     """No password proves it. Another shape has another salt, as after a change of the password."""
     label = f"{mechanism.name}:{shape.salt_bytes}:{shape.iterations}:{name}"
     seed = hmac.digest(key, label.encode(), hashlib.sha512)
-    made = hashlib.shake_256(seed).digest(shape.salt_bytes + 2 * mechanism.size_bytes)
-    salt, keys = made[: shape.salt_bytes], made[shape.salt_bytes :]
+    derived = hashlib.shake_256(seed).digest(shape.salt_bytes + 2 * mechanism.size_bytes)
+    salt, keys = derived[: shape.salt_bytes], derived[shape.salt_bytes :]
     return ScramCredential(salt, keys[: mechanism.size_bytes], keys[mechanism.size_bytes :], shape.iterations)
 
 

@@ -85,15 +85,16 @@ def parse_listeners(
     """Parse the keys listeners, listener.security.protocol.map and advertised.listeners. Raises `ConfigError`."""
     protocol_of = _parse_protocols(protocols)
     binds = _parse_addresses("listeners", listeners)
-    told = _parse_addresses("advertised.listeners", advertised)
-    unknown = told.keys() - binds.keys()
+    advertised_addresses = _parse_addresses("advertised.listeners", advertised)
+    unknown = advertised_addresses.keys() - binds.keys()
     if unknown:
         raise ConfigError(
             f"advertised.listeners: expected names among those of listeners, {_show(binds)}, found {_show(unknown)}"
         )
     _check_ports(binds)
     return tuple(
-        Listener(name, _protocol(name, protocol_of), bind, told.get(name, bind)) for name, bind in binds.items()
+        Listener(name, _protocol(name, protocol_of), bind, advertised_addresses.get(name, bind))
+        for name, bind in binds.items()
     )
 
 

@@ -445,16 +445,16 @@ def _decode(data: bytes, stamp: ProducerStamp, record_count: int, value_type: pa
     stream, trailer = memoryview(data)[: -_TRAILER.size], data[-_TRAILER.size :]
     if len(trailer) < _TRAILER.size or trailer != _TRAILER.pack(_MAGIC, zlib.crc32(stream)):
         raise MalformedRecords(f"expected a staged batch and its checksum, found {len(data)} bytes that are none")
-    told = list[Mapping[bytes, bytes]]()
+    metadata = list[Mapping[bytes, bytes]]()
 
     def take(schema: pa.Schema) -> None:
-        told.append(schema.metadata or {})
-        _check_stamp(told[0], stamp)
+        metadata.append(schema.metadata or {})
+        _check_stamp(metadata[0], stamp)
 
     columns = decode_arrow(stream, take)
     if columns.num_rows != record_count:
         raise MalformedRecords(f"expected {record_count} records, found {columns.num_rows}")
-    timestamp_ms = _number(told[0], _TIMESTAMP_MS)
+    timestamp_ms = _number(metadata[0], _TIMESTAMP_MS)
     checked = check_records(columns, default_timestamp_ms=timestamp_ms, value_type=value_type)
     return replace(checked, producer=stamp)
 

@@ -40,12 +40,12 @@ def committed_ms(tables: TopicTables, partition: TopicPartition, version: int) -
 def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
     key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
     try:
-        told_ms = decode_commit(version, store.get(key)).committed_ms
+        recorded_ms = decode_commit(version, store.get(key)).committed_ms
     except MalformedCommit:
-        told_ms = 0
-    if not told_ms:
+        recorded_ms = 0
+    if not recorded_ms:
         raise StorageFault(f"{key}: expected the time of the commit, found none")
-    return told_ms
+    return recorded_ms
 
 
 def _text(timestamp_ms: int) -> str:

@@ -142,8 +142,8 @@ def _proved_number(tables: TopicTables, record: TransactionLogged | None) -> int
 def _cut_by_proof(tables: TopicTables, record: TransactionLogged) -> TransactionCut | None:
     """None if the records tell as much."""
     number = _proved_number(tables, record)
-    is_told = record.state is TransactionState.COMPLETE_COMMIT
-    if number < record.number + is_told:
+    is_recorded = record.state is TransactionState.COMPLETE_COMMIT
+    if number < record.number + is_recorded:
         return None
     (partition,) = record.partitions
     name = partition.name

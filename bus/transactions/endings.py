@@ -441,8 +441,8 @@ def _complete(
     # The decision is in this log or in the partition's, and carrying it out once more is safe. Only this record has a
     # new producer id, what an operator has given up, or a commit whose version is gone because its topic was deleted.
     has_rows = is_commit and any(last_sequence != NO_SEQUENCE for last_sequence in transaction.partitions.values())
-    is_told_elsewhere = not has_rotated and not is_given_up and (bool(results) or not has_rows)
-    change = step.change_ahead_of_log if is_told_elsewhere else step.change
+    is_recorded_elsewhere = not has_rotated and not is_given_up and (bool(results) or not has_rows)
+    change = step.change_ahead_of_log if is_recorded_elsewhere else step.change
     change(
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         producer_id=new_producer_id if has_rotated else transaction.producer_id,

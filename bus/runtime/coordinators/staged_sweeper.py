@@ -43,7 +43,7 @@ _LED_S = 10.0
 _LED_S_MAX = 60.0
 _LOOK_S = 5.0
 # A coordinator is asked about so many ids at a time.
-_ASKED_IDS_MAX = 1_000
+_IDS_AT_ONCE_MAX = 1_000
 
 
 class Coordinators(Protocol):
@@ -185,8 +185,8 @@ class StagedSweeper:
             if not isinstance(number, Refused):
                 by_number.setdefault(number, []).append(each)
         unknown: list[str] = []
-        for number, asked in by_number.items():
-            for some in _chunks(asked):
+        for number, ids in by_number.items():
+            for some in _chunks(ids):
                 known = await self._coordinators.find_needed(number, Traces(transactional_ids=some))
                 if isinstance(known, Refused):
                     break
@@ -236,5 +236,5 @@ def _rows_of(key: StagingKey) -> ProducerIdentity:
 
 def _chunks(transactional_ids: Iterable[str]) -> Iterator[frozenset[str]]:
     rest = iter(transactional_ids)
-    while some := frozenset(islice(rest, _ASKED_IDS_MAX)):
+    while some := frozenset(islice(rest, _IDS_AT_ONCE_MAX)):
         yield some

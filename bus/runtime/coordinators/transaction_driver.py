@@ -68,7 +68,7 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _Left:
+class _Remaining:
     """The participants that have not answered yet, with the step requested of each, and the answers of the others."""
 
     partitions: dict[TransactionPartition, tuple[StepKind, int]]
@@ -175,41 +175,41 @@ class TransactionDriver:
     async def _collect(self, work: _Work, notice: CollectVotes) -> Voted | None:
         named = notice.last_sequences
         kind = StepKind.COMMIT if notice.is_one_phase else StepKind.VOTE
-        left = _Left(
+        remaining = _Remaining(
             {each: (kind, named.get(each.name, NO_SEQUENCE)) for each in notice.partitions},
             dict.fromkeys(notice.groups, StepKind.VOTE),
         )
-        if not await self._ask_all(left, work):
+        if not await self._ask_all(remaining, work):
             return None
-        lacking = [group.group_id for group, stepped in left.groups_done.items() if not stepped.has_pending]
+        lacking = [group.group_id for group, stepped in remaining.groups_done.items() if not stepped.has_pending]
         refused = None
         if lacking:
             found = f"group {min(lacking)} has no offsets of it"
             refused = Refused(ErrorCode.TRANSACTION_ABORTABLE, f"{notice.transactional_id}: {found}")
-        votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
-        committed = [each for each in left.done.values() if notice.is_one_phase and each.version >= 0]
+        votes = {partition: stepped.last_sequence for partition, stepped in remaining.done.items()}
+        committed = [each for each in remaining.done.values() if notice.is_one_phase and each.version >= 0]
         rows = AppliedRows(committed[0].version, committed[0].base_offset) if committed else None
-        gone = frozenset(left.gone)
-        taken_number = max((stepped.number for stepped in left.done.values()), default=-1)
+        gone = frozenset(remaining.gone)
+        taken_number = max((stepped.number for stepped in remaining.done.values()), default=-1)
         return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, gone, refused, rows, taken_number)
 
     async def _finish(self, work: _Work, notice: Finish) -> Finished | None:
         def kind(last_sequence: int) -> StepKind:
             return StepKind.APPLY if notice.is_commit and last_sequence != NO_SEQUENCE else StepKind.DROP
 
-        left = _Left(
+        remaining = _Remaining(
             {each: (kind(last_sequence), last_sequence) for each, last_sequence in notice.partitions.items()},
             dict.fromkeys(notice.groups, StepKind.APPLY if notice.is_commit else StepKind.DROP),
         )
-        if not await self._ask_all(left, work):
+        if not await self._ask_all(remaining, work):
             return None
         new_producer_id = await self._new_producer_id(work.is_wanted) if notice.needs_producer_id else None
         results = {
             partition: AppliedRows(stepped.version, stepped.base_offset)
-            for partition, stepped in left.done.items()
+            for partition, stepped in remaining.done.items()
             if notice.is_commit and notice.partitions[partition] != NO_SEQUENCE
         }
-        return Finished(notice.transactional_id, notice.number, results, new_producer_id, frozenset(left.given_up))
+        return Finished(notice.transactional_id, notice.number, results, new_producer_id, frozenset(remaining.given_up))
 
     async def _resolve(self, work: _Work, notice: Resolve) -> Resolved | None:
         if self._cluster().level < LEVEL_OF_ONE_PHASE:  # such a cluster has no commit behind the log
@@ -221,12 +221,12 @@ class TransactionDriver:
                 number=last_number + 1,
                 producer_epoch=notice.producer_epoch + last_number - notice.number,
             )
-            left = _Left({notice.partition: (StepKind.RESOLVE, NO_SEQUENCE)}, {})
-            if not await self._ask_all(left, work, about=unknown):
+            remaining = _Remaining({notice.partition: (StepKind.RESOLVE, NO_SEQUENCE)}, {})
+            if not await self._ask_all(remaining, work, about=unknown):
                 return None
-            if left.gone:
+            if remaining.gone:
                 return Resolved(notice.transactional_id, notice.number, None)
-            stepped = left.done[notice.partition]
+            stepped = remaining.done[notice.partition]
             is_ours = stepped.number - notice.number <= ONE_PHASE_MAX  # else it is of an earlier life of the id
             if stepped.number < unknown.number or not is_ours:
                 return Resolved(notice.transactional_id, notice.number, last_number, rows)
@@ -244,40 +244,40 @@ class TransactionDriver:
 
     # ------------------------------------------------------------------ asking
 
-    async def _ask_all(self, left: _Left, work: _Work, about: TransactionNotice | None = None) -> bool:
+    async def _ask_all(self, remaining: _Remaining, work: _Work, about: TransactionNotice | None = None) -> bool:
         """Ask until every participant has answered; False: the answers are no longer wanted. `about`: other numbers
         than those of the notice."""
         delay_s, tries = _RETRY_S_MIN, 0
         while True:
-            self._leave_out_gone(left)
-            if not left:
+            self._leave_out_gone(remaining)
+            if not remaining:
                 return True
             if not work.is_wanted():
                 return False
-            await self._ask_once(left, work, work.notice if about is None else about)
+            await self._ask_once(remaining, work, work.notice if about is None else about)
             tries += 1
-            if not left:
+            if not remaining:
                 return True
-            if tries % _LOGGED_AFTER_TRIES == 0 and left.last_refusal is not None:
+            if tries % _LOGGED_AFTER_TRIES == 0 and remaining.last_refusal is not None:
                 _log.warning(
                     "%s waits for %d partitions and %d groups: %s",
                     work,
-                    len(left.partitions),
-                    len(left.groups),
-                    left.last_refusal.message,
+                    len(remaining.partitions),
+                    len(remaining.groups),
+                    remaining.last_refusal.message,
                 )
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_S_MAX)
 
-    def _leave_out_gone(self, left: _Left) -> None:
+    def _leave_out_gone(self, remaining: _Remaining) -> None:
         known = self._cluster().topic_names
-        for partition in [each for each in left.partitions if each.topic_id not in known]:
-            del left.partitions[partition]
-            left.gone.add(partition)
+        for partition in [each for each in remaining.partitions if each.topic_id not in known]:
+            del remaining.partitions[partition]
+            remaining.gone.add(partition)
 
-    async def _ask_once(self, left: _Left, work: _Work, notice: TransactionNotice) -> None:
+    async def _ask_once(self, remaining: _Remaining, work: _Work, notice: TransactionNotice) -> None:
         requests: list[tuple[BrokerEndpoint, StepKind, StepRequest]] = []
-        for (leader, kind), (partitions, groups) in self._by_leader(left).items():
+        for (leader, kind), (partitions, groups) in self._by_leader(remaining).items():
             request = StepRequest(
                 notice.transactional_id,
                 notice.number,
@@ -290,20 +290,20 @@ class TransactionDriver:
             requests.append((leader, kind, request))
         answers = await together([self._ask(*each) for each in requests])
         for (_, kind, request), answer in zip(requests, answers, strict=True):
-            _take(left, request, answer)
+            _take(remaining, request, answer)
             if kind is StepKind.APPLY and work.key in self._giving_up and not isinstance(answer, Refused):
-                self._give_up(left, request, answer, work)
+                self._give_up(remaining, request, answer, work)
 
-    def _give_up(self, left: _Left, request: StepRequest, answer: StepAnswer, work: _Work) -> None:
+    def _give_up(self, remaining: _Remaining, request: StepRequest, answer: StepAnswer, work: _Work) -> None:
         """An operator has seen that this is not going to be."""
         for (partition, _), stepped in zip(request.partitions, answer.partitions, strict=True):
             if isinstance(stepped, Refused) and stepped.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 _log.error("%s: its rows in %s are given up by an operator: %s", work, partition, stepped.message)
-                del left.partitions[partition]
-                left.given_up.add(partition)
+                del remaining.partitions[partition]
+                remaining.given_up.add(partition)
 
     def _by_leader(
-        self, left: _Left
+        self, remaining: _Remaining
     ) -> Mapping[
         tuple[BrokerEndpoint, StepKind], tuple[list[tuple[TransactionPartition, int]], list[TransactionGroup]]
     ]:
@@ -311,16 +311,16 @@ class TransactionDriver:
         found: dict[
             tuple[BrokerEndpoint, StepKind], tuple[list[tuple[TransactionPartition, int]], list[TransactionGroup]]
         ] = {}
-        for partition, (kind, last_sequence) in left.partitions.items():
+        for partition, (kind, last_sequence) in remaining.partitions.items():
             leader = self._leader(partition.name)
             if isinstance(leader, Refused):
-                left.last_refusal = leader
+                remaining.last_refusal = leader
             else:
                 found.setdefault((leader, kind), ([], []))[0].append((partition, last_sequence))
-        for group, kind in left.groups.items():
+        for group, kind in remaining.groups.items():
             leader = self._leader(TopicPartition(CONSUMER_OFFSETS_TOPIC, group.offsets_partition))
             if isinstance(leader, Refused):
-                left.last_refusal = leader
+                remaining.last_refusal = leader
             else:
                 found.setdefault((leader, kind), ([], []))[1].append(group)
         return found
@@ -334,22 +334,22 @@ class TransactionDriver:
         return leader.endpoint
 
 
-def _take(left: _Left, request: StepRequest, answer: StepAnswer | Refused) -> None:
+def _take(remaining: _Remaining, request: StepRequest, answer: StepAnswer | Refused) -> None:
     if isinstance(answer, Refused):
-        left.last_refusal = answer
+        remaining.last_refusal = answer
         return
     for (partition, _), stepped in zip(request.partitions, answer.partitions, strict=True):
         if isinstance(stepped, Refused):
-            left.last_refusal = stepped
+            remaining.last_refusal = stepped
         else:
-            del left.partitions[partition]
-            left.done[partition] = stepped
+            del remaining.partitions[partition]
+            remaining.done[partition] = stepped
     for group, stepped in zip(request.groups, answer.groups, strict=True):
         if isinstance(stepped, Refused):
-            left.last_refusal = stepped
+            remaining.last_refusal = stepped
         else:
-            del left.groups[group]
-            left.groups_done[group] = stepped
+            del remaining.groups[group]
+            remaining.groups_done[group] = stepped
 
 
 NOWHERE = TransactionWritten(-1, -1)

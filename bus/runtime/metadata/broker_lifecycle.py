@@ -105,7 +105,7 @@ class BrokerLifecycle:
         self._may_shut_down = False
         self._running: asyncio.Task[None] | None = None
         self._unreached_count = 0  # times in a row
-        self._told = ""  # the reason why it is not in the cluster now, as far as it was logged
+        self._logged_reason = ""  # the reason why it is not in the cluster now, as far as it was logged
 
     # ------------------------------------------------------------------ joining
 
@@ -137,15 +137,15 @@ class BrokerLifecycle:
                 raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}{remedy}")
             self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
             return False
-        self._unreached_count, self._told, self._unanswered = 0, "", None
+        self._unreached_count, self._logged_reason, self._unanswered = 0, "", None
         self._broker_epoch = answer.broker_epoch
         await self._metadata.follow()
         _log.info("broker %d has joined the cluster of controller %d", self._id, controller.broker_id)
         return self._metadata.applied_offset >= answer.metadata_offset
 
     def _tell(self, reason: str) -> None:
-        if reason != self._told:
-            self._told = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             _log.warning("%s", reason)
 
     # ------------------------------------------------------------------ elections
@@ -192,8 +192,8 @@ class BrokerLifecycle:
             answer = await self._peers.identify(brokers[broker_id].endpoint, timeout_s=_PROBE_S, needs_login=True)
             return None if isinstance(answer, Refused) else broker_id
 
-        asked = [one for one in broker_ids if one in brokers and one != self._id]
-        return {self._id, *(one for one in await together([find(one) for one in asked]) if one is not None)}
+        others = [one for one in broker_ids if one in brokers and one != self._id]
+        return {self._id, *(one for one in await together([find(one) for one in others]) if one is not None)}
 
     async def _elect(self) -> bool:
         """Become the controller, unless another one is faster."""
@@ -305,7 +305,7 @@ class BrokerLifecycle:
         gone = await self._find_gone()
         await self._metadata.check_leading()
         if self._metadata.is_leading:
-            self._told, self._unanswered = "", None
+            self._logged_reason, self._unanswered = "", None
             self._leases.tell("")
             await self._heartbeats.look(gone, await self._find_working_of(self._heartbeats.find_late()))
             await self._heartbeats.balance()
@@ -343,9 +343,9 @@ class BrokerLifecycle:
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
-            self._told, self._unanswered = "", None
+            self._logged_reason, self._unanswered = "", None
             self._leases.tell("")
-            self._uses.was_told(heartbeat.used_producer_ids)
+            self._uses.note_reported(heartbeat.used_producer_ids)
             self._lagging.follow(answer.lagging)
             self._may_shut_down = answer.should_shut_down
             return

@@ -40,7 +40,7 @@ from bus.runtime.tasks import TaskScope
 _log = logging.getLogger(__name__)
 
 # The number of ids in one heartbeat; the others go with the next ones.
-TOLD_MAX = 1_000
+REPORTED_MAX = 1_000
 
 
 class ProducerUses:
@@ -58,8 +58,8 @@ class ProducerUses:
         self._began_ms = 0.0
         self._used: set[int] = set()  # used in this interval
         self._due: set[int] = set()  # used in an earlier one, and not told yet
-        self._told: set[int] = set()  # reported in this interval
-        self._told_before: set[int] = set()  # reported in the interval before
+        self._reported: set[int] = set()  # reported in this interval
+        self._reported_before: set[int] = set()  # reported in the interval before
         self._controller: Hashable = None
 
     def note(self, producer_id: int) -> None:
@@ -67,26 +67,27 @@ class ProducerUses:
         self._used.add(producer_id)
 
     def find_due(self, controller: Hashable, now_ms: float) -> list[int]:
-        """Return the ids to report to this controller next, at most TOLD_MAX; the same ids again until `was_told`."""
+        """Return the ids to report to this controller next, at most REPORTED_MAX; the same ids again until
+        `note_reported`."""
         if controller != self._controller:
-            self._due |= self._told | self._told_before
-            self._told, self._told_before = set(), set()
+            self._due |= self._reported | self._reported_before
+            self._reported, self._reported_before = set(), set()
             self._controller = controller
         if not self._due and now_ms - self._began_ms >= self._interval_ms:
             self._began_ms = now_ms
             self._due, self._used = self._used, set()
-            self._told, self._told_before = set(), self._told
-        return list(itertools.islice(self._due, TOLD_MAX))
+            self._reported, self._reported_before = set(), self._reported
+        return list(itertools.islice(self._due, REPORTED_MAX))
 
-    def was_told(self, producer_ids: Collection[int]) -> None:
+    def note_reported(self, producer_ids: Collection[int]) -> None:
         self._due.difference_update(producer_ids)
-        self._told.update(producer_ids)
+        self._reported.update(producer_ids)
 
     def take_all(self) -> set[int]:
         """Take everything that was used here or reported to this broker since the last call, for the controller itself.
         Includes what this broker lately reported to another controller."""
-        uses = self._used | self._due | self._told | self._told_before
-        self._used, self._due, self._told, self._told_before = set(), set(), set(), set()
+        uses = self._used | self._due | self._reported | self._reported_before
+        self._used, self._due, self._reported, self._reported_before = set(), set(), set(), set()
         return uses
 
 

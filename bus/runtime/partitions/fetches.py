@@ -265,11 +265,11 @@ def _take_back(looks: Sequence[Look]) -> None:
 def _tell(
     session: FetchSession, looks: Sequence[Look], results: Sequence[FetchResult]
 ) -> list[tuple[FetchPosition, FetchResult]]:
-    told: list[tuple[FetchPosition, FetchResult]] = []
+    answers: list[tuple[FetchPosition, FetchResult]] = []
     for (entry, _), result in zip(looks, results, strict=True):
         if isinstance(result, Refused):
             entry.has_news = True
         elif result.batches:
             session.serve_last(entry)
-        told.append((entry.position, result))
-    return told
+        answers.append((entry.position, result))
+    return answers

@@ -239,12 +239,12 @@ class PartitionMaintenance:
         return Done(rewritten_bytes)
 
     async def _compact_now(self) -> JobResult:
-        if self._is_left_alone(self._table.rewrites.files, OFFSET_MAX):
+        if self._is_untouched(self._table.rewrites.files, OFFSET_MAX):
             return Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self._name}: compaction reads every file, and there are some that cannot be read",
             )
-        end_offset = OFFSET_MAX if self._rules.is_internal else self._compaction_end(is_asked=True)
+        end_offset = OFFSET_MAX if self._rules.is_internal else self._compaction_end(is_requested=True)
         return Done() if end_offset is None else await self.jobs.compact(end_offset, self._rules)
 
     async def _clean_now(self) -> JobResult:
@@ -337,7 +337,7 @@ class PartitionMaintenance:
         self._look_files = self._look_bytes = OFFSET_MAX  # the next commit sets them
         return None
 
-    def _compaction_end(self, *, is_asked: bool = False) -> int | None:
+    def _compaction_end(self, *, is_requested: bool = False) -> int | None:
         rules, files = self._rules, self._table.rewrites.files
         if rules.is_internal:
             return OFFSET_MAX if self._is_internal_compaction_due() else None
@@ -348,11 +348,11 @@ class PartitionMaintenance:
             unseen_count=len(self._table.rewrites.find_backlog()),
             rules=rules.compaction,
             now_ms=self._maintenance.clock.now_ms(),
-            is_asked=is_asked,
+            is_requested=is_requested,
         )
-        return None if end_offset is None or self._is_left_alone(files, end_offset) else end_offset
+        return None if end_offset is None or self._is_untouched(files, end_offset) else end_offset
 
-    def _is_left_alone(self, files: Sequence[LogFile], end_offset: int) -> bool:
+    def _is_untouched(self, files: Sequence[LogFile], end_offset: int) -> bool:
         """Compaction would read a file that cannot be read."""
         left_alone = self.jobs.left_alone
         return bool(left_alone) and any(f.path in left_alone for f in files if f.next_offset <= end_offset)

@@ -36,20 +36,20 @@ class FollowedLog:
     """
 
     def __init__(self) -> None:
-        self._told_version = -1
+        self._reported_version = -1
         self._found: LogState | None = None
         self.settled: LogState | None = None  # visible to consumers
         self._readers: dict[Wakeable, None] = {}
 
     def tell(self, version: int) -> None:
         """A leader has committed that version."""
-        self._told_version = max(self._told_version, version)
+        self._reported_version = max(self._reported_version, version)
         self._settle()
 
     @property
     def is_behind(self) -> bool:
         """There is more to read."""
-        return self._found is None or self._found.version < self._told_version
+        return self._found is None or self._found.version < self._reported_version
 
     def take(self, found: LogState) -> None:
         """The table was read so far."""
@@ -58,7 +58,7 @@ class FollowedLog:
 
     def _settle(self) -> None:
         found, settled = self._found, self.settled
-        if found is None or found.version > self._told_version:
+        if found is None or found.version > self._reported_version:
             return
         if settled is None or found.version > settled.version:
             self.settled = found
@@ -286,11 +286,11 @@ class FollowedTables:
     def note(self, versions: Iterable[CommittedVersion], *, is_awaited: bool = False) -> None:
         """Leaders have committed these. `is_awaited`: they are read on without a rest. What was read before is reported
         once more: the first report may have come before its leader led."""
-        for told in versions:
-            followed = self.find(told.name, told.topic_id)
+        for committed in versions:
+            followed = self.find(committed.name, committed.topic_id)
             if followed is None:
                 continue
-            followed.log.tell(told.version)
+            followed.log.tell(committed.version)
             if followed.table is None or followed.log.is_behind:
                 self._due[followed] = None
                 if followed.log.has_readers:

@@ -24,13 +24,13 @@ from bus.runtime.tasks import time_limit
 
 @dataclass(slots=True)
 class _Follower:
-    """`told_version`: the leader's last version when the follower reported, which was at `told_ms`."""
+    """`leader_version`: the leader's last version when the follower reported, which was at `reported_ms`."""
 
     broker_epoch: int
     version: int
     caught_up_ms: float
-    told_version: int
-    told_ms: float
+    leader_version: int
+    reported_ms: float
 
 
 @dataclass(slots=True)
@@ -170,8 +170,8 @@ def _next_follower(
     caught_up_ms = led.began_ms if before is None else before.caught_up_ms
     if version >= last.version:
         caught_up_ms = now_ms
-    elif before is not None and version >= before.told_version:
-        caught_up_ms = max(caught_up_ms, before.told_ms)
+    elif before is not None and version >= before.leader_version:
+        caught_up_ms = max(caught_up_ms, before.reported_ms)
     return _Follower(report.broker_epoch, version, caught_up_ms, last.version, now_ms)
 
 

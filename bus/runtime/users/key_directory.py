@@ -51,9 +51,9 @@ class KeyDirectory:
         self._tasks = tasks
         self._following: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._asked_s: float | None = None  # the last time that an unknown key caused a refresh
+        self._looked_s: float | None = None  # the last time that an unknown key caused a refresh
         self._failures = 0  # since the last success
-        self._shown_failure = ""
+        self._logged_failure = ""
         self.keys: SigningKeys = NO_KEYS
 
     def start(self) -> None:
@@ -68,9 +68,9 @@ class KeyDirectory:
         once if such a token caused a refresh less than `UNKNOWN_KEY_PAUSE_S` ago."""
         now_s = asyncio.get_running_loop().time()
         if self._reading is None:
-            if self._asked_s is not None and now_s < self._asked_s + UNKNOWN_KEY_PAUSE_S:
+            if self._looked_s is not None and now_s < self._looked_s + UNKNOWN_KEY_PAUSE_S:
                 return
-            self._asked_s = now_s
+            self._looked_s = now_s
         await self._refresh(LOOK_SECONDS_MAX)
 
     async def _follow(self) -> None:
@@ -109,16 +109,16 @@ class KeyDirectory:
 
     def _note_failure(self, reason: str) -> None:
         """Logs a reason once, until another one comes."""
-        if reason == self._shown_failure:
+        if reason == self._logged_failure:
             return
-        self._shown_failure = reason
+        self._logged_failure = reason
         consequence = (
             f"the {len(self.keys)} read before stay" if len(self.keys) else "no token is accepted until they can"
         )
         _log.warning("the signing keys at %s cannot be read, %s: %s", self._where, consequence, reason)
 
     def _note_success(self, keys: SigningKeys) -> None:
-        if self._shown_failure or keys.by_id.keys() != self.keys.by_id.keys():
+        if self._logged_failure or keys.by_id.keys() != self.keys.by_id.keys():
             ignored = f", {keys.ignored} others are for other purposes" if keys.ignored else ""
             _log.info("read %s at %s%s", count_of(len(keys), "signing key"), self._where, ignored)
-        self._shown_failure = ""
+        self._logged_failure = ""

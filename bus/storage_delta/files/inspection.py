@@ -26,8 +26,10 @@ def open_data_file(store: ObjectStore, folder: str, path: str, sums: str | None 
     key = f"{folder}/{path}"
     try:
         source = StoreFile(store, key, store.size(key))
-        told = None if sums is None else decode_sums(sums)
-        return open_proved(source, told if told is not None and has_sums(source, told) else TRIALS.sums_of(source))
+        recorded = None if sums is None else decode_sums(sums)
+        return open_proved(
+            source, recorded if recorded is not None and has_sums(source, recorded) else TRIALS.sums_of(source)
+        )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFile(f"expected a Parquet file, found: {first_line(error)}") from None
 

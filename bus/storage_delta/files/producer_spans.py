@@ -69,10 +69,10 @@ def spans_of_statistics(stats: str | None) -> str:
     """Return the span that `add.stats` (JSON) implies for a file without spans of its own, or none if the file has no
     record of a producer. Any statistic may be missing, and epochs always are."""
     try:
-        told = parse_json(stats or "null")
-        if told["nullCount"]["producer_id"] == told["numRecords"]:
+        parsed = parse_json(stats or "null")
+        if parsed["nullCount"]["producer_id"] == parsed["numRecords"]:
             return NO_SPANS
-        minima, maxima = told["minValues"], told["maxValues"]
+        minima, maxima = parsed["minValues"], parsed["maxValues"]
         id_min, id_max = int(minima["producer_id"]), int(maxima["producer_id"])
         sequence_min, sequence_max = int(minima["sequence"]), int(maxima["sequence"])
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -64,10 +64,10 @@ class Trial:
             _compare_statistics(self._metadata.row_group(group), rows)
         return {}
 
-    def take_column(self, start: int, asked: bytes) -> dict[str, Any]:
-        group, length = COLUMN_HEAD.unpack_from(asked)
+    def take_column(self, start: int, request: bytes) -> dict[str, Any]:
+        group, length = COLUMN_HEAD.unpack_from(request)
         end = COLUMN_HEAD.size + length
-        name, piece = asked[COLUMN_HEAD.size : end].decode(), asked[end:]
+        name, piece = request[COLUMN_HEAD.size : end].decode(), request[end:]
         parquet = open_piece(self._metadata, start, piece, is_checked=False)
         rows = parquet.read_row_group(group, columns=[name], use_threads=False)
         rows.validate(full=True)
@@ -98,14 +98,17 @@ def _compare_statistics(group: Any, rows: pa.Table) -> None:
         raise ValueError(f"expected {count_of(group.num_rows, 'row')} in a row group, found {rows.num_rows}")
     for index in range(group.num_columns):
         column = group.column(index)
-        name, told = column.path_in_schema, column.statistics if column.is_stats_set else None
-        if told is None or name not in rows.column_names:
+        name, statistics = column.path_in_schema, column.statistics if column.is_stats_set else None
+        if statistics is None or name not in rows.column_names:
             continue
         values = rows.column(name)
-        if told.has_null_count and told.null_count != values.null_count:
-            raise ValueError(f"expected {count_of(told.null_count, 'null')} in {name}, found {values.null_count}")
-        if told.has_min_max and (bounds := _bounds(values)) not in (None, (told.min_raw, told.max_raw)):
-            raise ValueError(f"expected {name} from {told.min_raw} to {told.max_raw}, found {bounds}")
+        if statistics.has_null_count and statistics.null_count != values.null_count:
+            raise ValueError(f"expected {count_of(statistics.null_count, 'null')} in {name}, found {values.null_count}")
+        if statistics.has_min_max and (bounds := _bounds(values)) not in (
+            None,
+            (statistics.min_raw, statistics.max_raw),
+        ):
+            raise ValueError(f"expected {name} from {statistics.min_raw} to {statistics.max_raw}, found {bounds}")
 
 
 def _bounds(values: pa.ChunkedArray) -> tuple[int | None, int | None] | None:
@@ -145,14 +148,14 @@ def answer(trial: Trial, kind: bytes, start: int, data: bytes) -> dict[str, Any]
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, hard))
-    asked = open(sys.stdin.fileno(), "rb", buffering=0)  # noqa: SIM115 - it ends with the process
+    request = open(sys.stdin.fileno(), "rb", buffering=0)  # noqa: SIM115 - it ends with the process
     trial = Trial()
-    while select.select([asked], [], [], IDLE_S)[0]:
-        head = _read(asked, HEAD.size)
+    while select.select([request], [], [], IDLE_S)[0]:
+        head = _read(request, HEAD.size)
         if len(head) < HEAD.size:
             return
         kind, start, length = HEAD.unpack(head)
-        data = _read(asked, length)
+        data = _read(request, length)
         if len(data) < length:
             return
         if kind == FOOTER:

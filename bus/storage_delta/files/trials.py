@@ -127,8 +127,8 @@ class Trials:
                 )
                 rows = open_piece(metadata, start, piece).read_row_group(group, columns=sound, use_threads=False)
                 columns = dict(zip(rows.column_names, rows.columns, strict=True)) if sound else {}
-                told = metadata.row_group(group)
-                yield SoundGroup(told.num_rows, columns, _bounds(told))
+                row_group = metadata.row_group(group)
+                yield SoundGroup(row_group.num_rows, columns, _bounds(row_group))
 
     def _is_sound(self, kind: bytes, start: int, data: bytes, footer: tuple[int, bytes]) -> bool:
         try:
@@ -199,9 +199,9 @@ def _bounds(group: Any) -> dict[str, tuple[int, int]]:
     found = {}
     for index in range(group.num_columns):
         column = group.column(index)
-        told = column.statistics if column.is_stats_set else None
-        if told is not None and told.has_min_max and told.null_count == 0:
-            found[column.path_in_schema] = told.min_raw, told.max_raw
+        statistics = column.statistics if column.is_stats_set else None
+        if statistics is not None and statistics.has_min_max and statistics.null_count == 0:
+            found[column.path_in_schema] = statistics.min_raw, statistics.max_raw
     return found
 
 

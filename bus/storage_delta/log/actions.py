@@ -336,8 +336,8 @@ def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Co
         actions = [parse_json(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
             raise TypeError("a line is no JSON object")
-        told = (action["commitInfo"] for action in actions if "commitInfo" in action)
-        info: Mapping[str, Any] = next(told, {}) or {}
+        infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
+        info: Mapping[str, Any] = next(infos, {}) or {}
         commit = _commit_of(version, info, actions, with_bodies)
         expected = info.get("actionCount")
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -362,7 +362,7 @@ def _text_of(value: Any) -> str:
     return text
 
 
-def _told(info: Mapping[str, Any], name: str, number_max: int) -> int | None:
+def _recorded_number(info: Mapping[str, Any], name: str, number_max: int) -> int | None:
     """A number of `commitInfo`, in which other engines may write what they like."""
     number = info.get(name)
     return number if type(number) is int and 0 <= number <= number_max else None
@@ -391,9 +391,9 @@ def _commit_of(
         operation=_text_of(info.get("operation", "unknown")),
         engine_info=_text_of(info.get("engineInfo", _UNKNOWN_ENGINE)),
         txn_id=info.get("txnId"),
-        leader_epoch=_told(info, "leaderEpoch", (1 << 31) - 1),
+        leader_epoch=_recorded_number(info, "leaderEpoch", (1 << 31) - 1),
         incarnation=info.get("incarnation") or None,
-        committed_ms=_told(info, "timestamp", TIMESTAMP_MS_MAX) or 0,
+        committed_ms=_recorded_number(info, "timestamp", TIMESTAMP_MS_MAX) or 0,
         adds=adds,
         removes=removes,
         txns=txns,

@@ -104,8 +104,8 @@ def read_hint(store: ObjectStore, log_folder: str) -> Hint | None:
     """None if it is not there or cannot be read."""
     try:
         hint: Any = parse_json(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
-        told = (hint.get("tags") or {}).get(SUMS_TAG)
-        return Hint(int(hint["version"]), None if told is None else decode_sums(told))
+        sums = (hint.get("tags") or {}).get(SUMS_TAG)
+        return Hint(int(hint["version"]), None if sums is None else decode_sums(sums))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, KeyNotFound):
         return None
 

@@ -187,8 +187,8 @@ def find_high_watermark(store: ObjectStore, log_folder: str, version: int, reade
         commit = find_commit(store, log_folder, earlier)
         if commit is None:
             return None
-        if (told := commit.txns.get(HIGH_WATERMARK_APP)) is not None:
-            return told.version
+        if (recorded := commit.txns.get(HIGH_WATERMARK_APP)) is not None:
+            return recorded.version
         appended = [add for add in commit.adds if add.is_data_change]
         if appended:
             return max(reader.check_foreign(add.path, add.size_bytes).next_offset for add in appended)

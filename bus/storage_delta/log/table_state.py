@@ -134,11 +134,11 @@ def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
             draft.harms[add.path] = Harm(checkpoint.version, "a checkpoint", deed, is_file_unknown=True)
         else:
             draft.files[add.path] = add.live
-    told = checkpoint.txns.get(HIGH_WATERMARK_APP)
+    recorded = checkpoint.txns.get(HIGH_WATERMARK_APP)
     ends = [file.next_offset for file in draft.files.values()]
     return TableState(
         version=checkpoint.version,
-        high_watermark=max([0 if told is None else told.version, *ends]),
+        high_watermark=max([0 if recorded is None else recorded.version, *ends]),
         files=draft.files,
         txns=checkpoint.txns,
         metadata=checkpoint.metadata,
@@ -208,9 +208,9 @@ class RunningState:
             self._judge_rewriting(commit, gone)
         if commit.txns:
             self.txns.update(commit.txns)
-            told = commit.txns.get(HIGH_WATERMARK_APP)
-            if told is not None and told.version > self.high_watermark:
-                self.high_watermark = told.version
+            recorded = commit.txns.get(HIGH_WATERMARK_APP)
+            if recorded is not None and recorded.version > self.high_watermark:
+                self.high_watermark = recorded.version
 
     def _replaced_by(self, commit: Commit) -> Sequence[LiveFile]:
         """Live files that go, or are added again because their statistics were computed again."""

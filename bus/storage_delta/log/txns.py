@@ -109,12 +109,12 @@ def encode_proofs(transactions: Sequence[AppliedTransaction]) -> dict[str, str]:
 def decode_proofs(notes: Mapping[bytes, bytes]) -> dict[str, int]:
     """The `appId` of each proof -> its version. Notes that are not ours prove nothing."""
     try:
-        told = parse_json(notes.get(TRANSACTIONS_NOTE.encode(), b"{}"))
+        recorded = parse_json(notes.get(TRANSACTIONS_NOTE.encode(), b"{}"))
     except ValueError:
         return {}
     return {
         app_id: version
-        for app_id, version in (told.items() if isinstance(told, dict) else ())
+        for app_id, version in (recorded.items() if isinstance(recorded, dict) else ())
         if app_id.startswith(TRANSACTION_APPS) and type(version) is int and 0 <= version < 1 << 63
     }
 

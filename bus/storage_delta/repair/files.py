@@ -190,7 +190,7 @@ def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, comp
         described = describe_rows(reader, schema, file.path)
         if described is None:
             return bad("it has other checksums than its entry says, and its rows are no rows of a log")
-        return as_told(described, file)
+        return with_entry(described, file)
     return FoundFile(file, named.body, "")
 
 
@@ -208,16 +208,16 @@ def _is_as_written(reader: DataReader, file: LiveFile) -> bool:
     return is_within and len(offsets) == file.record_count
 
 
-def as_told(found: FoundFile, told: LiveFile) -> FoundFile:
+def with_entry(found: FoundFile, entry: LiveFile) -> FoundFile:
     """Return `found` with what the log says and rows do not: the offsets that the file stands for, and the history of
     its rows."""
     file = replace(
         found.file,
-        base_offset=told.base_offset,
-        next_offset=told.next_offset,
-        ages=told.ages,
-        level=told.level,
-        committed_ms=told.committed_ms,
+        base_offset=entry.base_offset,
+        next_offset=entry.next_offset,
+        ages=entry.ages,
+        level=entry.level,
+        committed_ms=entry.committed_ms,
     )
     return replace(found, file=file)
 
@@ -264,7 +264,7 @@ def salvage_named(reader: DataReader, schema: pa.Schema, named: NamedFile) -> li
     return [replace(named_truly(one), source=named.file.path) for one in found]
 
 
-def write_anew(reader: DataReader, schema: pa.Schema, found: FoundFile) -> FoundFile:
+def rewrite(reader: DataReader, schema: pa.Schema, found: FoundFile) -> FoundFile:
     """The same rows in other bytes, under another name, unless the bytes are proved. What Arrow can decode here, after
     a bit of a footer or of a page header has changed, another reader may refuse: it goes by other fields. So bytes that
     nothing proves do not stay in the table. Raises `StorageFault`."""
@@ -279,8 +279,8 @@ def write_anew(reader: DataReader, schema: pa.Schema, found: FoundFile) -> Found
         return encode_rows(found.file, rows, schema, parquet.metadata.metadata)
 
     file, stats, _ = encode()
-    anew = as_told(FoundFile(file, None, stats, data=lambda: encode()[2]), found.file)
-    other_name = replace(anew, file=replace(anew.file, path=f"found-{source}"))
+    rewritten = with_entry(FoundFile(file, None, stats, data=lambda: encode()[2]), found.file)
+    other_name = replace(rewritten, file=replace(rewritten.file, path=f"found-{source}"))
     return replace(named_truly(other_name), source=source)
 
 
@@ -314,7 +314,7 @@ def find_misplaced(bad: BadFile, named: NamedFile, others: Iterable[FoundFile]) 
         if is_same and not bad.is_there:
             return FoundFile(wanted, named.body, "", source=found.file.path, is_proved=bool(wanted.sums))
         if is_same:
-            moved = replace(as_told(found, wanted), is_proved=bool(wanted.sums))
+            moved = replace(with_entry(found, wanted), is_proved=bool(wanted.sums))
             other_name = replace(moved, file=replace(moved.file, path=f"found-{found.file.path}"))
             return replace(named_truly(other_name), source=found.file.path)
     return None

@@ -216,7 +216,7 @@ class HistoryReader:
 
     def _gather_version(self, found: History, version: int) -> None:
         """Line by line: of a torn one there may be some left."""
-        told: dict[str, Txn] = {}
+        recorded: dict[str, Txn] = {}
         for action in self._lines(version):
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
                 match action:
@@ -224,10 +224,10 @@ class HistoryReader:
                         add = replace(decode_add(body, version), body=body)
                         found.removed.update(named_files(adopt([add], self._describe)))
                     case {"txn": body}:
-                        told[str(body["appId"])] = decode_txn(body)
+                        recorded[str(body["appId"])] = decode_txn(body)
                     case {"metaData": body}:
                         self._gather_metadata(found, decode_metadata(body))
-        _gather_txns(found, told)
+        _gather_txns(found, recorded)
 
     def _lines(self, version: int) -> Iterator[Any]:
         with contextlib.suppress(KeyNotFound, ValueError):
@@ -252,8 +252,8 @@ class HistoryReader:
         """Versions of ours at or before the checkpoint with which `history` begins that go on where it ends: files of
         the log that have another's name."""
         for commit in self._readable(-1, end=history.base + 1):
-            told = commit.txns.get(HIGH_WATERMARK_APP)
-            if commit.is_ours and told is not None and told.version > history.high_watermark:
+            recorded = commit.txns.get(HIGH_WATERMARK_APP)
+            if commit.is_ours and recorded is not None and recorded.version > history.high_watermark:
                 yield commit
 
     def removed_before(self, history: History) -> set[str]:
@@ -292,8 +292,8 @@ def named_files(adds: Iterable[Add]) -> dict[str, NamedFile]:
     return {add.path: NamedFile(_bare(add.body or {}), add.live) for add in adds if add.live is not None}
 
 
-def _gather_txns(found: History, told: Mapping[str, Txn]) -> None:
-    for app_id, txn in told.items():
+def _gather_txns(found: History, recorded: Mapping[str, Txn]) -> None:
+    for app_id, txn in recorded.items():
         if app_id not in found.txns or _is_later(txn, found.txns[app_id], app_id):
             found.txns[app_id] = txn
 

@@ -43,16 +43,16 @@ from bus.storage_delta.repair.files import (
     BadFile,
     FoundFile,
     RepairedTable,
-    as_told,
     check_named,
     choose_files,
     describe_rows,
     find_holes,
     find_misplaced,
     named_truly,
+    rewrite,
     salvage_named,
+    with_entry,
     without_overlaps,
-    write_anew,
 )
 from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, NamedFile, Trouble, named_files
 
@@ -97,7 +97,7 @@ class Planner:
 
     def plan(self, history: History) -> RepairPlan:
         """Raises `BeyondRepair` if there is nothing to go by."""
-        named, txns, end = _all_that_is_told(history, self._log)
+        named, txns, end = _named_by_log(history, self._log)
         compacted_to = _version_of(txns, COMPACTED_APP, 0)
         checked = [check_named(self._reader, self._schema, one, compacted_to=compacted_to) for one in named.values()]
         sound = [one for one in checked if isinstance(one, FoundFile)]
@@ -125,16 +125,16 @@ class Planner:
                 f"{self._partition}: expected a version, a checkpoint or a data file to put the table together from, "
                 "found none"
             )
-        told_end = end
+        log_end = end
         end = max([end, *(found.file.next_offset for found in cover.files)])
         lost = _newly_lost(cover.files, cover.holes, txns, log_start=log_start)
-        self._add_progress(txns, [one for one in cover.files if not _is_told(one, history)])
+        self._add_progress(txns, [one for one in cover.files if not _is_named(one, history)])
         self._add_proofs(txns, cover.files)
-        files = [write_anew(self._reader, self._schema, found) for found in cover.files]
+        files = [rewrite(self._reader, self._schema, found) for found in cover.files]
         _add_own(txns, cover.files, lost, end, self._now_ms)
         protocol, metadata = self._protocol_and_metadata(history)
         chosen = {found.file.path for found in cover.files}
-        behind = [found.file.path for found in cover.files if found.file.base_offset >= told_end]
+        behind = [found.file.path for found in cover.files if found.file.base_offset >= log_end]
         return RepairPlan(
             table=RepairedTable(files, txns, metadata, protocol),
             bad=[one for one in bad if one.path not in chosen],
@@ -174,28 +174,28 @@ class Planner:
         return found, unusable
 
     def _look_at(self, history: History, path: str, compacted_to: int) -> FoundFile | None:
-        told = history.removed.get(path)
+        recorded = history.removed.get(path)
         checked = None
-        if told is not None:
-            checked = check_named(self._reader, self._schema, told, compacted_to=compacted_to)
+        if recorded is not None:
+            checked = check_named(self._reader, self._schema, recorded, compacted_to=compacted_to)
         if isinstance(checked, FoundFile) and (not history.is_gathered or checked.body is None):
             return checked
         described = describe_rows(self._reader, self._schema, path, compacted_to=compacted_to)
-        if described is None or told is None or not isinstance(checked, FoundFile):
+        if described is None or recorded is None or not isinstance(checked, FoundFile):
             return described
         # The log cannot be followed: what it says of a file is not all true.
-        return replace(as_told(described, told.file), is_proved=checked.is_proved)
+        return replace(with_entry(described, recorded.file), is_proved=checked.is_proved)
 
     def _add_progress(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
         """Find where producers ended by the rows of `files`: the versions that said it may be lost."""
-        told, ended = decode_producers(txns), dict[int, tuple[int, int]]()
+        recorded, ended = decode_producers(txns), dict[int, tuple[int, int]]()
         for found in files:
             for rows in self._producer_rows(found):
                 ended.update(_last_of_producers(rows))
         for producer_id, (epoch, sequence) in ended.items():
             by_rows = ProducerProgress(producer_id, epoch, sequence)
-            if later_progress(by_rows, told.get(producer_id)) is by_rows:
-                known = told.get(producer_id)
+            if later_progress(by_rows, recorded.get(producer_id)) is by_rows:
+                known = recorded.get(producer_id)
                 if known is None or (known.producer_epoch, known.last_sequence) != (epoch, sequence):
                     txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence, self._now_ms)
 
@@ -242,7 +242,7 @@ def _at(found: FoundFile) -> LiveFile:
     return replace(found.file, path=found.source)
 
 
-def _is_told(found: FoundFile, history: History) -> bool:
+def _is_named(found: FoundFile, history: History) -> bool:
     """Return True if the log, followed to its end, says where the producers of this file ended."""
     return history.problem is None and found.body is not None and found.file.path in history.files
 
@@ -257,7 +257,7 @@ def _last_of_producers(rows: pa.Table) -> dict[int, tuple[int, int]]:
     }
 
 
-def _all_that_is_told(history: History, log: HistoryReader) -> tuple[dict[str, NamedFile], dict[str, Txn], int]:
+def _named_by_log(history: History, log: HistoryReader) -> tuple[dict[str, NamedFile], dict[str, Txn], int]:
     """Files, `txn`s and the high watermark of the history, and of what can be read behind it."""
     files, txns, end = dict(history.files), dict(history.txns), history.high_watermark
     has_later = history.problem is not None and not history.is_gathered

@@ -93,7 +93,7 @@ class _Way(Enum):
     """How much of the log a repair goes by, the most first."""
 
     AS_FOUND = "what is there, as far as it can be followed, and one more version"
-    ANEW = "a new beginning with what can be followed"
+    NEW_BEGINNING = "a new beginning with what can be followed"
     BY_CONTENT = "a new beginning with the data files"
 
 
@@ -214,7 +214,7 @@ class _Repair:
         has_checkpoint = self._has_checkpoint(log, listing)
         self._put_back(plan)
         if way is not _Way.AS_FOUND:
-            version, has_checkpoint = self._begin_anew(history, plan, listing), True
+            version, has_checkpoint = self._begin_again(history, plan, listing), True
         elif history.problem is None:
             version = self._add_version(history, plan, history.version + 1)
         elif history.problem.trouble is Trouble.HARMFUL and _is_whole(log, listing, history):
@@ -222,7 +222,7 @@ class _Repair:
         elif history.version >= 0 and max(listing.versions) <= history.problem.version:
             version = self._replace_torn(history, plan, history.problem.version)
         else:
-            version, has_checkpoint = self._begin_anew(history, plan, listing), True
+            version, has_checkpoint = self._begin_again(history, plan, listing), True
         self._set_aside_unreachable(history, log, listing, is_torn=omitted.is_history_torn)
         for name in log.broken_checkpoints:
             self._take_out(f"{LOG_FOLDER}/{name}", "a checkpoint that cannot be read")
@@ -385,7 +385,7 @@ class _Repair:
         self._put_checkpoint(version, plan, removed=sorted((known & set(listing.data_files)) - planned))
         return version
 
-    def _begin_anew(self, history: History, plan: RepairPlan, listing: LogListing) -> int:
+    def _begin_again(self, history: History, plan: RepairPlan, listing: LogListing) -> int:
         version = max([-1, *listing.versions, *listing.checkpoints]) + 1
         said_again: list[Action] = [{"protocol": dict(plan.table.protocol)}, {"metaData": dict(plan.table.metadata)}]
         known = {*history.files, *history.removed}

@@ -206,9 +206,9 @@ def _check_group_statistics(parquet: ProvedFile, group: int, rows: pa.Table) -> 
         if name not in _GROUP_STATS or not column.is_stats_set or not column.statistics.has_min_max:
             continue
         bounds = _bounds(rows.column(name))
-        told = _bounds(pa.chunked_array([_statistics(column.statistics, rows.column(name).type)]))
-        if bounds != told:
-            yield "statistics are true", f"row group {group} with {name} from {bounds}", str(told)
+        recorded = _bounds(pa.chunked_array([_statistics(column.statistics, rows.column(name).type)]))
+        if bounds != recorded:
+            yield "statistics are true", f"row group {group} with {name} from {bounds}", str(recorded)
 
 
 def _statistics(statistics: Any, data_type: pa.DataType) -> pa.Array:
@@ -238,12 +238,12 @@ def _check_statistics(check: DataFileCheck, file: AddedFile) -> Iterator[_Findin
     if check.row_count != file.record_count:
         yield promise, f"numRecords {check.row_count}", str(file.record_count)
     for kind, actual in (("minValues", check.minima), ("maxValues", check.maxima)):
-        told = file.stats.get(kind) or {}
+        recorded = file.stats.get(kind) or {}
         for name in STATS_COLUMNS:
             if name == "timestamp":
                 yield from _check_timestamp(file.stats, kind, actual.get(name))
-            elif told.get(name) != actual.get(name):
-                yield promise, f"{kind}.{name} {actual.get(name)}", str(told.get(name))
+            elif recorded.get(name) != actual.get(name):
+                yield promise, f"{kind}.{name} {actual.get(name)}", str(recorded.get(name))
     nulls = file.stats.get("nullCount") or {}
     for name in STATS_COLUMNS:
         if nulls.get(name) != check.null_counts.get(name):
@@ -269,10 +269,10 @@ def _check_timestamp(stats: Mapping[str, Any], kind: str, actual_us: int | None)
     """Statistics have milliseconds: a minimum is rounded down, a maximum may be rounded either way."""
     if actual_us is None:
         return
-    told = _milliseconds(stats, kind)
+    recorded = _milliseconds(stats, kind)
     allowed = {actual_us // 1000} if kind == "minValues" else {actual_us // 1000, -(-actual_us // 1000)}
-    if told not in allowed:
-        yield "statistics are true", f"{kind}.timestamp {min(allowed)} ms", f"{told} ms"
+    if recorded not in allowed:
+        yield "statistics are true", f"{kind}.timestamp {min(allowed)} ms", f"{recorded} ms"
 
 
 def _milliseconds(stats: Mapping[str, Any], kind: str) -> int | None:

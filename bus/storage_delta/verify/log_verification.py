@@ -54,18 +54,22 @@ def check_log_start(
 ) -> Iterator[Finding]:
     """Check the log start that a version behind `table` sets, and its removal of `removed`: only whole files from the
     start of the log go, and the log start never goes back."""
-    told = next((body["version"] for body in _bodies(actions, "txn") if body.get("appId") == LOG_START_APP), None)
-    if told is None:
+    recorded = next((body["version"] for body in _bodies(actions, "txn") if body.get("appId") == LOG_START_APP), None)
+    if recorded is None:
         return
     before = table.txns.get(LOG_START_APP, 0)
-    if not before <= told <= high_watermark:
-        yield _LOG_START, f"{LOG_START_APP} from {before} to {high_watermark}", str(told)
+    if not before <= recorded <= high_watermark:
+        yield _LOG_START, f"{LOG_START_APP} from {before} to {high_watermark}", str(recorded)
     gone = {file.path for file in removed}
     for file in table.files.values():
-        if file.path in gone and file.last_offset >= told:
-            yield _LOG_START, f"{file.path} with offsets up to {file.last_offset} to stay", f"it removed below {told}"
-        if file.path not in gone and file.last_offset < told:
-            yield _LOG_START, f"{file.path} with offsets up to {file.last_offset} to go", f"it live below {told}"
+        if file.path in gone and file.last_offset >= recorded:
+            yield (
+                _LOG_START,
+                f"{file.path} with offsets up to {file.last_offset} to stay",
+                f"it removed below {recorded}",
+            )
+        if file.path not in gone and file.last_offset < recorded:
+            yield _LOG_START, f"{file.path} with offsets up to {file.last_offset} to go", f"it live below {recorded}"
 
 
 def check_apart(actions: Sequence[Action]) -> Iterator[Finding]:
@@ -103,10 +107,10 @@ def check_kept(removed_in: Mapping[str, int], stored: Collection[str]) -> Iterat
             yield path, version, ("kept versions can be read", expected, "none")
 
 
-def check_named(removed: Collection[str], told: Collection[str], stored: Collection[str]) -> Iterator[Finding]:
+def check_named(removed: Collection[str], recorded: Collection[str], stored: Collection[str]) -> Iterator[Finding]:
     """Check that a checkpoint names the removed files that still exist, by comparing it with a replay: a file that it
     does not name counts as an orphan."""
-    for path in sorted(set(removed) & set(stored) - set(told)):
+    for path in sorted(set(removed) & set(stored) - set(recorded)):
         yield "checkpoints name the removed files that are there", f"a remove of {path}", "none"
 
 
@@ -323,8 +327,8 @@ class LogCheck:
         file = version_file(version)
         if _is_repair(_info_of(actions)):
             # It says what is lost and brings back what is there. Whether that is all is seen when all is replayed.
-            told = [action["txn"] for action in actions if "txn" in action]
-            ends = [txn["version"] for txn in told if txn.get("appId") == HIGH_WATERMARK_APP]
+            recorded = [action["txn"] for action in actions if "txn" in action]
+            ends = [txn["version"] for txn in recorded if txn.get("appId") == HIGH_WATERMARK_APP]
             self.high_watermark = max([self.high_watermark, *ends])
             return
         bodies = {
@@ -380,12 +384,14 @@ class LogCheck:
     def _check_txns(self, version: int, actions: Sequence[Action]) -> None:
         file = version_file(version)
         txns = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
-        told = txns.get(HIGH_WATERMARK_APP)
-        if told is not None and told != self.high_watermark:
-            self._breach("the high watermark is true", file, version, str(self.high_watermark), str(told))
-        told = txns.get(LEADER_EPOCH_APP)
-        if told is not None and told != self.leader_epoch:
-            self._breach("leader epochs never go back", file, version, f"leader epoch {self.leader_epoch}", str(told))
+        recorded = txns.get(HIGH_WATERMARK_APP)
+        if recorded is not None and recorded != self.high_watermark:
+            self._breach("the high watermark is true", file, version, str(self.high_watermark), str(recorded))
+        recorded = txns.get(LEADER_EPOCH_APP)
+        if recorded is not None and recorded != self.leader_epoch:
+            self._breach(
+                "leader epochs never go back", file, version, f"leader epoch {self.leader_epoch}", str(recorded)
+            )
         compacted_to = txns.get(COMPACTED_APP, self.table.compacted_to)
         if not self.table.compacted_to <= compacted_to <= self.high_watermark:
             expected = f"{COMPACTED_APP} from {self.table.compacted_to} to {self.high_watermark}"
@@ -430,15 +436,15 @@ class LogCheck:
         actions = self._load_checkpoint(version)
         if actions is None:
             return
-        told = ReplayedTable()
+        recorded = ReplayedTable()
         try:
-            told.apply(version, actions, is_checkpoint=True)
+            recorded.apply(version, actions, is_checkpoint=True)
         except Unreadable as error:
             self._breach(_CHECKPOINT_TRUE, checkpoint_file(version), version, "whole actions", str(error))
             return
-        for promise, expected, found in check_named(self.table.removed, told.removed, self.listing.data_files):
+        for promise, expected, found in check_named(self.table.removed, recorded.removed, self.listing.data_files):
             self._breach(promise, checkpoint_file(version), version, expected, found)
-        for expected, found in _table_differences(self.table, told):
+        for expected, found in _table_differences(self.table, recorded):
             self._breach(_CHECKPOINT_TRUE, checkpoint_file(version), version, expected, found)
 
     def _load_checkpoint(self, version: int) -> list[Action] | None:
@@ -585,23 +591,23 @@ def _entry(file: AddedFile) -> tuple[object, ...]:
     return file.size_bytes, file.stats, file.tag, file.sums
 
 
-def _table_differences(replayed: ReplayedTable, told: ReplayedTable) -> Iterator[tuple[str, str]]:
-    for path in sorted(replayed.files.keys() | told.files.keys()):
-        ours, theirs = replayed.files.get(path), told.files.get(path)
+def _table_differences(replayed: ReplayedTable, recorded: ReplayedTable) -> Iterator[tuple[str, str]]:
+    for path in sorted(replayed.files.keys() | recorded.files.keys()):
+        ours, theirs = replayed.files.get(path), recorded.files.get(path)
         if ours is None or theirs is None:
             yield (f"{path}, which is live", "no entry") if theirs is None else (f"no entry for {path}", "one")
         elif _entry(ours) != _entry(theirs):
             yield f"{path} with the size, statistics and tags of the log", "others"
-    for app_id in sorted(replayed.txns.keys() | told.txns.keys()):
+    for app_id in sorted(replayed.txns.keys() | recorded.txns.keys()):
         is_taken_back = app_id.startswith(TRANSACTION_APPS) and replayed.txns.get(app_id) == TAKEN_BACK
-        may_be_left_out = app_id not in told.txns and (is_taken_back or is_forgotten(app_id, told.txns))
-        if replayed.txns.get(app_id) != told.txns.get(app_id) and not may_be_left_out:
-            yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(told.txns.get(app_id))
+        may_be_left_out = app_id not in recorded.txns and (is_taken_back or is_forgotten(app_id, recorded.txns))
+        if replayed.txns.get(app_id) != recorded.txns.get(app_id) and not may_be_left_out:
+            yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(recorded.txns.get(app_id))
     for name in ("id", "schemaString", "configuration"):
-        if (replayed.metadata or {}).get(name) != (told.metadata or {}).get(name):
+        if (replayed.metadata or {}).get(name) != (recorded.metadata or {}).get(name):
             yield f"the log's metaData.{name}", "another"
     for name in ("minReaderVersion", "minWriterVersion"):
-        if (replayed.protocol or {}).get(name) != (told.protocol or {}).get(name):
+        if (replayed.protocol or {}).get(name) != (recorded.protocol or {}).get(name):
             yield f"the log's protocol.{name}", "another"
 
 

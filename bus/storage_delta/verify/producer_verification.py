@@ -78,14 +78,14 @@ class ProducerCheck:
         promise = "the log tells where producers ended"
         for producer_id, last in sorted(self.last.items()):
             app_id, expected = producer_app(producer_id), last.epoch << 32 | last.sequence
-            told = txns.get(app_id)
-            if told is None and is_forgotten(app_id, txns):
+            recorded = txns.get(app_id)
+            if recorded is None and is_forgotten(app_id, txns):
                 continue
             # Another engine that appends by MERGE knows no `txn` of ours.
-            is_later = told is not None and told > expected and last.may_be_followed_by_holes
-            if told != expected and not is_later and not (told is None and last.file.tag is None):
+            is_later = recorded is not None and recorded > expected and last.may_be_followed_by_holes
+            if recorded != expected and not is_later and not (recorded is None and last.file.tag is None):
                 where = f"epoch {last.epoch} and sequence {last.sequence}"
-                found = "none" if told is None else f"epoch {told >> 32} and sequence {told & 0xFFFFFFFF}"
+                found = "none" if recorded is None else f"epoch {recorded >> 32} and sequence {recorded & 0xFFFFFFFF}"
                 yield last.file.path, (promise, f"txn {app_id} at {where}", found)
         if is_whole:
             named = {producer_app(producer_id) for producer_id in self.last}

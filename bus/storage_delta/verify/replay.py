@@ -159,14 +159,14 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
 def _check_sum(data: bytes) -> None:
     """Check the checksum of a version, if it has one. It covers the whole file except the newlines at its end, with its
     own digits taken as zeros. Raises `Unreadable`."""
-    told = _SUM.search(data.split(b"\n", 1)[0])
-    if told is not None:
-        counted = data[: told.start(1)] + b"0" * 8 + data[told.end(1) :].rstrip(b"\n")
+    expected = _SUM.search(data.split(b"\n", 1)[0])
+    if expected is not None:
+        counted = data[: expected.start(1)] + b"0" * 8 + data[expected.end(1) :].rstrip(b"\n")
         found = f"{zlib.crc32(counted):08x}".encode()
-        if found != told[1]:
+        if found != expected[1]:
             raise Unreadable(
-                f"expected checksum {told[1].decode(errors='replace')}, found {found.decode()}: the file has changed "
-                f"since it was written"
+                f"expected checksum {expected[1].decode(errors='replace')}, found {found.decode()}: the file has "
+                f"changed since it was written"
             )
 
 

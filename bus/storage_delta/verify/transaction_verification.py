@@ -135,8 +135,8 @@ def _names_of(actions: Sequence[Action]) -> dict[str, _Name]:
     """Return, from `commitInfo`, the `appId` of each proof -> producer id and epoch. Malformed entries are ignored."""
     found: dict[str, _Name] = {}
     for info in (action["commitInfo"] for action in actions if "commitInfo" in action):
-        told = info.get("transactions")
-        for app_id, name in told.items() if isinstance(told, Mapping) else ():
+        recorded = info.get("transactions")
+        for app_id, name in recorded.items() if isinstance(recorded, Mapping) else ():
             if isinstance(name, list) and len(name) == 2 and all(type(number) is int for number in name):
                 found[app_id] = (name[0], name[1])
     return found

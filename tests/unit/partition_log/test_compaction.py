@@ -97,7 +97,7 @@ def test_what_is_older_than_the_largest_lag_is_compacted_however_little_there_is
 
 
 def test_who_asks_for_it_gets_it_but_for_the_newest_file_and_the_smallest_lag() -> None:
-    assert end_offset(live(3), 3, is_asked=True) == 2
-    assert end_offset(live(1), 1, is_asked=True) is None
-    assert end_offset(live(3), 0, is_asked=True) is None
-    assert end_offset(live(3, apart_ms=100), 3, replace(RULES, lag_min_ms=100), now_ms=150, is_asked=True) == 1
+    assert end_offset(live(3), 3, is_requested=True) == 2
+    assert end_offset(live(1), 1, is_requested=True) is None
+    assert end_offset(live(3), 0, is_requested=True) is None
+    assert end_offset(live(3, apart_ms=100), 3, replace(RULES, lag_min_ms=100), now_ms=150, is_requested=True) == 1

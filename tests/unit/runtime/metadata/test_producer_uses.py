@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.runtime.metadata.producers import TOLD_MAX, ProducerUses
+from bus.runtime.metadata.producers import REPORTED_MAX, ProducerUses
 
 INTERVAL_MS = 100
 
@@ -12,7 +12,7 @@ INTERVAL_MS = 100
 def tell(uses: ProducerUses, controller: str, now_ms: float) -> list[int]:
     """One heartbeat that is answered."""
     due = uses.find_due(controller, now_ms)
-    uses.was_told(due)
+    uses.note_reported(due)
     return sorted(due)
 
 
@@ -44,11 +44,11 @@ def test_use_is_told_until_the_heartbeat_is_answered(uses: ProducerUses) -> None
 
 def test_heartbeat_is_bounded_and_the_next_ones_have_the_rest() -> None:
     uses = ProducerUses(INTERVAL_MS)
-    for producer_id in range(2 * TOLD_MAX + 1):
+    for producer_id in range(2 * REPORTED_MAX + 1):
         uses.note(producer_id)
     told = [tell(uses, "c", 100 + number) for number in range(4)]
-    assert [len(one) for one in told] == [TOLD_MAX, TOLD_MAX, 1, 0]
-    assert {one for some in told for one in some} == set(range(2 * TOLD_MAX + 1))
+    assert [len(one) for one in told] == [REPORTED_MAX, REPORTED_MAX, 1, 0]
+    assert {one for some in told for one in some} == set(range(2 * REPORTED_MAX + 1))
 
 
 def test_next_controller_is_told_again_what_the_one_before_may_not_have_said(uses: ProducerUses) -> None:
