@@ -27,7 +27,7 @@ from bus.consumer_groups.requests import (
     JoinRefused,
     LeaveGroup,
     LeavingMember,
-    Left,
+    MembersRemoved,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -215,7 +215,7 @@ class GroupMachine(RuleBasedStateMachine):
         is_by_instance = by_instance and client.instance_id is not None
         leaving = LeavingMember("" if is_by_instance else client.member_id, client.instance_id)
         answer = self.bench.answer(LeaveGroup(GROUP_ID, (leaving,)))
-        assert isinstance(answer, (Left, Refused))
+        assert isinstance(answer, (MembersRemoved, Refused))
         client.forget()
         self.hear_all()
 

@@ -3,14 +3,22 @@ from __future__ import annotations
 import pytest
 
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.requests import GroupTimer, JoinRefused, LeaveGroup, LeavingMember, Left, SyncGroup, TimerKind
+from bus.consumer_groups.requests import (
+    GroupTimer,
+    JoinRefused,
+    LeaveGroup,
+    LeavingMember,
+    MembersRemoved,
+    SyncGroup,
+    TimerKind,
+)
 from bus.errors import ErrorCode, Refused
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
 
 
 def leave(bench: GroupBench, *members: LeavingMember) -> list[ErrorCode | None]:
     answer = bench.answer(LeaveGroup(GROUP_ID, members))
-    assert isinstance(answer, Left)
+    assert isinstance(answer, MembersRemoved)
     return [None if refused is None else refused.code for refused in answer.members]
 
 
