@@ -623,7 +623,7 @@ class TypedLog(Leadable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Where the root is. `usable_bytes`: what this process may still write there."""
+    """The volume of the root. `usable_bytes`: what this process may still write there."""
 
     total_bytes: int
     usable_bytes: int
@@ -631,8 +631,8 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """What lies in the folder of a partition's table. `data_bytes` of `size_bytes` are directly in it, where data files
-    are, live or not; the others are the Delta log and what is staged of transactions."""
+    """The files in the folder of a partition's table. `data_bytes` of `size_bytes` are directly in it, where data files
+    are, live or not; the others are the Delta log and staged batches of transactions."""
 
     file_count: int
     size_bytes: int

@@ -94,7 +94,7 @@ _BITS_MAX = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX}
 
 
 class Validator(Protocol):
-    """Which values of its type a key takes. `str()` of it is the text for people."""
+    """A check of a key's values beside their type. `str()` of it is the text for people."""
 
     def accepts(self, value: Any) -> bool: ...
 
@@ -224,9 +224,9 @@ class Key:
     documentation: str = ""  # one line
     is_in_effect: bool = True
     is_secret: bool = False  # its value is left out of logs and answers
-    shown_as: Callable[[str], str] | None = None  # what of its value is in them; None: all of it
-    reader: Callable[[str], Any] | None = None  # of a text, where `takes` is no `Typed`; None: it is taken as it is
-    typed: str | None = None  # the type of what a program gives, where the field has another one
+    shown_as: Callable[[str], str] | None = None  # the part of the value that may appear there; None: all of it
+    reader: Callable[[str], Any] | None = None  # reads a text if `takes` is no `Typed`; None: the text is the value
+    typed: str | None = None  # the type of the argument of a program, if the field has another one
 
     @property
     def type(self) -> ConfigType:

@@ -131,7 +131,7 @@ class Partition:
 
     @property
     def live_bytes(self) -> int:
-        """Of the data files that the last version has."""
+        """The size of the data files that the last version has."""
         return self._table.state.size_bytes
 
     @property
