@@ -1,4 +1,4 @@
-"""What a partition's table promises about its log start, kept by the fake and by Delta alike."""
+"""Promises of a partition's table about its log start, kept by the fake and by Delta alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Subject(Protocol):
     table: PartitionTable
 
     def batch(self, base_offset: int, count: int) -> LogBatch:
-        """Of producer 7, epoch 1, with sequences like the offsets."""
+        """Return a batch of producer 7, epoch 1, with sequences like the offsets."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a partition's table promises about idempotent producers, kept by the fake and by the Delta table alike."""
+"""Promises of a partition's table about idempotent producers, kept by the fake and by the Delta table alike."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ runs = st.tuples(stamps, st.integers(1, 8))
 @settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(st.lists(st.lists(runs, min_size=1, max_size=4), max_size=5), st.lists(runs, max_size=10))
 def test_both_give_the_same_answers(commits: list[list[tuple[ProducerStamp, int]]], questions: list) -> None:  # type: ignore[type-arg]
-    """In a table where no record is there twice, whatever the order in which it came."""
+    """The table has no record twice, whatever the order in which records came."""
     subjects: list[Subject] = [Fake(), Delta()]
     taken: set[tuple[int, int, int]] = set()
     for commit in commits:

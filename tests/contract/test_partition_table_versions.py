@@ -1,4 +1,4 @@
-"""What a partition's table promises about its versions and its compaction, kept by the fake and by Delta alike."""
+"""Promises of a partition's table about its versions and its compaction, kept by the fake and by Delta alike."""
 
 from __future__ import annotations
 

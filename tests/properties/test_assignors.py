@@ -51,7 +51,8 @@ def wanted(partitions: Mapping[str, int], members: Members) -> set[TopicPartitio
 
 
 def holding(members: Members, owned: Assignment, generation: int = 1) -> Members:
-    """Who was there before brings what it had, both ways: as user data and as owned partitions."""
+    """Return the members, where those of `owned` bring what they had both ways: as user data and as owned
+    partitions."""
     return {
         member_id: replace(
             member,
@@ -70,7 +71,8 @@ def kept_count(before: Assignment, after: Assignment) -> int:
 
 
 def most_that_can_stay(partition_count: int, members: Collection[str], before: Assignment) -> int:
-    """Of an assignment balanced within one: who had more keeps the larger share, as far as there are larger shares."""
+    """Return how many partitions can stay in an assignment balanced within one: members that had more keep the larger
+    shares, as far as there are any."""
     each, larger = divmod(partition_count, len(members))
     had = sorted((len(before.get(member_id, ())) for member_id in members), reverse=True)
     return sum(min(count, each + (place < larger)) for place, count in enumerate(had))

@@ -282,7 +282,7 @@ class BrokersMachine(RuleBasedStateMachine):
         self.since_snapshot = snapshot
 
     def teardown(self) -> None:
-        """What the log tells of the past ends in what is, and goes back without a gap to what it still has."""
+        """The history in the log ends in the present state, and goes back without a gap to what the log still has."""
         for rows in (self.rows, self.since_snapshot):
             logged = [LoggedRow(LogPlace(offset, offset), 1, row) for offset, row in enumerate(rows)]
             history = read_history(logged)

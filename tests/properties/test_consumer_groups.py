@@ -57,7 +57,7 @@ PROTOCOLS = (
 
 @dataclass
 class Client:
-    """What one process knows of its membership."""
+    """One process's knowledge of its membership."""
 
     number: int
     protocols: tuple[GroupProtocol, ...] = PROTOCOLS[0]
@@ -372,7 +372,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 def _assign(joined: Joined) -> dict[str, Assignment]:
-    """Of a leader: each partition to one member, in turn."""
+    """Return a leader's assignment: each partition to one member, in turn."""
     numbers: dict[str, list[int]] = {member.member_id: [] for member in joined.members}
     for number in range(len(PARTITIONS) if numbers else 0):
         numbers[list(numbers)[number % len(numbers)]].append(number)

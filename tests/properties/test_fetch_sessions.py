@@ -83,7 +83,7 @@ class World:
         return decided if isinstance(decided, Refused) else log.result(decided)
 
     def _compare(self, position: FetchPosition, expected: FetchResult, found: FetchResult | None) -> None:
-        """What is not in an answer of the session was told before."""
+        """A partition that is missing in an answer of the session was reported before."""
         name = position.partition
         if isinstance(expected, Refused):
             assert found == expected, f"{name} was to be refused"

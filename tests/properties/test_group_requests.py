@@ -106,7 +106,7 @@ class Door:
             assert loaded.states == load_groups(self.bench.records)
 
     def become_stable(self) -> None:
-        """With two static members, each of which has a partition."""
+        """Bring the group to Stable, with two static members that have a partition each."""
         self.ask("join", join_of("desk"))
         self.ask("join", join_of("till"))
         self.bench.wait(1)

@@ -15,8 +15,8 @@ AMOUNTS = st.integers(0, 1000)
 
 
 def naive_rate(events: list[tuple[float, float]], windows: Windows, now_s: float) -> float:
-    """By the definition: samples of a window each, those that began less than all windows ago, over at least all
-    windows but one."""
+    """Return the rate by the definition: samples of a window each, those that began less than all windows ago, over at
+    least all windows but one."""
     samples: list[list[float]] = []
     for at_s, amount in events:
         if not samples or at_s >= samples[-1][0] + windows.size_s:

@@ -26,7 +26,7 @@ WEEK_MS = 7 * 24 * 3_600_000
 
 @dataclass
 class Known:
-    """Of one transaction, from its first commit until it has ended."""
+    """The knowledge about one transaction, from its first commit until it has ended."""
 
     sequence: int = -1
     offsets: dict[TopicPartition, int] = field(default_factory=dict)

@@ -122,7 +122,7 @@ class TransactionMachine(RuleBasedStateMachine):
         is_refused=st.booleans(),
     )
     def go_on(self, who: int, steps: int, way: str, is_refused: bool) -> None:
-        """What an instance does next that nothing happens to."""
+        """Take the next steps of an instance that meets no disturbance."""
         for _ in range(steps):
             instance = self.instances[who]
             if instance.request is not None:
@@ -190,14 +190,14 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.notices)
     @rule(is_refused=st.booleans())
     def carry_out(self, is_refused: bool) -> None:
-        """What the coordinator asked for last."""
+        """Carry out the coordinator's last request."""
         if self.notices:
             self.answer_to(self.notices[-1], is_refused=is_refused)
 
     @precondition(lambda self: self.notices)
     @rule(data=st.data(), is_refused=st.booleans())
     def carry_out_late(self, data: st.DataObject, is_refused: bool) -> None:
-        """Of all that was ever asked for: also by a coordinator that has died, or the same again."""
+        """Carry out any earlier request again: of a coordinator that has died, or one that was carried out before."""
         self.answer_to(data.draw(st.sampled_from(self.notices[-8:])), is_refused=is_refused)
 
     def answer_to(self, notice: CollectVotes | Finish, *, is_refused: bool = False) -> None:
@@ -525,7 +525,7 @@ def _new_instance_does_not_end_what_is_open(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _late_initialisation_ends_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Kafka, which aborts what is ongoing before it looks at the epoch."""
+    """Abort what is ongoing before looking at the epoch, as Kafka does."""
     initialize = epochs._initialize
 
     def as_if_new(step: TransactionStep, call: Any, cause: AbortCause) -> None:

@@ -1,4 +1,4 @@
-"""What a process of the bus asks of its system."""
+"""Requests of a bus process to its system."""
 
 from __future__ import annotations
 

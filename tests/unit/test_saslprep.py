@@ -40,7 +40,7 @@ def test_a_password_is_the_same_in_both_forms_of_its_letters() -> None:
 
 
 def test_a_text_that_is_longer_than_any_password_is_taken_as_it_is() -> None:
-    """Of callers that are not logged in: marks in the wrong order take quadratic time."""
+    """Callers need not be logged in, and marks in the wrong order take quadratic time."""
     accented = "e\u0301"
     assert prepared(accented * (CHARACTERS_MAX // 2)) == "é" * (CHARACTERS_MAX // 2)
     for text in (accented * (CHARACTERS_MAX // 2 + 1), "\u0316\u0301" * 3_000, "\ufdfa" * 4_000):

@@ -60,7 +60,7 @@ def test_both_sides_say_what_the_example_of_the_rfc_says(
 
 
 def log_in(password: str, *, name: str = "alice", mechanism: ScramMechanism = SCRAM_SHA_512) -> bytes | None:
-    """Of a user whose password is "right"."""
+    """Log in as a user whose password is "right"."""
     credential = credential_of(mechanism, salt_password(mechanism, "right", SALT, 4096), SALT, 4096)
     client = ScramClient(mechanism, name, password, "abc")
     first = parse_client_first(client.first())

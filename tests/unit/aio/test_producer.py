@@ -411,7 +411,7 @@ class CountingLoop:
 
 
 class Pending:
-    """As much of an asyncio future as is needed, without a loop."""
+    """The part of an asyncio future that is needed, without a loop."""
 
     def __init__(self) -> None:
         self.outcome: Any = None

@@ -11,7 +11,7 @@ LATER = "topics that are created later are not in it: export again"
 
 
 def readers(*acls: AclBinding, policy: AclPolicy | None = None) -> dict[str, tuple[list[str], list[str]]]:
-    """By topic who may read it, and who is denied it; without topics of nobody."""
+    """Return, by topic, who may read it and who is denied it; without topics of nobody."""
     found = plan_file_readers(index_of(acls), TOPICS, policy or AclPolicy())
     return {one.topic: (list(one.allowed), list(one.denied)) for one in found.topics if one.allowed or one.denied}
 

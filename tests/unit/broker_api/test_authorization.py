@@ -1,4 +1,4 @@
-"""What callers may do: refusals, what is remembered of them, and what is reported."""
+"""Permissions of callers: refusals, the memory of them, and their reports."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class FakeCoordinator:
 
 
 def api_on(coordinator: FakeCoordinator, prove: Callable[..., Awaitable[Refused | None]] = proved) -> GroupApi:
-    """With topic t of two partitions, whose id is "id"."""
+    """Return an API with topic t of two partitions, whose id is "id"."""
     state = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated("t", "id", 2, 0))
     cluster: Any = SimpleNamespace(state=state, prove_leadership=prove)
     return GroupApi(cluster, coordinator, LoopShares())  # type: ignore[arg-type]

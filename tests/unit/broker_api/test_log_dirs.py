@@ -1,4 +1,4 @@
-"""What the logs take in the root, as their leaders answer it, over a storage in memory."""
+"""Sizes of logs in the root, as their leaders answer them, over a storage in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a refused batch, the records at fault are named, all of them and no others."""
+"""Records at fault in a refused batch are named, all of them and no others."""
 
 from __future__ import annotations
 

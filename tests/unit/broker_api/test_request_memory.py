@@ -1,4 +1,4 @@
-"""Who may take how much of the memory for requests, and who goes on first."""
+"""Shares of the memory for requests, and the order in which waiting requests continue."""
 
 from __future__ import annotations
 

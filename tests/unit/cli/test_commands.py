@@ -1,4 +1,4 @@
-"""What needs no broker: names, help, refusals and the words of failures."""
+"""Parts of the command that need no broker: names, help, refusals and the words of failures."""
 
 from __future__ import annotations
 

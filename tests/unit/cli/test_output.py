@@ -103,7 +103,7 @@ OnTerminal = Callable[[Callable[[], None]], str]
 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
-    """What is printed on a terminal of 80 columns without colours."""
+    """Print on a terminal of 80 columns without colours."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
 

@@ -67,7 +67,7 @@ def is_open(number: int) -> bool:
 
 
 def unbuffered(number: int) -> TextIO:
-    """As standard output is with PYTHONUNBUFFERED."""
+    """Return a stream like standard output with PYTHONUNBUFFERED."""
     return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True)  # type: ignore[type-var]
 
 

@@ -1,4 +1,4 @@
-"""Which partitions `bus topics describe` shows when it is asked for those in trouble."""
+"""Partitions that `bus topics describe` shows when it is asked for those in trouble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no argument is refused by name, before anything is asked of a broker: none is there, and a call that went so
+"""Invalid arguments are refused by name, before anything is asked of a broker: there is none, and a call that went so
 far would wait for it until the test's own time-out."""
 
 from __future__ import annotations

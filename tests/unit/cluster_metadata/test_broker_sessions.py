@@ -1,4 +1,4 @@
-"""Which brokers a controller takes for alive: sessions that are extended, end, or survive the controller's stall."""
+"""Brokers that a controller considers alive: sessions that are extended, end, or survive the controller's stall."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def beat(
 
 
 def check_until(sessions: BrokerSessions, begin_ms: int, end_ms: int, state: ClusterState = STATE) -> dict[int, int]:
-    """As a controller does that is on time."""
+    """Check like a controller that is on time."""
     found: dict[int, int] = {}
     for now_ms in range(begin_ms, end_ms + 1, 500):
         found = sessions.check(state, now_ms)

@@ -1,4 +1,4 @@
-"""What each record does to the cluster, and which records cannot be."""
+"""Effects of each record on the cluster, and records that cannot be applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who led what and why, which replicas moved, when brokers came: as the records say it, and no more than that."""
+"""Terms of leaders with their reasons, moves of replicas, registrations of brokers: as the records state them, and no
+more."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Log:
         self.end_offset = 0
 
     def commit(self, *records: ClusterRecord) -> LogPlace:
-        """Where its first record is."""
+        """Commit the records; return the place of the first one."""
         first, time_ms = self.end_offset, 1_000 * len(self.commits)
         places = [LogPlace(first + place, time_ms) for place in range(len(records))]
         rows = [encode_record(record) for record in records]

@@ -1,4 +1,4 @@
-"""Which partitions a broker opens and closes, by the difference of two states."""
+"""Partitions that a broker opens and closes, by the difference of two states."""
 
 from __future__ import annotations
 

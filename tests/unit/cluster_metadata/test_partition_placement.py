@@ -1,4 +1,4 @@
-"""Where new partitions are led and followed, and what an administrator may ask for."""
+"""Leaders and replicas of new partitions, and the changes that an administrator may request."""
 
 from __future__ import annotations
 

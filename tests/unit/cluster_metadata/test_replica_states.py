@@ -1,4 +1,4 @@
-"""Which replicas are in sync, and what that makes of a partition."""
+"""Replicas in sync, and the state of a partition that follows from them."""
 
 from __future__ import annotations
 

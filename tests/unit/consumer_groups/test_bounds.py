@@ -1,4 +1,4 @@
-"""What a request about a group may hold: each bound is refused by name, and what is inside it can be read back."""
+"""Bounds of requests about groups: each is refused by name, and what is within it can be read back."""
 
 from __future__ import annotations
 

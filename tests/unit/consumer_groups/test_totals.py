@@ -1,4 +1,4 @@
-"""What groups take in memory is bounded, and each bound is refused by name to what would grow beyond it alone."""
+"""Memory of groups is bounded, and each bound is refused by name only to what would grow beyond it."""
 
 from __future__ import annotations
 

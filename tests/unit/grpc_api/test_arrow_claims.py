@@ -1,4 +1,4 @@
-"""What a stream claims is found before it is allocated, and no sound stream is refused."""
+"""Claims of a stream are found before memory is allocated, and no sound stream is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit is told of calls whose callers do not wait for the answer."""
+"""Audit rows of calls whose callers do not wait for the answer."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_what_was_refused_is_told_apart_from_what_is_done_and_what_may_be() -> N
 
 
 class EndedContext(QuietContext):
-    """Of a call that its handler ends with a status."""
+    """The context of a call that its handler ends with a status."""
 
     def __init__(self, status: grpc.StatusCode) -> None:
         self._status = status

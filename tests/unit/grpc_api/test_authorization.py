@@ -59,7 +59,7 @@ def answer(checked: CallAuthorization, method: str, request: Any, response: Any 
 
 
 def filled(message: Any, depth: int = 0) -> Any:
-    """With something in every field: one item, one name."""
+    """Fill every field of the message: one item, one name."""
     for field in message.DESCRIPTOR.fields:
         is_repeated = field.is_repeated
         if field.message_type is not None and field.message_type.GetOptions().map_entry:

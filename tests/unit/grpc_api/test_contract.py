@@ -49,7 +49,7 @@ def test_reserved_numbers_are_not_in_use() -> None:
 
 
 class Anything:
-    """What handlers are made of: nobody asks it for more than its parts."""
+    """A part for handlers that are never called: every attribute is another such part."""
 
     def __getattr__(self, name: str) -> Any:
         return self

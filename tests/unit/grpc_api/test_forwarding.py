@@ -22,8 +22,8 @@ ANSWER = pb.EnvelopeResponse(response=pb.CreateTopicsResponse().SerializeToStrin
 
 
 class Cluster:
-    """As a broker that follows sees it: `api` and `peers` of the calls that it forwards. The controller answers after
-    `answers_after_s`; it is another one after `is_former_after_s`."""
+    """The cluster as a following broker sees it: `api` and `peers` of the calls that it forwards. The controller
+    answers after `answers_after_s`; it is another one after `is_former_after_s`."""
 
     def __init__(self, *, answers_after_s: float, is_former_after_s: float) -> None:
         self._known: BrokerEndpoint | None = FORMER

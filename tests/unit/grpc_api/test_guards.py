@@ -1,4 +1,4 @@
-"""What stands around every call tells faults of the broker from clients that went away."""
+"""Guards around every call tell faults of the broker from clients that went away."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.virtual_time import run_virtually
 
 
 class Context:
-    """Of a call that nothing may be written to."""
+    """The context of a call that nothing may be written to."""
 
     def __init__(self) -> None:
         self.aborted: list[tuple[grpc.StatusCode, str]] = []
@@ -64,7 +64,7 @@ def test_client_that_left_while_its_answer_was_written_is_no_error(caplog: pytes
 
 
 def log_of_grpc(text: str, error: Exception, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is in the log of what gRPC's server logs about a call that ended with this error."""
+    """Return the broker's log of what gRPC's server logs about a call that ended with this error."""
     quiet_departures()
     caplog.clear()
     caplog.set_level(logging.INFO)
@@ -157,7 +157,7 @@ def test_a_call_of_many_answers_ends_with_the_login_that_it_was_begun_by(is_answ
 
 
 class Pace:
-    """Of a caller that is held each time until `let_go`."""
+    """The pace of a caller that is held each time until `let_go`."""
 
     def __init__(self) -> None:
         self.caller = SimpleNamespace(connection=1)
@@ -225,7 +225,7 @@ def test_a_request_that_was_begun_and_does_not_come_is_given_up() -> None:
 
 
 class Requests:
-    """As gRPC's: it has its generator, which refers to it."""
+    """An iterator of requests like gRPC's: it has its generator, which refers to it."""
 
     def __init__(self, *requests: Any) -> None:
         self._requests = list(requests)

@@ -1,4 +1,4 @@
-"""What those who watch a broker's health are told."""
+"""Answers to those who watch a broker's health."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def settle() -> None:
-    """Until nothing can go on by itself."""
+    """Wait until nothing can go on by itself."""
     for _ in range(10):
         await asyncio.sleep(0)
 

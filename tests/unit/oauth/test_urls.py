@@ -1,4 +1,4 @@
-"""Where documents of an identity provider may be."""
+"""Permitted places of an identity provider's documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes, by which rule, and by which time."""
+"""Records that are deleted, by rule and by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are rolled, and when."""
+"""The choice of files to be rolled, and the time for it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_was_rolled_is_not_rolled_again_by_hand_so_that_it_comes_of_age() -
 
 @pytest.mark.parametrize("size_bytes", [700, 5_000, 40_000, 300_000, 3_000_000])
 def test_a_steady_stream_is_rewritten_twice_and_keeps_few_files(size_bytes: int) -> None:
-    """As large against a segment as a commit of 3 KB is against 1 GiB, and larger."""
+    """Commits are as large against a segment as a commit of 3 KB is against 1 GiB, and larger."""
     log = RolledLog(RollingRules(segment_bytes=200_000_000, segment_ms=7 * 86_400_000))
     for commit in range(40_000):
         log.append(size_bytes)

@@ -1,4 +1,4 @@
-"""What becomes of a record that failed."""
+"""Decisions about a record that failed."""
 
 from __future__ import annotations
 

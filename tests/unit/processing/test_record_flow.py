@@ -528,7 +528,7 @@ def test_letter_takes_the_place_of_output_and_gets_smaller_until_it_has_no_other
 
 
 def test_partition_whose_offsets_go_back_begins_again_and_others_go_on() -> None:
-    """As those of a topic that was deleted and created again."""
+    """The topic was deleted and created again."""
     flow = flow_of([record(7), record(8), record(9), record(0, 1)])
     (before, other) = take_all(flow)
     flow.add([record(0), record(1)])

@@ -40,7 +40,7 @@ class DeadLetterBox:
 def run(
     consumer: FakeConsumer, handler: Callable[..., Any], *, box: DeadLetterBox | None = None, **options: Any
 ) -> RunSummary:
-    """Until the script of the consumer is over and `handler` has seen all."""
+    """Run until the script of the consumer is over and `handler` has seen all."""
     stop = threading.Event()
     settings = parse_settings({"workers": 4, "drain_timeout_ms": 10_000, **options})
     sink = (box or DeadLetterBox()).send
@@ -60,7 +60,7 @@ def waiting_for(consumer: FakeConsumer, is_there: Callable[[], bool]) -> Callabl
 
 
 def never(consumer: FakeConsumer) -> Callable[[], None]:
-    """For a run that something else ends."""
+    """Return a script step for a run that something else ends."""
     return waiting_for(consumer, lambda: False)
 
 
@@ -477,7 +477,7 @@ def test_a_handler_that_does_not_fit_is_refused(handler: Any, ack: str, expected
 def run_in_transactions(
     consumer: FakeConsumer, producer: FakeProducer, handler: Callable[..., Any], **options: Any
 ) -> RunSummary:
-    """Until the script of the consumer is over."""
+    """Run until the script of the consumer is over."""
     stop = threading.Event()
     settings = parse_settings({"workers": 4, "transactional_id": "billing-0", **options})
     consumer.script.append(lambda: stop.set())

@@ -135,7 +135,7 @@ def test_initialising_is_repeated_until_what_was_open_has_ended() -> None:
 
 
 def commit_all(transactions: OutputTransactions, left: list[Outcome]) -> list[Outcome]:
-    """As a run does; whose output was refused."""
+    """Commit like a run; return the outcomes whose output was refused."""
     refused: list[Outcome] = []
     while left:
         cut = waiting(*left).cut({P0: left[-1].work.record.offset + 1}, transactions.bytes_max)

@@ -1,4 +1,4 @@
-"""Who is told when something is there to do."""
+"""Announcements of work to those who wait for it."""
 
 from __future__ import annotations
 

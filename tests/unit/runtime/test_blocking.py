@@ -1,4 +1,4 @@
-"""Which kind of work waits behind which."""
+"""Kinds of work, and what each waits behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FreePool(BusyPool):
 
 
 def test_partition_is_opened_though_all_threads_are_committing() -> None:
-    """As in a failover: what the broker led before is as busy as ever."""
+    """A failover: the partitions that the broker led before are as busy as ever."""
 
     async def scenario() -> None:
         calls = BlockingCalls(

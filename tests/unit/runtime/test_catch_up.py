@@ -1,4 +1,4 @@
-"""Who asks a broker that is a moment behind waits for that moment."""
+"""Callers that ask a broker that is a moment behind wait for that moment."""
 
 from __future__ import annotations
 

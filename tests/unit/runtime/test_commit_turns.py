@@ -1,4 +1,4 @@
-"""Who may commit now: bounded by what the processor can do at once, in order, and nobody is kept for ever."""
+"""Turns to commit: bounded by what the processor can do at once, in order, and nobody waits forever."""
 
 from __future__ import annotations
 

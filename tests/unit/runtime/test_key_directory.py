@@ -20,7 +20,7 @@ TIMES = RefreshTimes(refresh_ms=3_600_000, retry_backoff_ms=100, retry_backoff_m
 
 
 class Provider:
-    """In the place of the threads and of the server. Each answer takes `seconds`."""
+    """A provider that replaces the threads and the server. Each answer takes `seconds`."""
 
     def __init__(self) -> None:
         self.document: bytes | None = key_set(jwk_of(KEY, "one"))

@@ -143,7 +143,7 @@ MIB = 1024 * 1024
 
 
 def test_no_key_is_another_key_with_more_behind_a_dot() -> None:
-    """In TOML, `a.b = 1` beside `a.b.c = 2` is an error: a value cannot be a table."""
+    """TOML does not allow `a.b = 1` beside `a.b.c = 2`: a value cannot be a table."""
     for keys in (BROKER_CONFIGS, TOPIC_CONFIGS):
         assert not [(key, other) for key in keys for other in keys if other.startswith(f"{key}.")]
 

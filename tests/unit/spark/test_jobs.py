@@ -1,4 +1,4 @@
-"""What a job tells of an error, and how it reads its arguments."""
+"""Errors that a job reports, and the reading of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a producer ended, by its rows and by what the log remembers."""
+"""The end of a producer's records, by its rows and by what the log remembers."""
 
 from __future__ import annotations
 

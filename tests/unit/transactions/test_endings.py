@@ -213,7 +213,7 @@ def test_abort_drops_everything_and_is_answered_then() -> None:
 
 
 def test_abort_of_nothing_has_a_number_and_an_epoch_of_its_own() -> None:
-    """What the client has sent may still come: it comes too late."""
+    """Batches that the client has sent may still arrive, and are then too late."""
     bench = bench_in(COMPLETE_COMMIT)
     number = bench.known.number
     request = bench.ask(EndTransaction(ID, 7, 1, False))

@@ -36,7 +36,7 @@ LAST_EPOCH = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
 
 
 def anchored(*, epoch: int = 0) -> TransactionBench:
-    """Of orders-0 one transaction is committed, in two phases, and that is in the log."""
+    """Return a bench in which one transaction of orders-0 is committed, in two phases, and logged."""
     bench = TransactionBench()
     bench.allows_one_phase = True
     bench.init()
@@ -507,7 +507,7 @@ def test_instance_that_initialises_itself_again_gives_up_no_epochs(epoch: int) -
 
 
 def test_decision_that_was_loaded_is_carried_out_before_the_partition_is_asked() -> None:
-    """Of the identities behind it nothing is known, so no producer is fenced for having one."""
+    """The identities behind the decision are unknown, so no producer is fenced for having one."""
     bench = anchored()
     rows = bench.commit_one()
     following = bench.known.identity

@@ -1,4 +1,4 @@
-"""Which tokens are accepted: each reason for which one is not, and that nothing of a token is in it."""
+"""Accepted tokens, and each reason for which a token is refused; errors contain nothing of a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of names that are no users, beside what is shown of users: nothing in it tells which is which."""
+"""Decoys for names that are no users, beside the answers for users: nothing tells which is which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a plan sets offsets: at what was asked for, within what the partition has."""
+"""Offsets of a plan: the requested ones, within what the partition has."""
 
 from __future__ import annotations
 

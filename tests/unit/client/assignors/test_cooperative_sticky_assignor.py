@@ -1,4 +1,4 @@
-"""What moves between members that go on with what they keep: first it is given up, then it is given."""
+"""Moves between members that keep reading the rest: a partition is given up before it is given."""
 
 from __future__ import annotations
 

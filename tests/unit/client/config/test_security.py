@@ -352,7 +352,7 @@ def test_a_token_may_be_in_a_file_or_come_from_a_function() -> None:
 
 
 def test_the_secret_alone_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a program that names the other settings: a driver of Spark has it there, and no option has it."""
+    """A program names the other settings: a Spark driver has the secret in its environment, and no option has it."""
     monkeypatch.setenv("BUS_SASL_OAUTHBEARER_CLIENT_SECRET", "from there")
     without = {**OAUTH, "sasl_oauthbearer_client_secret": ""}
     config = parse_config(AdminConfig, without)

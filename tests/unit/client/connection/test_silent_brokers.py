@@ -100,7 +100,7 @@ def test_what_is_sent_to_a_fenced_broker_again_has_a_second_of_its_own() -> None
 
 
 def test_broker_that_is_not_of_the_cluster_is_not_given_up() -> None:
-    """As an address by which a client finds the brokers, behind which any of them may be."""
+    """The address may be one by which a client finds the brokers, behind which any of them may be."""
     assert silent_at(5_000).note_standing({B: False}, 5_000) == []
 
 

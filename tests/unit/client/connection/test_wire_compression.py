@@ -20,7 +20,7 @@ def compression_of(**configs: object) -> WireCompression:
 
 
 def decoded(payload: pa.Buffer, codec: int, uncompressed_bytes: int) -> pa.RecordBatch:
-    """As the contract of bus.proto has it."""
+    """Decode the payload by the contract of bus.proto."""
     if codec:
         payload = pa.Codec(NAMES[codec]).decompress(payload, decompressed_size=uncompressed_bytes)
     (batch,) = pa.ipc.open_stream(payload).read_all().to_batches()

@@ -1,4 +1,4 @@
-"""What is no argument of a consumer's call is refused before any broker is asked, by what was expected and found."""
+"""Invalid arguments of a consumer's calls are refused before any broker is asked, by what was expected and found."""
 
 from __future__ import annotations
 

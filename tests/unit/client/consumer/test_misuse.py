@@ -31,7 +31,7 @@ class Client(OneThread):
 
 
 def interrupted_at(step: int, client: Client) -> bool:
-    """Whether a call had so many steps in the guard; it was interrupted there."""
+    """Interrupt a call at that step in the guard; True if it had so many steps."""
     left = step
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

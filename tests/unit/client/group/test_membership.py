@@ -65,7 +65,7 @@ class Member:
         self.answer(request, BusError(code, "no"))
 
     def join(self, generation: int = 1, *, protocol: str = "range") -> Any:
-        """As a follower, up to its SyncGroup."""
+        """Join as a follower, up to its SyncGroup."""
         assert self.work() is None
         self.answer(self.take("JoinGroup"), followed(generation, protocol))
         return self.take("SyncGroup")
@@ -242,7 +242,7 @@ def test_assignment_of_topics_that_are_subscribed_no_longer_is_not_taken_over() 
 
 
 def lose_sync(member: Member) -> Any:
-    """As a follower in generation 1; the sync that had no answer."""
+    """Lose the sync of a follower in generation 1; return the sync that had no answer."""
     sync = member.join()
     member.refuse(sync, ErrorCode.REQUEST_TIMED_OUT)
     member.machine.tick(member.now_ms)

@@ -131,7 +131,7 @@ class Interrupt(BaseException):
 
 
 class InterruptedColumn(list[Any]):
-    """Of a batch whose user is interrupted while a record is added, before or after this column has it."""
+    """A column of a batch whose user is interrupted while a record is added, before or after this column has it."""
 
     def __init__(self, values: list[Any], *, is_added: bool) -> None:
         super().__init__(values)

@@ -160,7 +160,7 @@ class Interrupt(BaseException):
 
 
 class InterruptedEvent:
-    """Of a waiter whose thread is interrupted while it waits; `before` happens first."""
+    """The event of a waiter whose thread is interrupted while it waits; `before` happens first."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before

@@ -37,7 +37,7 @@ class Interrupt:
         self.place = ""
 
     def __call__(self, call: Callable[[], Any]) -> bool:
-        """Whether `call` was interrupted."""
+        """Make the call; True if it was interrupted."""
         before, handler = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.settrace(self._trace)
         try:
@@ -64,7 +64,8 @@ class Interrupt:
 
 @cache
 def _lines_of(path: str) -> frozenset[int]:
-    """Of a file of the engine. Tracing comes to a `with` once more behind its block, where no signal is looked for."""
+    """Return the lines of a file of the engine. Tracing reports a `with` once more behind its block, where no signal is
+    looked for."""
     if not path.endswith(FILES):
         return frozenset()
     lines = Path(path).read_text().splitlines()
@@ -102,7 +103,7 @@ class Call:
 
 
 class AnsweredEvent(Flag):
-    """What waits for memory waits until the broker has answered everything."""
+    """An event that waits for memory until the broker has answered everything."""
 
     bench: Bench
     waits = 0
@@ -144,7 +145,7 @@ def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, mo
 
 
 def settle_all(bench: Bench, futures: list[Any]) -> None:
-    """What the broker and time do: answers to what was sent, ends of streams that were cut, wake-ups that are due."""
+    """Do the work of the broker and of time: answer what was sent, end streams that were cut, wake what is due."""
     for _ in range(200):
         for number, stream in enumerate(bench.streams):
             connection = bench.engine.sender.connections.by_address.get(stream.address)

@@ -129,7 +129,7 @@ class Bench:
     # ------------------------------------------------------------ the broker
 
     def sent(self, address: str | None = None) -> list[list[tuple[int, int, int]]]:
-        """Of each request: partition, epoch and first sequence of its parts."""
+        """Return, for each request, partition, epoch and first sequence of its parts."""
         return [
             [
                 (

@@ -1,4 +1,4 @@
-"""What is asked of coordinators, how often, and what becomes of the transaction when no answer comes."""
+"""Calls to coordinators, their repetitions, and the state of the transaction when no answer comes."""
 
 from __future__ import annotations
 

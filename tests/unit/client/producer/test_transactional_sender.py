@@ -16,7 +16,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def bench_of(*leaders: str, **configs: Any) -> Bench:
-    """In a transaction of producer 7, epoch 3."""
+    """Return a bench in a transaction of producer 7, epoch 3."""
     bench = Bench(*leaders, identity=None, transactional_id="id", **configs)
     manager(bench).begin_initializing()
     bench.engine.on_initialized(7, 3)

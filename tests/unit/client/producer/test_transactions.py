@@ -1,4 +1,4 @@
-"""What a producer may do with its transactions, and what each error means for them."""
+"""Calls that a producer may make for its transactions, and the meaning of each error for them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a shard does before its record is committed, since a load without the record finds it out again, or knows that
-it may be lacking: the end of a transaction, whose decision is in the log, and that a partition takes part."""
+"""Actions of a shard before their record is committed, because a load without the record reproduces them, or knows that
+they may be lacking: the end of a transaction, whose decision is in the log, and that a partition takes part."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROWS = {ORDERS: AppliedRows(3, 100)}
 
 
 class ShardBench:
-    """Of one transactional id, on a fake table. What the driver would do, `carry_out` does."""
+    """A shard of one transactional id on a fake table. `carry_out` does the driver's work."""
 
     def __init__(self, table: FakeTable | None = None) -> None:
         self.below = Bench(table=table)

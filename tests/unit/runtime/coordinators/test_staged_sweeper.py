@@ -25,7 +25,8 @@ ID_AGE_MS = 5_000
 
 
 class Coordinators:
-    """What they say is open, and which ids they know; a refusal of all, if there is one."""
+    """Coordinators that answer which transactions are open and which ids they know; or refuse everything, if there is a
+    refusal."""
 
     def __init__(self) -> None:
         self.open: set[ProducerIdentity] = set()
@@ -58,7 +59,7 @@ def sweeper(
 
 
 def lay(bench: Bench, key: StagingKey, *, at_ms: int = 0) -> None:
-    """As an earlier leader left it."""
+    """Stage a batch as an earlier leader left it."""
     bench.table.transactions.staged.now_ms = at_ms
     stamp = ProducerStamp(key.producer_id, key.producer_epoch, 0)
     bench.table.transactions.staged.stage(key, records(1, producer=stamp))

@@ -48,7 +48,7 @@ class LoopClock:
 
 
 class Metadata:
-    """Of the controller, broker 0."""
+    """The metadata of the controller, broker 0."""
 
     is_leading = True
 

@@ -1,4 +1,4 @@
-"""What a broker answers as a leader rests on metadata that were the last ones a moment ago."""
+"""Answers of a leader rest on metadata that were the newest ones a moment ago."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Log:
         return self.state.high_watermark == len(self.disk)
 
     def append_slowly(self, rows: Sequence[Mapping[str, Any]], **_: Any) -> CommitOutcome:
-        """Until `end_sync`."""
+        """Append, and be busy with it until `end_sync`."""
         self.disk.extend(rows)
         self.syncing = len(rows)
         return Committed(len(self.disk), len(self.disk))
@@ -184,7 +184,7 @@ def test_what_a_change_says_that_others_see_already_is_not_taken_for_unsaid(is_a
 
 
 def test_own_version_that_appears_late_is_read_at_the_next_look() -> None:
-    """Of a commit that was given up, as a network file system tries a lost call again."""
+    """The commit was given up; a network file system tries a lost call again."""
 
     async def scenario(bench: Bench) -> None:
         bench.log.write(SECOND)

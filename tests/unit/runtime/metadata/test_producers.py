@@ -1,4 +1,5 @@
-"""Who may write, as far as a broker has followed the metadata, and which identity an instance of a name gets."""
+"""Producers that may write, as far as a broker has followed the metadata, and the identity that an instance of a name
+gets."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
 class FakeMetadata:
-    """Of one name at epoch 4. `commits` False: what is decided does not come into the log."""
+    """Metadata with one name at epoch 4. `commits` False: decisions do not reach the log."""
 
     def __init__(self) -> None:
         self.cluster = apply_all(EMPTY_CLUSTER, [ProducerIdsAllocated(0, 1_000), ProducerNamed("orders", 0, 4, -1)])

@@ -1,4 +1,4 @@
-"""What the controller waits for until every broker knows it."""
+"""Waits of the controller until every broker knows its metadata."""
 
 from __future__ import annotations
 

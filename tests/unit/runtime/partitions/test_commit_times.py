@@ -1,4 +1,4 @@
-"""What the log says at DEBUG of the time that a commit took."""
+"""Lines of the log at DEBUG about the time that a commit took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITING_S = 0.002
 
 
 class SlowCalls(InlineCalls):
-    """Whose commits take some time."""
+    """Calls whose commits take some time."""
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         async def run() -> T:

@@ -1,4 +1,4 @@
-"""What a session of fetches looks at, tells, and in which order; that it tells all is in tests/properties."""
+"""Looks and reports of a session of fetches, and their order; tests/properties show that it reports everything."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_partition_that_is_not_known_so_far_is_not_refused_for_the_records_of_an
 
 
 def test_partition_that_another_broker_has_begun_to_lead_is_waited_for_there() -> None:
-    """As a fetch that waits at a follower, which becomes the leader."""
+    """A fetch waits at a follower, which becomes the leader."""
 
     async def scenario() -> None:
         before, after = LogWithHoles(EMPTY), LogWithHoles(EMPTY, FULL)

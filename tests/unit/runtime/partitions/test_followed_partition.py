@@ -49,7 +49,7 @@ class Bench:
         self.table = self.bench.storage.tables["id-1", 0]
 
     def tell(self, version: int) -> None:
-        """As the leader watch does with an answer of broker 1."""
+        """Note a version, as the leader watch does with an answer of broker 1."""
         self.host.followed.note([CommittedVersion(P0, "id-1", version)])
         self.host.followed_partitions.note_answer(1)
 

@@ -1,4 +1,4 @@
-"""What the outcome of a commit means for a leader, and when it steps down."""
+"""Meaning of a commit's outcome for a leader, and when it steps down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What maintenance of all partitions shares: bytes, time, and the timer that looks after them."""
+"""Resources that the maintenance of all partitions shares: bytes, time, and the timer that looks after them."""
 
 from __future__ import annotations
 

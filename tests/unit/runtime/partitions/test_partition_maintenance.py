@@ -60,7 +60,7 @@ def with_rules(rules: MaintenanceRules) -> Any:
 
 
 def fill(table: FakeTable, count: int, *, size_bytes: int = 100, now_ms: int = 1_000_000) -> None:
-    """As many commits as `count`, of another time."""
+    """Make as many commits as `count`, of another time."""
     for _ in range(count):
         batch = replace(log_batch(table.state.high_watermark, 1), size_bytes=size_bytes)
         table.commit([batch], now_ms=now_ms)
@@ -227,7 +227,7 @@ def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None
 
 
 def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceRules = ROLLING) -> None:
-    """With real threads, where something has to happen while files are prepared."""
+    """Run with real threads, for what has to happen while files are prepared."""
 
     async def main() -> None:
         bench = Bench(settings=with_rules(rules), backoff_s=BACKOFF_S)

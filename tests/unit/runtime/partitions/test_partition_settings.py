@@ -1,4 +1,4 @@
-"""What a topic's configs ask of its partitions."""
+"""Settings of partitions that follow from a topic's configs."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ def test_batch_of_another_transactional_id_is_none_of_the_transaction_that_is_op
 
 
 def test_vote_waits_for_what_is_being_staged_and_nothing_is_staged_behind_it() -> None:
-    """What was counted is what may be acknowledged: else it is lost where the producer does not name its sequences."""
+    """Only batches that the vote counted may be acknowledged: others would be lost if the producer does not name its
+    sequences."""
 
     async def scenario(bench: Bench) -> None:
         coordinator, transactions = AddingCoordinator(), bench.partition.transactions

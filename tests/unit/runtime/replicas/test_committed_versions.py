@@ -1,4 +1,4 @@
-"""What a leader tells its followers."""
+"""Versions that a leader reports to its followers."""
 
 from __future__ import annotations
 

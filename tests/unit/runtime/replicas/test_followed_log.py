@@ -1,4 +1,4 @@
-"""What a follower shows of the log that it follows."""
+"""Visible state of a log at a follower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which followers keep up with this broker."""
+"""Followers that keep up with this broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers tell each other of replicas that do not keep up."""
+"""Reports between brokers about replicas that do not keep up."""
 
 from __future__ import annotations
 

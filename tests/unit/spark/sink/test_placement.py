@@ -1,4 +1,4 @@
-"""Which partition a row goes to: as in Kafka, and the same when the task runs again."""
+"""Partitions of rows: as in Kafka, and the same when the task runs again."""
 
 from __future__ import annotations
 

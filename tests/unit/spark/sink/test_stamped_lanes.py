@@ -1,4 +1,4 @@
-"""What is sent next of stamped parts, and when: in order, each until it is in the log, never past its patience."""
+"""Order of sending stamped parts: in order, each until it is in the log, never past its patience."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LEAST = {"kafka.bootstrap.servers": "localhost:9094", "subscribe": "orders"}
 
 
 def parsed(given: dict[str, str], *, is_stream: bool) -> SourceOptions:
-    """Of `given` beside what no query is without."""
+    """Parse `given` beside the options that every query needs."""
     place = {} if any("bootstrap" in name or name == "bus.root" for name in map(str.lower, given)) else {**LEAST}
     place.pop("subscribe", None)
     whose = {} if {name.lower() for name in given} & {"assign", "subscribe", "subscribepattern"} else LEAST

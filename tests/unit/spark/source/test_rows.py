@@ -25,7 +25,7 @@ AT = datetime(2024, 5, 1, 12, 30, tzinfo=timezone.utc)
 
 
 def log_rows(rows: list[dict[str, Any]], columns: RowColumns, value_type: pa.DataType | None = None) -> pa.Table:
-    """As a data file gives them."""
+    """Return the rows as a data file gives them."""
     defaults = {"timestamp": AT, "timestamp_type": 0, "leader_epoch": 0}
     filled = [{"offset": offset, **defaults, **row} for offset, row in enumerate(rows)]
     return pa.Table.from_pylist(filled, schema=log_schema(value_type)).select(columns.log_columns)

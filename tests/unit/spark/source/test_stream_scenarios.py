@@ -1,5 +1,5 @@
-"""What Spark's tests of its Kafka source do to a streaming query, over a log in memory: every subscription from every
-start, stopped and started again, with topics and partitions that come and go."""
+"""Scenarios of Spark's tests of its Kafka source for a streaming query, over a log in memory: every subscription from
+every start, stopped and started again, with topics and partitions that come and go."""
 
 from __future__ import annotations
 

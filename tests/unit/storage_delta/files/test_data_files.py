@@ -291,7 +291,7 @@ def test_statistics_of_producers_are_those_of_the_rows(batches: list[LogBatch]) 
 
 
 def test_columns_that_a_batch_brings_say_what_its_stamp_would() -> None:
-    """What is left of a batch brings its sequences, whatever its neighbours bring."""
+    """The rest of a batch brings its sequences, whatever its neighbours bring."""
     left = log_batch(2, [b"v", b"v"])
     columns = left.columns.append_column("sequence", pa.array([1, 4], pa.int32()))
     batches = [

@@ -1,4 +1,4 @@
-"""What is gathered of rows, part by part: the same as by looking at each of them."""
+"""Statistics gathered from rows, part by part: the same as by looking at each row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = st.lists(
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Of two chunks, where there are two rows."""
+    """Return a table of two chunks, if there are two rows."""
     stamps = [row[3] or (None, None, None) for row in rows]
     table = pa.table(
         {

@@ -1,4 +1,4 @@
-"""What other engines do to a log, and what undoes it."""
+"""Changes of a log by other engines, and what undoes them."""
 
 from __future__ import annotations
 

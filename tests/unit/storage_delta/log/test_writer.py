@@ -1,4 +1,4 @@
-"""What a leader finds behind the last version that it knows."""
+"""Versions that a leader finds behind the last one that it knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P0 = TopicPartition("orders", 0)
 
 
 def test_version_of_another_leader_is_seen_behind_one_of_ours_that_memory_does_not_have() -> None:
-    """As after a commit of unknown outcome, while the log cannot be read again."""
+    """A commit had an unknown outcome, and the log cannot be read again."""
     store = MemoryStore()
     ours, others = open_storage_on(store, exclusive=False), open_storage_on(store, exclusive=False)
     table = ours.create_partition(P0, topic_id="id-1")

@@ -1,4 +1,4 @@
-"""Which data files together have a table's records, and what none of them has."""
+"""The data files that together have a table's records, and the records that none of them has."""
 
 from __future__ import annotations
 
