@@ -1,4 +1,4 @@
-"""What holds for every test: nothing fails because the machine is busy, or because of how the tests were started.
+"""Rules for every test: none fails because the machine is busy, or because of how the tests were started.
 
 Hypothesis takes an example that took long, or that was long in the making, for a fault of the test. Its examples follow
 from the test's code, so that a run of the tests has the same outcome as the one before. The profile `quick`, that of

@@ -1,4 +1,4 @@
-"""What may go wrong beneath a simulated broker: its disk, its threads, its process.
+"""Faults beneath a simulated broker: of its disk, its threads, its process.
 
 `Disk` is what outlives a broker. It keeps the promises of `ObjectStore` and no others: what a call has made durable
 stays; what an `OutcomeUnknown` left behind may be there at once, later or never, and is lost in a crash unless it was
@@ -93,7 +93,7 @@ class Disk:
             return
 
     def confirm(self, folder: str) -> None:
-        """What is in that folder stays."""
+        """Keep everything in that folder for good."""
         for key in [key for key in self._unconfirmed if key.rpartition("/")[0] == folder]:
             del self._unconfirmed[key]
 

@@ -1,5 +1,5 @@
-"""What a whole broker promises, each promise a class: told of what programs are told and of what comes to be on the
-disk, asked at the end. What is on the disk is read by the verifier and by plain Parquet, not by the code under test."""
+"""Promises of a whole broker, each a class: it hears what programs are told and what comes to be on the disk, and is
+asked at the end. What is on the disk is read by the verifier and by plain Parquet, not by the code under test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Invariant:
     def on_created(self, key: str, data: bytes) -> None: ...
 
     def on_version(self, version: Version) -> None:
-        """Of any table; behind `on_created`."""
+        """Note a version of any table, after `on_created`."""
 
     def on_metadata(self, change: Change) -> None:
         """A version of the metadata that has records; behind `on_version`."""
@@ -188,8 +188,8 @@ class EpochsHaveOneLeader(Invariant):
 
 
 class EachRecordOnce(Invariant):
-    """Of each record of an idempotent producer there is one row if it was accepted, else one at most; those of one
-    producer in one partition are in the order in which they were sent."""
+    """An accepted record of an idempotent producer has one row, any other one at most; the rows of one producer in one
+    partition are in the order of sending."""
 
     def check_end(self) -> None:
         from tests.simulation.broker_programs import Producer, by_place
@@ -217,11 +217,11 @@ class EachRecordOnce(Invariant):
 
 
 class ViewsNeverGoBack(Invariant):
-    """What a consumer was told stays true: a high watermark and a log start never fall, an offset keeps its record, and
-    none between the log start and a high watermark that it was told is out of range. Told means that the answer had
-    come before the question was sent. A leader that was replaced may know less for a while, but not less than its
-    reader says that it was told. What leaders answer never goes back for all consumers together; what followers answer,
-    for each of them."""
+    """An answer to a consumer stays true: a high watermark and a log start never fall, an offset keeps its record, and
+    no offset between the log start and an answered high watermark is out of range. Told means that the answer had come
+    before the question was sent. A leader that was replaced may know less for a while, but not less than its reader
+    says that it was told. What leaders answer never goes back for all consumers together; what followers answer, for
+    each of them."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
@@ -274,7 +274,7 @@ class ViewsNeverGoBack(Invariant):
 
 
 class MetadataIsItsLog(Invariant):
-    """What each broker knows of the cluster is what a replay of the whole log says."""
+    """A broker's state of the cluster equals a replay of the whole log."""
 
     def check_end(self) -> None:
         logged = load_cluster(self.world.disk.files)

@@ -53,7 +53,7 @@ Answer = Any  # a message of the contract, or a BusError
 
 @dataclass(frozen=True, slots=True)
 class UserLogin:
-    """By PLAIN, as a client shows it with each call."""
+    """A login by PLAIN, which a client sends with each call."""
 
     user: str
     password: str
@@ -65,7 +65,7 @@ class UserLogin:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a broker has answered, as it leaves it. `request`: None on a stream."""
+    """An answer as it leaves the broker. `request`: None on a stream."""
 
     life: BrokerLife
     method: str
@@ -111,11 +111,11 @@ class Server:
 
     @property
     def users(self) -> Users | None:
-        """As the broker knows them; None until it serves."""
+        """The users as the broker knows them; None until it serves."""
         return None if self._logins is None else self._logins.users
 
     async def stop(self) -> None:
-        """As gRPC's: nothing new is taken, what was read is answered."""
+        """Stop like gRPC's server: accept nothing new, answer what was read."""
         self._doors.clear()
         await self.streams.drain()
         while self._under_way:
@@ -235,7 +235,7 @@ async def _only(request: Any) -> AsyncIterator[Any]:
 
 
 class Context:
-    """As much of `grpc.aio.ServicerContext` as handlers use."""
+    """The part of `grpc.aio.ServicerContext` that handlers use."""
 
     def __init__(
         self,

@@ -350,7 +350,7 @@ def _parts(request: Request) -> str:
 
 
 def leader_of(world: BrokerWorld, topic: TopicInfo, partition: int) -> SimulatedBroker:
-    """As the metadata said that the program has."""
+    """Return the leader according to the program's metadata."""
     leader_id = topic.partitions[partition].leader_id
     return world.brokers[leader_id] if leader_id >= 0 else world.any_broker()
 
@@ -368,8 +368,8 @@ def topic_info(topic: Any) -> TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a fetch of one partition was answered. `asked_at`: when it was sent. `reader`: who asked, if followers may
-    have answered; None if only a leader may."""
+    """The answer to a fetch of one partition. `asked_at`: when it was sent. `reader`: who asked, if followers may have
+    answered; None if only a leader may."""
 
     life: BrokerLife
     place: Place
@@ -418,7 +418,7 @@ class Consumer(Program):
             await self._fetch()
 
     async def _refresh(self) -> None:
-        """Who leads what, once something has failed."""
+        """Look up the leaders again once something has failed."""
         if self._is_stale and len(self.world.brokers) > 1:
             answer = await ask(self.world, self.name, "Metadata", pb.MetadataRequest(topics=[self.topic.name]))
             if not isinstance(answer, BusError) and not answer.topics[0].error_code:
@@ -609,7 +609,8 @@ class Admin(Program):
         return None if item.error_code else answer
 
     async def _look(self) -> None:
-        """What was answered is seen by every later answer; of another broker than the one that answered, soon."""
+        """Check that every later answer contains what was answered; another broker than the one that answered has to
+        follow soon."""
         until = self.world.now + (_FOLLOWED_S_MAX if len(self.world.brokers) > 1 else 0.0)
         while True:
             try:

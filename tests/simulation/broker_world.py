@@ -150,7 +150,7 @@ class BrokerLife:
             self._world.call_again(held)
 
     async def live(self) -> None:
-        """Until it serves, or is over."""
+        """Live until it serves, or is over."""
         try:
             store, broker_id = FaultyStore(self._world, self), self.config.broker_id
             storage = open_storage_on(
@@ -194,7 +194,7 @@ class BrokerLife:
         self._broker.on_over(self, self._world.down_s() if down_s is None else down_s)
 
     async def stop(self) -> None:
-        """In order, as at SIGTERM."""
+        """Stop in order, as at SIGTERM."""
         self._world.note(self.name, "is told to stop")
         self.is_serving, told_at = False, self._world.now
         await self.core.leave()
@@ -377,7 +377,7 @@ class BrokerWorld(base.SimulatedWorld):
         return known[1]
 
     def tell_of_file(self, key: str, data: bytes) -> None:
-        """What comes to be on the disk."""
+        """Report a file that comes to be on the disk."""
         self.tell("on_created", key, data)
         version = parse_version(key, data)
         if version is not None:
@@ -403,7 +403,7 @@ class BrokerWorld(base.SimulatedWorld):
         return "no broker" if life is None else life.name
 
     def may_be_stale(self, life: BrokerLife, name: TopicPartition, asked_at: float) -> bool:
-        """Whether that life, when it was asked, was replaced as leader so lately that it need not know of it."""
+        """True if that life was replaced as leader so shortly before `asked_at` that it need not know of it."""
         replaced_at = self.leaders.replaced_at(folder_of(name), life.incarnation)
         return replaced_at is not None and asked_at <= replaced_at + STALE_S_MAX
 
@@ -560,7 +560,7 @@ class _Timer(_HeldWhilePaused, asyncio.TimerHandle):
 
 
 class _BrokersLog(logging.Handler):
-    """What the broker logs is in the trace; an exception that it did not foresee fails the run."""
+    """Copies the broker's log to the trace; an unforeseen exception in it fails the run."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(logging.INFO)
@@ -582,7 +582,7 @@ class _BrokersLog(logging.Handler):
 
 @contextlib.contextmanager
 def _replaced(seed: int) -> Iterator[None]:
-    """What no port of the broker offers to be replaced."""
+    """Replace what no port of the broker offers to be replaced."""
     random = Random(seed)
     with contextlib.ExitStack() as patches:
         new_uuid = lambda: uuid.UUID(int=random.getrandbits(128), version=4)  # noqa: E731  # a patch is no method

@@ -1,4 +1,4 @@
-"""What several brokers on one root promise together, each promise a class as in broker_invariants.py.
+"""Promises of several brokers on one root together, each a class as in broker_invariants.py.
 
 Who committed, deleted and answered what is seen at the disk and at the servers, and judged by the log of the metadata
 (metadata_journal.py) and by the versions of the tables: not by what a broker believes.
@@ -51,7 +51,7 @@ _OF_LEVEL_1 = (BrokerStarted, BrokerFenced, BrokerUnfenced, ControllerElected, R
 
 
 class TableLeaders:
-    """Who has led each table, by its versions: leader epoch, incarnation, and when its first version came."""
+    """The leaders of each table, by its versions: leader epoch, incarnation, and when its first version came."""
 
     def __init__(self) -> None:
         self._versions: dict[str, dict[int, tuple[int, str, float]]] = defaultdict(dict)
@@ -139,8 +139,8 @@ class LeadersServeBehindTheirFence(Invariant):
 
 
 class LeadersShowTheAcknowledged(Invariant):
-    """What was acknowledged before a client asked is in the answer of every leader. One that was replaced need not know
-    of that for `STALE_S_MAX`."""
+    """An acknowledged record is in every leader's answer to a later question. A leader that was replaced need not know
+    of it for `STALE_S_MAX`."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
@@ -374,9 +374,9 @@ def _new_leaders(change: Change) -> Iterator[tuple[TopicPartition, Leadership]]:
 
 
 class CommittedOffsetsStay(Invariant):
-    """What a group was told is committed is in every later answer of its coordinator, whichever broker that is, through
-    loads and expirations; and nothing is there that was not sent. A coordinator that was replaced need not know
-    of that for `STALE_S_MAX`."""
+    """An offset that a group was told is committed is in every later answer of its coordinator, whichever broker that
+    is, through loads and expirations; and no offset appears that was not sent. A coordinator that was replaced need not
+    know of that for `STALE_S_MAX`."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)

@@ -1,4 +1,4 @@
-"""What the logs of coordinators say, `__transaction_state` and `__consumer_offsets`, one version after another.
+"""The logs of the coordinators, `__transaction_state` and `__consumer_offsets`, one version after another.
 
 It is read from what comes to be on the disk: the judge's own view, which depends on no broker's memory."""
 
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a version of a partition says of a transaction that ended there."""
+    """The proof, in a version of a partition, of a transaction that ended there."""
 
     transactional_id: str
     number: int
@@ -77,7 +77,7 @@ class History:
 
 
 def rows_identity(record: TransactionLogged) -> Identity:
-    """What the rows of the open transaction carry: the decision has raised the epoch by one."""
+    """Return the identity in the rows of the open transaction: the decision has raised the epoch by one."""
     return record.producer_id, record.producer_epoch - record.state.value.startswith("Prepare")
 
 
@@ -171,7 +171,7 @@ class CoordinatorJournal(Invariant):
     # ------------------------------------------------------------ asking
 
     def state_before(self, folder: str, offset: int) -> Mapping[Any, Any]:
-        """By key, the last record of each below `offset`."""
+        """Return the last record of each key below `offset`."""
         return next((state for end, state in reversed(self._snapshots[folder]) if end <= offset), {})
 
     def find(self, identity: Identity) -> tuple[str, History, int] | None:
@@ -186,8 +186,8 @@ class CoordinatorJournal(Invariant):
         return None
 
     def states_of(self, identity: Identity) -> list[str]:
-        """Of the transaction whose rows carry it; none if it was never open. A version with its rows is the decision to
-        commit it, if no record is."""
+        """Return the states of the transaction whose rows have this identity; none if it was never open. A version with
+        its rows is the decision to commit it, if no record is."""
         found = self.find(identity)
         if found is None:
             return []
@@ -214,7 +214,7 @@ class CoordinatorJournal(Invariant):
         return Proof(transactional_id, number, None) in self._all_proofs()
 
     def identity_of(self, transactional_id: str, number: int) -> Identity:
-        """What the rows of the transaction carry."""
+        """Return the identity in the rows of the transaction."""
         numbers = self.ids[transactional_id].numbers
         for identity, known in numbers.items():
             if known == number:

@@ -99,7 +99,7 @@ class Coordinator:
         self._world.at(down_s, self.start)
 
     def stop(self, down_s: float) -> None:
-        """As at a shutdown: who waits is told first."""
+        """Stop as at a shutdown: waiting callers are answered first."""
         if self.shard is not None:
             life = self.life
             self.shard.close()
@@ -207,7 +207,7 @@ class Coordinator:
 
 
 class _Log:
-    """As `CoordinatorLog`, of one life of the coordinator."""
+    """The `CoordinatorLog` of one life of the coordinator."""
 
     name = "__consumer_offsets-0"
     stopped = None

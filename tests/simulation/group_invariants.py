@@ -1,5 +1,5 @@
-"""What a consumer group promises, each promise a class: told of every record of the coordinator's log and of every
-processed record, asked after every event, and once more at the end."""
+"""Promises of a consumer group, each a class: it hears every record of the coordinator's log and every processed
+record, and is asked after every event, and once more at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Invariant:
 
 
 class OneOwnerPerGeneration(Invariant):
-    """Of the processes that believe to own a partition, the coordinator takes commits from one at most."""
+    """The coordinator takes commits for a partition from at most one of the processes that believe to own it."""
 
     def check(self) -> None:
         owners: dict[TopicPartition, list[Process]] = defaultdict(list)

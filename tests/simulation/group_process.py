@@ -34,7 +34,7 @@ AUTO, ASYNC, SYNC = "auto", "async", "sync"
 
 @dataclass(frozen=True)
 class Habit:
-    """What its configuration and its code are like."""
+    """The configuration and the code of a process."""
 
     strategy: str = "range"
     instance_id: str | None = None
@@ -312,7 +312,8 @@ class Process:
     # ------------------------------------------------------------ offsets
 
     async def _find_positions(self) -> None:
-        """As the fetcher does in the thread that polls: where the group has committed, else at the beginning."""
+        """Find positions like the fetcher in the polling thread: the offset that the group has committed, or the
+        beginning."""
         missing = [partition for partition, position in self.positions.items() if position is None]
         if not missing:
             return

@@ -86,7 +86,7 @@ class World(world.SimulatedWorld):
 
     @property
     def now_ms(self) -> float:
-        """As the clients' machines tell the time."""
+        """The time by the clock of the clients' machines."""
         return self.now * 1000
 
     def records_there(self) -> int:

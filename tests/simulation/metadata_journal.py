@@ -1,4 +1,4 @@
-"""What the log of the cluster's metadata says, one version after another, read from what comes to be on the disk.
+"""The log of the cluster's metadata, one version after another, read from what comes to be on the disk.
 
 It is the judge's own view: it does not depend on what any broker has followed, and knows who committed what, and when.
 """
@@ -91,7 +91,7 @@ class MetadataJournal:
         return states
 
     def take(self, version: Version) -> Change | None:
-        """What that version changes, if it is one of the metadata and has records."""
+        """Return the change by that version, if it is one of the metadata and has records."""
         if version.folder != METADATA_FOLDER:
             return None
         adds = [action["add"] for action in version.actions if "add" in action]

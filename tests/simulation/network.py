@@ -1,4 +1,4 @@
-"""What calls of all simulated worlds have in common: how a request is lost, doubled, given up and timed out."""
+"""Calls of all simulated worlds: a request may be lost, doubled, given up or timed out."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class SecurityAdmin(Program):
         await self._change("CreateAcls", pb.CreateAclsRequest(acls=[encode_acl(acl)]))
 
     async def _delete_acls(self, user: str) -> None:
-        """Of the user, or of all of them."""
+        """Delete the ACLs of the user, or of all users."""
         permission = self.world.random.choice((AclPermission.ALLOW, AclPermission.DENY, AclPermission.DENY))
         principal = self.world.random.choice((f"User:{user}", "User:*", None))
         wanted = AclBindingFilter(pattern_type=PatternMatch.ANY, principal=principal, permission=permission)
@@ -152,7 +152,7 @@ class SecurityAdmin(Program):
 
 
 class _Judge(Invariant):
-    """Of the calls of users."""
+    """A judge of the calls of users."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
@@ -214,7 +214,8 @@ def _is_about(acl: AclBinding, topic: str) -> bool:
 
 
 class LoginsFollowTheUsers(_Judge):
-    """Who is no user is not let in by a broker that knows it; whose password is the same all the time, is."""
+    """A broker that knows that a name is no user lets it in no more; a user with an unchanged password is always let
+    in."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
@@ -253,7 +254,7 @@ class LoginsFollowTheUsers(_Judge):
         self.judged[is_refused] += 1
 
     def _since(self, time: float) -> list[Users]:
-        """As of that time, and later."""
+        """Return the users at that time and all later ones."""
         found = [Users()]
         for number in sorted(self._versions):
             at, users = self._versions[number]

@@ -1,4 +1,4 @@
-"""What a whole broker promises, through everything that its disk, its threads, its process and a network may do to it.
+"""Promises of a whole broker, through everything that its disk, its threads, its process and a network may do to it.
 
 BUS_SEEDS says how many seeds every test plays, BUS_SEED the first one of them.
 """

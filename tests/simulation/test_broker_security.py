@@ -1,4 +1,4 @@
-"""What a cluster promises of rights and passwords that change while calls run and brokers fail.
+"""Promises of a cluster about rights and passwords that change while calls run and brokers fail.
 
 BUS_SEEDS says how many seeds are played, BUS_SEED the first one of them.
 """
@@ -75,7 +75,7 @@ def test_each_judge_has_judged_what_was_refused_and_what_was_not() -> None:
 
 
 def remember(monkeypatch: pytest.MonkeyPatch, permission: AclPermission) -> None:
-    """What was once allowed, or denied, stays so."""
+    """Make the authorizer remember: what was once allowed, or denied, stays so."""
     seen: dict[Authorizer, dict[Any, None]] = {}
 
     def index(self: Authorizer) -> AclIndex:

@@ -1,4 +1,4 @@
-"""What a whole broker promises of transactions, through everything that its disk, its threads, its process and a
+"""Promises of a whole broker about transactions, through everything that its disk, its threads, its process and a
 network may do to it, and to several producers of one transactional id. See test_broker.py."""
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ async def use_up_epochs(world: BrokerWorld) -> None:
 
 
 async def lose_staged_files(world: BrokerWorld) -> None:
-    """What is lost of a transaction ends it, or stops it loudly; it is never answered as committed, or aborted, in
-    part."""
+    """Lose staged files: the loss ends the transaction, or stops it loudly; it is never answered as committed, or
+    aborted, in part."""
     thief = Thief(world, "thief")
     await begin(world)
     for transactor in transactors_of(world):
@@ -205,7 +205,8 @@ class Alone(Transactor):
         return await self._send(attempt, topic, 0, self._new_values())
 
     async def _end(self, attempt: Attempt, *, is_commit: bool) -> None:
-        """As clients do, it may abort what cannot be committed, and go on without an initialisation."""
+        """End the transaction like a client: it may abort what cannot be committed, and continue without an
+        initialisation."""
         await super()._end(attempt, is_commit=is_commit)
         if is_commit and attempt.outcome is Outcome.ABORTED and self.world.random.randrange(4):
             await super()._end(attempt, is_commit=False)

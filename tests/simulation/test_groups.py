@@ -1,4 +1,4 @@
-"""What a consumer group promises, through everything that processes, a network and a coordinator may do to it.
+"""Promises of a consumer group, through everything that processes, a network and a coordinator may do to it.
 
 BUS_SEEDS says how many seeds every test plays, BUS_SEED the first one of them.
 """

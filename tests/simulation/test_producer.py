@@ -1,4 +1,4 @@
-"""What an idempotent producer promises, through everything that a network and a broker may do to it."""
+"""Promises of an idempotent producer, through everything that a network and a broker may do to it."""
 
 from __future__ import annotations
 

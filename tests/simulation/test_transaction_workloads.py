@@ -1,5 +1,5 @@
-"""What transactions are used for, over simulated brokers: a bank, lists that are read and appended to, copies of each
-record. The judges of test_broker_transactions.py look on."""
+"""Uses of transactions over simulated brokers: a bank, lists that are read and appended to, copies of each record. The
+judges of test_broker_transactions.py look on."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_transactions_do_what_they_are_used_for_on_three_brokers(scenario: Scena
 def test_broken_use_is_seen(
     break_it: Callable[[pytest.MonkeyPatch], None], scenario: Scenario, promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what it means, without the judges of transactions."""
+    """The broken use is seen by its effect, without the judges of transactions."""
 
     def unjudged(seed: int) -> BrokerWorld:
         world = new_world(seed)

@@ -28,7 +28,7 @@ def broken_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_identities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was said of an earlier transaction is taken as said of the present one (KAFKA-17754)."""
+    """Take what was said of an earlier transaction for the present one (KAFKA-17754)."""
     monkeypatch.setattr(additions, "_check_adder", lambda transaction, identity: None)
 
 
@@ -87,7 +87,7 @@ def broken_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is to be dropped is applied."""
+    """Apply what is to be dropped."""
     step = TransactionParticipants._step_partition
 
     async def apply_always(

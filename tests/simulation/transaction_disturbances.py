@@ -1,5 +1,5 @@
-"""What is done to a cluster beneath its transactions, beside faults: topics go and come again, files are lost, leaders
-move one by one, epochs come to their end."""
+"""Disturbances of a cluster beneath its transactions, beside faults: topics are deleted and created again, files are
+lost, leaders move one by one, epochs come to their end."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Thief(Program):
             world.disk.delete(key)
 
     def has_stopped(self, identity: Identity) -> bool:
-        """Whether the transaction can neither go on nor be taken back: its commit is decided, what was lost is not
-        there, and a broker has said so."""
+        """True if the transaction can neither continue nor be taken back: its commit is decided, what was lost does not
+        exist, and a broker has said so."""
         states = journal_of(self.world).states_of(identity)
         is_told = any("cannot be applied" in message for message in self.world.errors)
         return identity in self.stolen and states[-1:] == ["PrepareCommit"] and is_told

@@ -1,4 +1,4 @@
-"""What transactions promise, judged by the tables at the end of a run and by what the programs were told."""
+"""Promises of transactions, judged by the tables at the end of a run and by the answers to the programs."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class TransactionsAreWhole(Invariant):
                 self._check(attempt, found)
 
     def possible_offsets(self, transactional_id: str) -> set[int]:
-        """What the group of that id may have committed: the offset of the last transaction that was committed with one,
-        or of a later one of which nothing tells how it ended."""
+        """Return the offsets that the group of that id may have committed: the offset of the last transaction that was
+        committed with one, or of a later one whose end nothing proves."""
         from tests.simulation.transaction_programs import Outcome, transactors_of
 
         attempts = [
@@ -100,7 +100,7 @@ class TransactionsAreWhole(Invariant):
         return possible | {-1}
 
     def _is_there(self, place: Place) -> bool:
-        """Of a topic that was deleted nothing is left to be judged."""
+        """True if the topic exists; of a deleted one nothing remains to be judged."""
         return is_there(self.world, place.topic_id)
 
     def read(self, place: Place) -> Rows:
@@ -313,7 +313,7 @@ class StagedIsKept(JournalInvariant):
 
 
 def judge_transactions(world: BrokerWorld) -> None:
-    """Of any world: the journal before the invariants that ask it."""
+    """Add the judges of any world: the journal before the invariants that ask it."""
     journal = CoordinatorJournal(world)
     rows = RowsFollowDecisions(world, journal)
     world.invariants += [

@@ -1,4 +1,4 @@
-"""What transactions promise, judged by the logs of their coordinators and of the groups, as they come to the disk, by
+"""Promises of transactions, judged by the logs of their coordinators and of the groups, as they come to the disk, by
 what clients ask for and what brokers answer. The tables are judged in transaction_invariants.py."""
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class JournalInvariant(Invariant):
         self.journal = journal
 
     def changes(self) -> Iterator[tuple[TransactionLogged | None, TransactionLogged]]:
-        """Of the version that has just come: each record of a transactional id, and the one before it."""
+        """Return each record of a transactional id in the version that has just come, with the record before it."""
         return iter(self.journal.changes)
 
 
 class DecisionsAreFinal(JournalInvariant):
-    """For each transaction there is one decision at most, states follow each other as the table says, and numbers grow
-    by one. What a call of an end was answered fits the decision, and the same call is answered in the same way by every
-    coordinator, until the instance has gone on. Only where a topic is deleted, and with it the proofs of what was
-    committed behind the log, a producer aborts what it has, whether that was committed or not; and it is fenced by
-    nothing but another instance."""
+    """A transaction has one decision at most, states follow each other as the table says, and numbers grow by one. What
+    a call of an end was answered fits the decision, and the same call is answered in the same way by every coordinator,
+    until the instance has gone on. Only where a topic is deleted, and with it the proofs of what was committed behind
+    the log, a producer aborts what it has, whether that was committed or not; and it is fenced by nothing but another
+    instance."""
 
     def __init__(self, world: BrokerWorld, journal: CoordinatorJournal) -> None:
         super().__init__(world, journal)
@@ -177,7 +177,7 @@ def is_taken_up(before: TransactionLogged, after: TransactionLogged) -> bool:
 
 @dataclass(slots=True)
 class Asked:
-    """What clients have ever asked for in the name of one transaction."""
+    """Everything that clients have ever asked for in the name of one transaction."""
 
     partitions: dict[TopicPartition, int] = field(default_factory=dict)  # with the last sequence
     groups: dict[str, set[tuple[TopicPartition, int]]] = field(default_factory=dict)  # with the offsets
@@ -330,8 +330,8 @@ class EpochsAreGivenOnce(JournalInvariant):
 
 
 class MemoryIsTheLog(JournalInvariant):
-    """What a coordinator has in memory is a replay of its log, as far as it has led it, and of what may be logged
-    later, whenever nothing of it is being committed: looked at with each answer of any broker."""
+    """The memory of a coordinator is a replay of its log, as far as it has led it, and of what may be logged later,
+    whenever nothing of it is being committed: checked with each answer of any broker."""
 
     def on_answered(self, answered: Answered) -> None:
         life = answered.life

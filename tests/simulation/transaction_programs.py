@@ -149,7 +149,7 @@ class Transactor(Program):
         return attempt
 
     async def _fill(self, attempt: Attempt) -> bool:
-        """Whether all of it was acknowledged."""
+        """Fill the transaction; True if everything was acknowledged."""
         world = self.world
         is_whole = True
         for _ in range(world.random.randrange(1, 5)):
@@ -170,7 +170,8 @@ class Transactor(Program):
         return [b"%s%s:%d" % (VALUE_PREFIX, self.name.encode(), number) for number in range(first, self._number + 1)]
 
     async def _send(self, attempt: Attempt, topic: TopicInfo, number: int, values: list[bytes]) -> bool:
-        """Whether it was acknowledged. A batch that fails is sent again, as it was; what comes behind it is not."""
+        """Send a batch; True if it was acknowledged. A batch that fails is sent again, as it was; what comes behind it
+        is not."""
         world = self.world
         place = Place(topic.name, topic.topic_id, number)
         if any(
@@ -213,7 +214,7 @@ class Transactor(Program):
         return False
 
     async def _send_offset(self, attempt: Attempt) -> bool:
-        """Whether it was acknowledged. Offsets grow with every transaction of the instance."""
+        """Send an offset; True if it was acknowledged. Offsets grow with every transaction of the instance."""
         self._number += 1
         attempt.offset = self._number
         topic = self._topics[0]

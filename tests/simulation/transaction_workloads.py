@@ -1,5 +1,5 @@
-"""What transactions are used for, as programs that are judged by what they mean: money that is moved between accounts,
-lists that are read and appended to, and records that are consumed, transformed and produced."""
+"""Uses of transactions, as programs that are judged by what they mean: money that is moved between accounts, lists that
+are read and appended to, and records that are consumed, transformed and produced."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_bank(world: BrokerWorld, folder: Path) -> None:
 def _is_in(
     journal: CoordinatorJournal, version: int | None, row: WrittenRow, who: Identity, record: TransactionLogged
 ) -> bool:
-    """In the cut. Of a partition that took no part that has what was complete by then."""
+    """True if the row is in the cut. A partition that took no part has the rows that were complete by then."""
     if version is not None:
         return row.version <= version
     found = journal.find(who)
@@ -158,8 +158,9 @@ class Appender(Transactor):
 
 
 def check_lists(world: BrokerWorld) -> None:
-    """What was read is a beginning of the list as it is now, so nothing that was read was aborted, lost, or in another
-    order; it ends at the end of a transaction; and it has all that was committed before it was read."""
+    """Check that a read list is a beginning of the list as it is now, so nothing that was read was aborted, lost, or in
+    another order; that it ends at the end of a transaction; and that it has everything that was committed before it was
+    read."""
     appenders = [program for program in world.programs if isinstance(program, Appender)]
     committed = [(at, attempt) for appender in appenders for at, attempt in appender.committed_at]
     lists: dict[Place, list[tuple[bytes | None, Any]]] = {}
@@ -302,7 +303,7 @@ class Copier(Transactor):
     # ------------------------------------------------------------ copying
 
     async def _copy(self) -> bool:
-        """Whether there was something to copy."""
+        """Copy the next records; True if there were any."""
         heartbeat = pb.HeartbeatRequest(group_id=_GROUP, generation=self._generation, member_id=self._member_id)
         if self._is_refused(await self._ask_group("Heartbeat", heartbeat)):
             return False

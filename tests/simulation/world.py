@@ -1,4 +1,4 @@
-"""What simulated worlds have in common: virtual time, chance by one seed, tasks whose failure ends the run, a trace."""
+"""Parts of all simulated worlds: virtual time, chance by one seed, tasks whose failure ends the run, a trace."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SimulatedWorld:
         return "\n".join(f"{now:9.3f} {who:12} {what} {self.brief(about)}" for now, who, what, about in self._trace)
 
     def brief(self, about: Any) -> str:
-        """As it stands in the trace."""
+        """Describe a value for the trace."""
         return str(about)
 
     # ------------------------------------------------------------ the run
@@ -96,7 +96,7 @@ class SimulatedWorld:
         """The run is over: nothing may keep tasks from ending."""
 
     async def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Until `scenario` is over or something fails."""
+        """Play until `scenario` is over or something fails."""
         playing = self._loop.create_task(scenario)
         await asyncio.wait([playing, self._failure], return_when=asyncio.FIRST_COMPLETED)
         failure = self._failure.exception() if self._failure.done() else None

@@ -32,7 +32,7 @@ BY_ACLS = BrokerConfig(authorizer_class_name="acl")
 
 
 def open_access(call: str, caller: Caller = ALICE) -> Access:
-    """Of a broker without an authorizer."""
+    """Return the access of a caller at a broker without an authorizer."""
     return Authorizer(lambda: EMPTY_CLUSTER, None, LoopShares()).access(caller, call)
 
 
@@ -65,7 +65,7 @@ def raise_reached(path: str) -> Any:
 
 
 class KeptAudit:
-    """As `AuditLog`."""
+    """An audit that keeps its events, in place of `AuditLog`."""
 
     is_enabled = True
 
@@ -146,7 +146,7 @@ class ApiBench:
         return asyncio.run(self.ask(method, request))
 
     async def call(self, method: str, request: Any, context: QuietContext | None = None) -> Any:
-        """As gRPC calls it, of an unauthenticated caller."""
+        """Call a method as gRPC does for an unauthenticated caller."""
         return await getattr(self.calls_of, method)(request, context or QuietContext())
 
 
@@ -155,7 +155,7 @@ class _NoAudit(KeptAudit):
 
 
 def answering(answer: Callable[..., Any], asked: list[Any]) -> Callable[..., Any]:
-    """What gives `answer` of its arguments, and notes the first of them."""
+    """Return a function that answers `answer` of its arguments, and notes the first of them."""
 
     async def answer_one(*what: Any, **more: Any) -> Any:
         asked.append(what[0] if what else more)

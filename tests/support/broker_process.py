@@ -123,7 +123,7 @@ class BrokerProcess:
         return self._end(signal.SIGHUP)
 
     def wait(self) -> int:
-        """Until it ends by itself; the exit code."""
+        """Wait until it ends by itself; return the exit code."""
         return self._end(None)
 
     def _end(self, number: signal.Signals | None) -> int:

@@ -84,7 +84,7 @@ class QuietContext:
 
 
 class ReadContext(QuietContext):
-    """Of a client that reads the answers of its stream."""
+    """The context of a client that reads the answers of its stream."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -134,7 +134,7 @@ class QuietBroker:
         self.cluster_calls_of = ClusterServicer(api, self.calls_of)
 
     async def call(self, method: str, request: Any) -> Any:
-        """As gRPC calls it; the answer, or those of a stream of answers."""
+        """Call a method as gRPC does; return the answer, or those of a stream of answers."""
         self.called.add(method)
         handled = getattr(self.calls_of, method)(request, QuietContext())
         return [answer async for answer in handled] if hasattr(handled, "__aiter__") else await handled

@@ -89,13 +89,13 @@ class ChaoticCluster:
         self.told.append(f"{time.monotonic() - self._began_s:.1f}: {what}")
 
     def stop(self) -> list[int]:
-        """In order; the exit codes."""
+        """Stop the brokers in order; return the exit codes."""
         codes = [broker.process.terminate() for broker in self.brokers]
         self.tell("all brokers have ended")
         return codes
 
     def play(self, faults: list[Fault]) -> None:
-        """Until the last one is over. Raises what went wrong with a broker that came back."""
+        """Play the faults until the last one is over. Raises what went wrong with a broker that came back."""
         free = {broker.broker_id: threading.Lock() for broker in self.brokers}
         slots = threading.Semaphore(_AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""What jobs that carry records are tried on: a broker with topics, and what a topic holds, by Spark's reader."""
+"""A broker with topics for jobs that carry records, and a topic's records as Spark's reader returns them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
             admin.create_topics([NewTopic(name, partitions, configs) for name, partitions in topics.items()])
 
     def rows(self, spark: SparkSession, topic: str) -> list[Row]:
-        """In the order of partitions and offsets."""
+        """Return the rows in the order of partitions and offsets."""
         found = read_bus(spark, self.root, subscribe=topic, includeHeaders="true")
         return found.orderBy("partition", "offset").collect()
 

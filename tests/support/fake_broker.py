@@ -55,7 +55,8 @@ class FakeTopic:
 
 @dataclass(frozen=True)
 class FakeIdentity:
-    """Of a producer with a name. `last_epoch`: the one that this instance had before, -1 if there was none."""
+    """The identity of a producer with a name. `last_epoch`: the one that this instance had before, -1 if there was
+    none."""
 
     id: int
     epoch: int
@@ -82,7 +83,7 @@ class BreakStream:
 
 @dataclass(frozen=True)
 class Append:
-    """As if there were no script."""
+    """Append as if there were no script."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Answer:
 
 
 class Cluster:
-    """What the brokers of one cluster share. The first broker, 0, leads every partition until a test moves it."""
+    """The state that the brokers of one cluster share. The first broker, 0, leads every partition until a test moves
+    it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

@@ -45,7 +45,7 @@ class Scripted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRow:
-    """What a table keeps of a record of an idempotent producer."""
+    """The row that a table keeps for a record of an idempotent producer."""
 
     offset: int
     producer_id: int
@@ -136,7 +136,7 @@ class FakeStaged:
         return Staged(last, sum(batch.size_bytes for batch in held.values()), self.now_ms)
 
     def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
-        """Of batches that do not overlap."""
+        """Read batches that do not overlap."""
         batches, sequence = list[RecordBatch](), 0
         for (first, last), batch in sorted(self.batches.get(key, {}).items()):
             if first == sequence <= last_sequence:
@@ -266,7 +266,7 @@ class FakeTable:
         return committed if step is None else Unknown(committed.version, "the reply was lost")
 
     def commit_foreign(self, count: int, *, leader_epoch: int = -1) -> None:
-        """What another writer does to the table: `count` records that this one does not know of."""
+        """Commit `count` records as another writer that this one does not know of."""
         self.state = replace(
             self.state,
             version=self.state.version + 1,
@@ -275,7 +275,7 @@ class FakeTable:
         )
 
     def commit_stamped(self, stamp: ProducerStamp, count: int, *, now_ms: int = 0) -> None:
-        """What an earlier leader did to the table."""
+        """Commit a batch as an earlier leader."""
         batch = log_batch(self.state.high_watermark, count, stamp)
         last = sequence_after(stamp.base_sequence, count - 1)
         self.commit([batch], [ProducerProgress(stamp.producer_id, stamp.producer_epoch, last)], now_ms)
@@ -322,7 +322,7 @@ class FakeLog:
         return self.find_timestamp(0)
 
     def high_watermark_at(self, version: int) -> int | None:
-        """As if nobody but `commit` had moved it."""
+        """Return the high watermark at that version, as if nobody but `commit` had moved it."""
         if not 0 <= version <= self._table.state.version:
             return None
         marks = self._table.high_watermarks
@@ -384,7 +384,7 @@ class FakeProducers:
 
 
 class FakeTransactions:
-    """What a table says of transactions: `versions` by transactional id, all as old as `updated_ms`."""
+    """The transactions of a table: `versions` by transactional id, all as old as `updated_ms`."""
 
     def __init__(self, table: FakeTable) -> None:
         self._table = table

@@ -72,7 +72,7 @@ class GroupBench:
         return self.last_request_id
 
     def answer(self, command: GroupCommand) -> GroupAnswer:
-        """Of a command that is answered at once."""
+        """Return the answer to a command that is answered at once."""
         return self.answers[self.ask(command)]
 
     def wait(self, ms: int) -> None:

@@ -24,7 +24,7 @@ def programs_of(name: str) -> list[str]:
 
 
 def run_guide(name: str, folder: Path, *options: str) -> str:
-    """What its blocks print, with a broker on `folder` and these options of `bus serve`."""
+    """Return what the guide's blocks print, with a broker on `folder` and these options of `bus serve`."""
     said = []
     with BrokerProcess(folder / "bus-data", *options) as broker:
         environment = {

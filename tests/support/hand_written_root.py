@@ -120,7 +120,7 @@ class HandWrittenRoot:
         self.record(BrokerRegistered(broker_id=0, host="127.0.0.1", port=9094))
 
     def record(self, *records: ClusterRecord) -> None:
-        """As one commit."""
+        """Append the records as one commit."""
         values = [encode_record(record) for record in records]
         self.metadata.append([None] * len(records), values, is_of_one_time=True)
 

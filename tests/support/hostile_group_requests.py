@@ -37,7 +37,7 @@ KINDS = (
 
 
 class _Hostility:
-    """Of the fields that are asked for, one is bad: the one with the number that was drawn."""
+    """A source of fields of which one is bad: the one with the drawn number."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw

@@ -57,7 +57,7 @@ def single_changes(call: MethodDescriptor) -> Iterator[tuple[str, Change]]:
 
 
 def random_request(call: MethodDescriptor, plausible: Plausible, chance: random.Random) -> Any:
-    """With up to four fields changed at once."""
+    """Return a request with up to four fields changed at once."""
     message = plausible_request(call, plausible)
     changes = [change for _, change in single_changes(call)]
     for change in chance.sample(changes, k=min(len(changes), chance.randint(1, 4))):

@@ -23,7 +23,7 @@ AUDIENCE = "bus"
 
 
 def new_private_key(algorithm: str) -> Any:
-    """For one of RFC 7518's names."""
+    """Return a key for one of RFC 7518's names."""
     if algorithm == "EdDSA":
         return ed25519.Ed25519PrivateKey.generate()
     curves = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
@@ -61,7 +61,7 @@ def signed(private_key: Any, claims: Mapping[str, Any], *, algorithm: str = "ES2
 
 
 def forged(claims: Any, header: Mapping[str, Any], secret: bytes | None = None) -> str:
-    """By somebody without a private key. `secret`: of an HMAC."""
+    """Return a token forged without a private key. `secret`: the key of an HMAC."""
     parts = [_base64url(json.dumps(part).encode()) for part in (header, claims)]
     message = ".".join(parts)
     signature = b"" if secret is None else hmac.digest(secret, message.encode(), hashlib.sha256)
@@ -123,7 +123,7 @@ class IdentityProvider:
         return 200, json.dumps({"access_token": token, "token_type": "bearer", "expires_in": self.life_s}).encode()
 
     def _answer_assertion(self, form: dict[str, list[str]]) -> tuple[int, bytes]:
-        """As RFC 7523 has it."""
+        """Answer an assertion by RFC 7523."""
         [assertion] = form["client_assertion"]
         try:
             assert form["grant_type"] == ["client_credentials"]

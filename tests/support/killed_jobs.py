@@ -110,7 +110,7 @@ class QuickFileSystem(FileSystem):
 
 
 class _Steps(QuickFileSystem):
-    """Of a table in `root`, from `arm` on. A write has two: before it, and half way."""
+    """The steps of writing a table in `root`, counted from `arm` on. A write has two: before it, and half way."""
 
     def __init__(self, root: str) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class LogRoot:
 
     @classmethod
     def copy_of(cls, other: LogRoot, root: Path) -> LogRoot:
-        """Of all files; the table is not open."""
+        """Copy all files; the table is not open."""
         copy = cls.__new__(cls)
         shutil.copytree(other.root, root)
         copy._place(root)
@@ -61,12 +61,12 @@ class LogRoot:
             assert isinstance(self.table.append([batch], leader_epoch=0, now_ms=now_ms), Committed)
 
     def open(self) -> DeltaPartitionTable:
-        """As a broker that starts."""
+        """Open the table like a broker that starts."""
         self.table = led(open_storage(str(self.root), exclusive=False).open_partition(PARTITION, topic_id=TOPIC_ID))
         return self.table
 
     def values(self) -> list[bytes]:
-        """Of all records that a consumer gets."""
+        """Return the values of all records that a consumer gets."""
         values: list[bytes] = []
         offset, end = self.table.state.log_start, self.table.state.high_watermark
         while offset < end and (batches := self.table.log.read(offset, end_offset=end, max_bytes=1 << 20)):

@@ -70,7 +70,7 @@ class LoopWatch:
                 self._holds.append(Hold(_described(handle), took, self._stacks))
 
     def count_collection(self, phase: str, _: dict[str, int]) -> None:
-        """For `gc.callbacks`."""
+        """Count a collection, as an entry of `gc.callbacks`."""
         if self._running is None or self._running[0] != threading.get_ident():
             return
         if phase == "start":

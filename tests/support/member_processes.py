@@ -29,7 +29,7 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> N
 
 
 def wait_until_holds(check: Callable[[], None], timeout_s: float = 60) -> None:
-    """Of something that may still move: `check` is repeated until it asserts nothing wrong."""
+    """Repeat `check` until it asserts nothing wrong, for a state that may still change."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -16,7 +16,8 @@ BEHIND = Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "not known here")
 
 @dataclass(eq=False)
 class ModelPartition:
-    """Of one leadership: records with the offsets `log_start` to `end`, a batch each. A record counts as a byte."""
+    """A partition during one leadership: records with the offsets `log_start` to `end`, a batch each. A record counts
+    as a byte."""
 
     log_start: int = 0
     end: int = 0

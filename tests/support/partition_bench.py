@@ -146,13 +146,13 @@ def run(scenario: Callable[[Bench], Awaitable[None]], queue_bytes_max: int = 1_0
 
 
 def send(bench: Bench, value: bytes = b"own") -> asyncio.Future[AppendResult]:
-    """For a table that stores what it is given."""
+    """Send a record to a table that stores what it is given."""
     batch = replace(records(1), columns=log_batch(0, [value]).columns)
     return bench.partition.append(batch, acks=-1, current_leader_epoch=None, request_id="request")
 
 
 def with_partition(table: PartitionTable, epoch: int, scenario: Callable[[Bench], Awaitable[None]]) -> None:
-    """As `run`, on a real table."""
+    """Run the scenario like `run`, on a real table."""
 
     async def main() -> None:
         bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls())  # type: ignore[arg-type]
@@ -196,5 +196,5 @@ class AddingCoordinator:
 
 
 def staged_of(partition: Partition) -> dict[StagingKey, StagedState]:
-    """What a leader remembers of the transactions that it knows to be open."""
+    """Return a leader's memory of the transactions that it knows to be open."""
     return {key: known.staged for key, known in partition.open_transactions._known.items() if known.staged is not None}

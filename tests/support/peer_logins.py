@@ -14,8 +14,8 @@ from tests.support.broker_thread import run_on, running_broker
 def check_that_brokers_log_in(
     root: Path, first: BrokerConfig, second: BrokerConfig, settings: Mapping[str, Any], *, secret: str
 ) -> None:
-    """What a client asks the second broker is done by the first one, the controller. `settings`: of the client.
-    `secret`: of the brokers, which no broker shows."""
+    """Check that the first broker, the controller, does what a client requests at the second one. `settings` are the
+    client's. `secret` is the brokers', which no broker shows."""
     with running_broker(root, config=first) as controller, running_broker(root, config=second) as other:
         run_on(other, other.wait_until_unfenced())
         with Admin(f"127.0.0.1:{other.port}", **settings) as admin:

@@ -13,7 +13,7 @@ _NO_ID = 0xFFFFFFFF
 
 
 def has_acls(folder: Path) -> bool:
-    """Whether the file system of the folder has them."""
+    """True if the file system of the folder has POSIX ACLs."""
     try:
         os.getxattr(folder, "system.posix_acl_access")
     except OSError as error:
@@ -36,7 +36,7 @@ def set_acl(path: Path, named: Mapping[str, int], *, mask: int = 7, is_default: 
 
 
 def grant(folder: Path, named: Mapping[str, int]) -> None:
-    """As `setfacl -R` with `rX`, of what is there and of what comes."""
+    """Grant rights like `setfacl -R` with `rX`, on existing files and as defaults for new ones."""
     for path in (folder, *folder.rglob("*")):
         rights = {name: right & 6 | (right & 4) // 4 if path.is_dir() else right & 6 for name, right in named.items()}
         set_acl(path, rights, mask=5 if path.is_dir() else 4)

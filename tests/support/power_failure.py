@@ -1,4 +1,4 @@
-"""What a disk has after a power failure, in the worst case: nothing that was not synced."""
+"""The disk after a power failure, in the worst case: it has nothing that was not synced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RememberingFileSystem(FileSystem):
         self._held.clear()
 
     def write_image(self, target: Path) -> None:
-        """What the disk has now, as a folder that must not be there."""
+        """Write the present content of the disk as a folder, which must not exist."""
         self._write_folder(str(self._root), target)
 
     def _write_folder(self, folder: str, target: Path) -> None:

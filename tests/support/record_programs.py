@@ -106,7 +106,7 @@ class Member(Program):
 
 
 class Progress:
-    """What the members of the group have read together: no record is skipped."""
+    """The records that the members of the group have read together: none is skipped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

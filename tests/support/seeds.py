@@ -1,4 +1,4 @@
-"""What every random test has in common: how much of it is played, and where it begins.
+"""Settings of all random tests: how much of each is played, and where it begins.
 
 `BUS_SEEDS` says how many seeds, `BUS_SEED` which one is the first, `BUS_FAULTS` how many faults a seed has and
 `BUS_KILLS` how often a process is killed. Each test says how many it plays by itself: as many as the suite has time

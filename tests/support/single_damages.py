@@ -120,7 +120,7 @@ SHAPES: dict[str, Callable[[TableBench], None]] = {
 
 
 def single_damages(files: Files) -> Iterator[Damage]:
-    """What one fault of a disk, or of a hand, does to one file or to two of a kind."""
+    """Yield what one fault of a disk, or of a hand, does to one file or to two of a kind."""
     for key, data in sorted(files.items()):
         short = key.rsplit("/", 1)[1]
         others = {other: kept for other, kept in files.items() if other != key}

@@ -89,7 +89,7 @@ class Stream:
 
     @property
     def offsets(self) -> dict[int, list[int]]:
-        """Of each partition, in the order in which they came."""
+        """The offsets of each partition, in the order of their arrival."""
         found: dict[int, list[int]] = {}
         for row in self.rows:
             found.setdefault(row.partition, []).append(row.offset)

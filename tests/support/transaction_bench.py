@@ -196,7 +196,7 @@ class TransactionBench:
         return rows
 
     def flush(self) -> None:
-        """What may be logged later is in the log, but for what must not be there yet."""
+        """Log everything that may be logged later, except what must not be in the log yet."""
         self._log(kept=self._keep_back(may_wait=False))
 
     def log_in_time(self) -> None:
@@ -256,7 +256,7 @@ class TransactionBench:
         self.say(timer)
 
     def say(self, timer: TransactionTimer) -> None:
-        """As if the timer had run out before it was cancelled."""
+        """Submit the timer as if it had run out before it was cancelled."""
         self._take(self._decide(timer, 0))
 
     def crash(self, *, before_all_is_logged: bool = False) -> None:
@@ -277,11 +277,11 @@ class TransactionBench:
         self.check()
 
     def know_all(self) -> None:
-        """As if the coordinator were the one that has seen the whole of this epoch."""
+        """Pretend that the coordinator has seen the whole of this epoch."""
         self.state = replace(self.known, may_lack_partitions=False, is_unresolved=False)
 
     def loaded(self) -> Transaction | None:
-        """What the last row tells, as after compaction."""
+        """Return the state that the last row determines, as after compaction."""
         loaded = TransactionCodec().load([*self.rows, *self.later][-1:], now_ms=self.now_ms)
         assert loaded.faults == ()
         return loaded.states.get(ID)

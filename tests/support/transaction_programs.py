@@ -123,7 +123,7 @@ class KilledWriter(Program):
         self.killed += 1
 
     def check_rows(self, found: dict[str, Counter[int]]) -> None:
-        """As `check_writers`, by what the processes have noted."""
+        """Check like `check_writers`, by what the processes have noted."""
         sent: dict[str, Counter[int]] = {}
         told: dict[str, str] = {}
         for line in self._journal.read_text().splitlines():
@@ -267,7 +267,8 @@ def wait_for_copies(root: Path, programs: list[Program]) -> dict[TopicPartition,
 
 
 def check_writers(writers: list[Writer], killed: KilledWriter, rows: dict[TopicPartition, list[str]]) -> None:
-    """What was committed is there, what was aborted is not, and of every other transaction all or nothing is there."""
+    """Check that committed rows exist, aborted ones do not, and that every other transaction exists as a whole or not
+    at all."""
     found: dict[str, Counter[int]] = defaultdict(Counter)
     for one, values in rows.items():
         for value in values:

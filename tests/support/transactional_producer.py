@@ -16,7 +16,7 @@ NONE = pb.ERROR_CODE_NONE
 
 @dataclass
 class Producer:
-    """What a client library does, call by call."""
+    """The calls of a client library, one by one."""
 
     stub: Any
     transactional_id: str = "payments"

@@ -47,7 +47,7 @@ def apply_transaction(
 def apply_staged(
     table: PartitionTable, key: StagingKey, proof: AppliedTransaction, last_sequence: int
 ) -> CommitOutcome:
-    """What is staged of the transaction, as its rows."""
+    """Append the staged part of the transaction as its rows."""
     batches, offset = list[LogBatch](), table.state.high_watermark
     for batch in table.transactions.staged.read(key, last_sequence):
         batches.append(

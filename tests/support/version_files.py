@@ -6,5 +6,5 @@ import re
 
 
 def without_sum(data: bytes) -> bytes:
-    """As an earlier bus or another engine writes it: what is changed in it has to be found by what it says."""
+    """Return the version as an earlier bus or another engine writes it: damage in it must be found by its content."""
     return re.sub(rb'"fileCrc32":"[0-9a-f]{8}",', b"", data)
