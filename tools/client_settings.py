@@ -46,7 +46,7 @@ def typed_settings() -> str:
 
 def _lines(settings: list[Field[Any]]) -> Iterator[str]:
     for setting in settings:
-        yield f"    {setting.name}: {setting.metadata.get('typed', setting.type)}".replace("'", '"')
+        yield f"    {setting.name}: {setting.metadata['key'].typed or setting.type}".replace("'", '"')
 
 
 if __name__ == "__main__":

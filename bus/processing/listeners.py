@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from bus.processing.consumer import Consumer
 from bus.processing.settings import SETTING_NAMES, unknown_option
 from bus.processing.together import RunsTogether
 from bus.processing.workers import check_handler
+from bus.settings.keys import keys_of
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -90,7 +91,7 @@ def _check_topics(topics: Sequence[Any], pattern: Any) -> None:
 
 def _check_names(configs: Mapping[str, Any]) -> None:
     """A name that is neither a setting of the consumer nor of `run` is refused with whichever is nearer."""
-    known = {each.name for each in fields(ConsumerConfig)}
+    known = keys_of(ConsumerConfig, "_").keys()
     for name in sorted(configs.keys() - known):
         reason = unknown_option(name, "a listener", known)
         if reason is not None:
@@ -110,7 +111,7 @@ def run_listeners(
     after all have ended."""
     if listeners is not None and (callable(listeners) or not isinstance(listeners, Iterable)):
         raise conflict(f"expected listeners as a list of functions, found {listeners!r}")
-    for name in sorted(configs.keys() & SETTING_NAMES - {each.name for each in fields(ConsumerConfig)}):
+    for name in sorted(configs.keys() & SETTING_NAMES - keys_of(ConsumerConfig, "_").keys()):
         raise conflict(
             f"{name}: expected this option of a listener in its @bus.listener(...), found it in run_listeners"
         )

@@ -7,7 +7,7 @@ Spring's AckMode.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bus.client.config.parsing import ConsumerConfig, ProducerConfig, parse_config
@@ -15,17 +15,16 @@ from bus.client.config.sources import only_settings_of_connections
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
-    Check,
-    checked_by,
     choice,
     conflict,
+    identity,
     integer,
     setting,
-    transactional_id,
 )
 from bus.client.values import ConsumerRecord
-from bus.errors import BusError, ErrorCode, did_you_mean, near_names
+from bus.errors import did_you_mean, near_names
 from bus.model import TopicPartition
+from bus.settings.keys import Check, Key, WrongSetting, keys_of
 
 Order = Literal["partition", "key", "none"]
 AckMode = Literal["record", "batch", "time", "count", "count_time", "manual", "manual_immediate"]
@@ -75,9 +74,8 @@ def _batch_form(value: Any) -> Any:
     raise ValueError("None, 'list' (of records) or 'arrow' (a table)")
 
 
-def _retries(value: Any) -> int | None:
-    checked: int | None = None if value is None else integer(0, RETRIES_MAX)(value)
-    return checked
+def _retries(value: Any) -> Any:
+    return None if value is None else integer(0, RETRIES_MAX)(value)
 
 
 def _dead_letter_topic(value: Any) -> Any:
@@ -92,6 +90,10 @@ def _producer_configs(value: Any) -> Mapping[str, Any]:
     raise ValueError('settings of a producer by their names, as in {"compression_type": "zstd"}')
 
 
+# Settings of a producer may hold passwords.
+_PRODUCER_CONFIGS = {"key": Key("", _producer_configs, {}, is_secret=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessingSettings:
     """`ack_count` and `ack_time_ms` count for the ack modes that have them in their names. `retries` None: as often as
@@ -100,30 +102,26 @@ class ProcessingSettings:
     workers: int = setting(8, integer(1, 10_000))
     concurrency: int = setting(1, integer(1, 1_000))  # consumers, each with workers of its own
     # Those that are read, without a group's say: numbers, of the topics of the subscription, or with their topics.
-    partitions: Sequence[int | TopicPartition] | None = field(default=None, metadata=checked_by(_partitions))
-    order: Order = field(default="partition", metadata=checked_by(_one_of(ORDERS)))
-    ack: AckMode = field(default="batch", metadata=checked_by(_one_of(ACK_MODES)))
+    partitions: Sequence[int | TopicPartition] | None = setting(None, _partitions)
+    order: Order = setting("partition", _one_of(ORDERS))
+    ack: AckMode = setting("batch", _one_of(ACK_MODES))
     # A call gets what one poll gave of one partition: a list of records, or a table of Arrow.
-    batch: BatchForm | None = field(default=None, metadata=checked_by(_batch_form))
+    batch: BatchForm | None = setting(None, _batch_form)
     ack_count: int = setting(100, integer(1))
     ack_time_ms: int = setting(5_000, SOME_MILLISECONDS)
-    on_error: ErrorPolicy | ErrorCallback = field(default="stop", metadata=checked_by(_error_policy))
+    on_error: ErrorPolicy | ErrorCallback = setting("stop", _error_policy)
     retries: int | None = setting(None, _retries)
     retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
     retry_backoff_max_ms: int = setting(10_000, ANY_MILLISECONDS)
-    dead_letter_topic: str | Callable[[str], str] = field(
-        default="{topic}.dlq", metadata=checked_by(_dead_letter_topic)
-    )
+    dead_letter_topic: str | Callable[[str], str] = setting("{topic}.dlq", _dead_letter_topic)
     # When a letter without any added header is larger than its topic takes.
-    dead_letter_too_large: LargeLetterPolicy = field(
-        default="without_value", metadata=checked_by(_one_of(LARGE_LETTER_POLICIES))
-    )
+    dead_letter_too_large: LargeLetterPolicy = setting("without_value", _one_of(LARGE_LETTER_POLICIES))
     drain_timeout_ms: int = setting(30_000, ANY_MILLISECONDS)
     # For one partition: records that wait, are with a worker, or are finished behind one that is not.
     queued_records_max: int = setting(1_000, integer(1))
     # Transactions with this id commit what handlers send, dead letters and offsets.
-    transactional_id: str | None = setting(None, transactional_id)
-    producer_configs: Mapping[str, Any] = field(default_factory=dict, metadata=checked_by(_producer_configs))
+    transactional_id: str | None = setting(None, identity)
+    producer_configs: Mapping[str, Any] = field(default_factory=dict, repr=False, metadata=_PRODUCER_CONFIGS)
 
     @property
     def is_manual(self) -> bool:
@@ -149,7 +147,7 @@ class ProcessingSettings:
         return self.dead_letter_topic.replace("{topic}", topic)
 
 
-SETTING_NAMES = frozenset(each.name for each in fields(ProcessingSettings))
+SETTING_NAMES = keys_of(ProcessingSettings, "_").keys()
 
 # The names of the settings in other listeners.
 _OTHER_WORDS = {
@@ -181,17 +179,15 @@ def unknown_option(name: str, of_what: str, configs: Collection[str] = ()) -> st
 
 def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     """`given` over the defaults. Raises `BusError` INVALID_CONFIG."""
-    checks: dict[str, Check] = {each.name: each.metadata["check"] for each in fields(ProcessingSettings)}
+    keys = keys_of(ProcessingSettings, "_")
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in checks:
+        if name not in keys:
             raise conflict(_unknown_option_of_run(name))
         try:
-            checked[name] = checks[name](value)
-        except (ValueError, TypeError) as expected:
-            raise BusError(
-                ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {_shown(name, value)}"
-            ) from None
+            checked[name] = keys[name].check(value)
+        except WrongSetting as wrong:
+            raise conflict(str(wrong)) from None
     settings = ProcessingSettings(**checked)
     for name, modes in (("ack_count", ("count", "count_time")), ("ack_time_ms", ("time", "count_time"))):
         if name in given and settings.ack not in modes:
@@ -205,13 +201,8 @@ def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
     return settings
 
 
-def _shown(name: str, value: Any) -> str:
-    """Return the words for it in an error. Settings of a producer may hold passwords."""
-    return f"another value: {type(value).__name__}" if name == "producer_configs" else repr(value)
-
-
 def _unknown_option_of_run(name: str) -> str:
-    configs = {each.name for each in fields(ConsumerConfig)}
+    configs = keys_of(ConsumerConfig, "_")
     near = near_names(name, configs, likeness_min=0.8)
     if name in configs:
         return f"{name}: expected it in Consumer(..., {name}=...), it is a config of the consumer; found it in run()"

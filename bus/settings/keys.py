@@ -225,7 +225,7 @@ class Key:
     is_in_effect: bool = True
     is_secret: bool = False  # its value is left out of logs and answers
     shown_as: Callable[[str], str] | None = None  # the part of the value that may appear there; None: all of it
-    reader: Callable[[str], Any] | None = None  # reads a text if `takes` is no `Typed`; None: the text is the value
+    reader: Callable[[Any], Any] | None = None  # reads a text if `takes` is no `Typed`; None: the text is the value
     typed: str | None = None  # the type of the argument of a program, if the field has another one
 
     @property
@@ -246,32 +246,39 @@ class Key:
     def description(self) -> str:
         return self.documentation if self.is_in_effect else f"{self.documentation} {NO_EFFECT_YET}"
 
-    def parse(self, text: str) -> Any:
-        """The value that `text` stands for. Raises `WrongSetting`."""
-        return self._checked(self.read(text) if is_text(text) else text, text)
+    def parse(self, text: Any) -> Any:
+        """The value that a text stands for, or the value of a file where settings may be texts. Raises
+        `WrongSetting`."""
+        self._check_texts(text)
+        return self._checked(self.read(text), text)
 
-    def read(self, text: str) -> Any:
-        """The value that `text` stands for, unchecked; the text itself if it stands for none."""
-        reader = self.takes.read if isinstance(self.takes, Typed) else self.reader
+    def read(self, text: Any) -> Any:
+        """The value that a text stands for, unchecked; the text itself if it stands for none."""
+        if isinstance(self.takes, Typed):
+            return self.takes.read(text) if isinstance(text, str) else text
         try:
-            return text if reader is None else reader(text)
+            return text if self.reader is None else self.reader(text)
         except ValueError as expected:
             raise self._refusal(str(expected), text) from None
 
     def check(self, value: object) -> Any:
         """`value` as a program or a TOML file gives it, where a number is a number and not a text. Raises
         `WrongSetting`."""
+        self._check_texts(value)
         return self._checked(value, value)
 
     def format(self, value: ConfigValue) -> str:
         """The canonical text of a value: `parse(format(value)) == value`."""
         return config_text(value)
 
-    def _checked(self, value: object, found: object) -> Any:
+    def _check_texts(self, value: object) -> None:
+        """Lone surrogates could not be sent or stored."""
         items = value if isinstance(value, (list, tuple)) else (value,)
         if not all(is_text(item) for item in items if isinstance(item, str)):
-            typed = f"{self.takes.expected} that has" if isinstance(self.takes, Typed) else "text that has"
-            raise self._refusal(f"{typed} a form in UTF-8", found)
+            kind = self.takes.expected if isinstance(self.takes, Typed) and not self.takes.words else "text"
+            raise self._refusal(f"{kind} that has a form in UTF-8", value)
+
+    def _checked(self, value: object, found: object) -> Any:
         try:
             return self.takes(value)
         except (ValueError, TypeError) as expected:

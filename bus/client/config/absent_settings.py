@@ -8,6 +8,7 @@ from __future__ import annotations
 from bus.client.config.security import SECURITY_SETTINGS
 from bus.errors import did_you_mean, near_names
 from bus.security.sasl import ABSENT_MECHANISMS
+from bus.settings.keys import AbsentKeys
 
 _GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"
 _SASL = (
@@ -43,15 +44,14 @@ _REASONS_BY_PREFIX = {
 }
 
 
+_ABSENT = AbsentKeys(_REASONS, _REASONS_BY_PREFIX)
+
+
 def reason_of_absence(name: str) -> str | None:
     """Why there is no such setting, or which one was meant; None of a name that is not about connections. `name` has
     underscores."""
-    if name in _REASONS:
-        return _REASONS[name]
-    near = near_names(name, SECURITY_SETTINGS, likeness_min=0.9)
-    if near:
-        return did_you_mean(near, before="")
-    return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)
+    near = [] if name in _REASONS else near_names(name, SECURITY_SETTINGS, likeness_min=0.9)
+    return did_you_mean(near, before="") if near else _ABSENT.reason(name)
 
 
 def is_known_absence(name: str) -> bool:

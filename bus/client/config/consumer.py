@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
+from bus.client.config.texts import DESERIALIZERS, instances_of, object_of, objects_of
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     INSTANCES,
     SOME_MILLISECONDS,
-    checked_by,
     choice,
     conflict,
     integer,
@@ -36,21 +36,21 @@ class ConsumerConfig(ConnectionConfig):
 
     client_id: str = setting("bus-consumer", values.client_id)
     client_rack: str = setting("", values.text)
-    group_id: str | None = setting(None, values.group_id)
+    group_id: str | None = setting(None, values.identity)
     group_instance_id: str | None = setting(None, values.name)
     session_timeout_ms: int = setting(45_000, SOME_MILLISECONDS)
     heartbeat_interval_ms: int = setting(3_000, SOME_MILLISECONDS)
     max_poll_interval_ms: int = setting(300_000, SOME_MILLISECONDS)
-    partition_assignment_strategy: Any = field(default=("range", "cooperative-sticky"), metadata=checked_by(_strategy))
+    partition_assignment_strategy: Any = setting(("range", "cooperative-sticky"), _strategy, reader=objects_of)
     enable_auto_commit: bool = setting(True, values.boolean)
     auto_commit_interval_ms: int = setting(5_000, ANY_MILLISECONDS)
     auto_offset_reset: str = setting("latest", values.offset_reset)
     allow_auto_create_topics: bool = setting(True, values.boolean)
     isolation_level: str = setting("read_uncommitted", choice(_ISOLATION_LEVELS), typed=literal(_ISOLATION_LEVELS))
-    key_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
-    value_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
+    key_deserializer: Any = setting(None, values.deserializer, reader=object_of(DESERIALIZERS))
+    value_deserializer: Any = setting(None, values.deserializer, reader=object_of(DESERIALIZERS))
     interceptors: tuple[Any, ...] = setting(
-        (), values.interceptors("on_consume", "on_commit", "close"), typed=INSTANCES
+        (), values.interceptors("on_consume", "on_commit", "close"), typed=INSTANCES, reader=instances_of
     )
     fetch_min_bytes: int = setting(1, integer(0))
     fetch_max_wait_ms: int = setting(500, ANY_MILLISECONDS)

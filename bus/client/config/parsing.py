@@ -8,8 +8,8 @@ default, gives way as it does in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bus.addresses import parse_address
@@ -21,7 +21,7 @@ from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import HIDDEN_SETTINGS, SECURITY_SETTINGS, check_security, with_passwords
+from bus.client.config.security import SECURITY_SETTINGS, check_security, with_passwords
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,
     PROFILE_VARIABLE,
@@ -29,16 +29,14 @@ from bus.client.config.sources import (
     default_addresses,
     with_defaults,
 )
-from bus.client.config.texts import check_text
 from bus.client.config.values import (
     SOME_MILLISECONDS,
-    Check,
     conflict,
     integer,
     setting,
 )
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names
-from bus.settings.keys import is_text
+from bus.settings.keys import WrongSetting, is_text, keys_of
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
 
@@ -56,6 +54,7 @@ _KINDS: dict[type[ClientConfig], str] = {
     ConsumerConfig: "a consumer",
     AdminConfig: "an admin client",
 }
+_KEYS = {kind: keys_of(kind, "_") for kind in _KINDS}
 _BACKOFFS = (("retry_backoff_ms", "retry_backoff_max_ms"), ("reconnect_backoff_ms", "reconnect_backoff_max_ms"))
 ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
@@ -102,7 +101,7 @@ def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
 
 def parse_with_origins(kind: type[ConfigT], given: Mapping[str, Any]) -> tuple[ConfigT, Mapping[str, str]]:
     """Parse as `parse_config` does, and say where each setting is from that is no default."""
-    found = with_defaults(given, [each.name for each in fields(kind)])
+    found = with_defaults(given, _KEYS[kind])
     checked = _check_each(kind, found)
     try:
         return _check_together(kind, checked), found.origins
@@ -111,27 +110,19 @@ def parse_with_origins(kind: type[ConfigT], given: Mapping[str, Any]) -> tuple[C
 
 
 def _check_each(kind: type[ConfigT], settings: FoundSettings) -> dict[str, Any]:
-    checks: dict[str, Check] = {setting.name: setting.metadata["check"] for setting in fields(kind)}
+    keys = _KEYS[kind]
     checked: dict[str, Any] = {}
     for name, value in settings.values.items():
-        if name not in checks:
-            raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
+        key = keys.get(name)
+        if key is None:
+            raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, keys))
+        is_typed = settings.is_given(name) and name not in SECURITY_SETTINGS
         try:
-            _check_texts(value)
-            is_given = settings.is_given(name) or name in SECURITY_SETTINGS
-            checked[name] = checks[name](value) if is_given else check_text(name, checks[name], value)
-        except ValueError as expected:
-            found = "another value" if name in HIDDEN_SETTINGS else repr(value)
+            checked[name] = key.check(value) if is_typed else key.parse(value)
+        except WrongSetting as wrong:
             where = f"{name}{settings.show_origin(name)}"
-            raise BusError(ErrorCode.INVALID_CONFIG, f"{where}: expected {expected}, found {found}") from None
+            raise conflict(f"{where}: expected {wrong.expected}, found {wrong.found}") from None
     return checked
-
-
-def _check_texts(value: Any) -> None:
-    """Raises `ValueError`: a lone surrogate could not be sent."""
-    for item in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(item, str) and not is_text(item):
-            raise ValueError("text that has a form in UTF-8")
 
 
 def _check_together(kind: type[ConfigT], checked: Mapping[str, Any]) -> ConfigT:
@@ -145,14 +136,14 @@ def _check_together(kind: type[ConfigT], checked: Mapping[str, Any]) -> ConfigT:
     return config  # type: ignore[no-any-return]
 
 
-def _unknown_config(kind: type[ClientConfig], name: str, known: list[str]) -> str:
+def _unknown_config(kind: type[ClientConfig], name: str, known: Iterable[str]) -> str:
     if name in _NOT_SUPPORTED:
         return f"{name}: {_NOT_SUPPORTED[name]}"
     reason = reason_of_absence(name)
     if reason is not None:
         return f"{name}: {reason}"
     for other, other_name in _KINDS.items():
-        if other is not kind and name in {setting.name for setting in fields(other)}:
+        if other is not kind and name in _KEYS[other]:
             return f"expected a config of {_KINDS[kind]}, found {name!r}, which is one of {other_name}"
     meant = did_you_mean(map(repr, near_names(name.replace(".", "_").lower(), known)))
     return f"expected a known config, found {name!r}{meant}"
@@ -170,10 +161,10 @@ class EffectiveSetting:
 def describe(config: ClientConfig, origins: Mapping[str, str]) -> dict[str, EffectiveSetting]:
     """All settings by their names. What may be a secret is not shown: its value is "(hidden)"."""
     described = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        shown = "(hidden)" if each.name in HIDDEN_SETTINGS and value else value
-        described[each.name] = EffectiveSetting(each.name, shown, origins.get(each.name, "default"))
+    for name, key in _KEYS[type(config)].items():
+        value = getattr(config, name)
+        shown = "(hidden)" if key.is_secret and value else value
+        described[name] = EffectiveSetting(name, shown, origins.get(name, "default"))
     return described
 
 

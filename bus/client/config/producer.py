@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
+from bus.client.config.texts import SERIALIZERS, instances_of, object_of
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     INSTANCES,
     SOME_MILLISECONDS,
-    checked_by,
     choice,
     conflict,
     integer,
@@ -35,7 +35,7 @@ class ProducerConfig(ConnectionConfig):
 
     client_id: str = setting("bus-producer", values.client_id)
     name: str | None = setting(None, values.name)
-    transactional_id: str | None = setting(None, values.transactional_id)
+    transactional_id: str | None = setting(None, values.identity)
     transaction_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
     acks: int = setting(-1, choice(_ACKS), typed=literal(_ACKS))
     enable_idempotence: bool = setting(True, values.boolean)
@@ -51,14 +51,14 @@ class ProducerConfig(ConnectionConfig):
     compression_zstd_level: int = setting(3, integer(-131_072, 22))
     delivery_timeout_ms: int = setting(120_000, SOME_MILLISECONDS)
     retries: int = setting(2**31 - 1, integer(0))
-    partitioner: Any = field(default=None, metadata=checked_by(values.partitioner))
+    partitioner: Any = setting(None, values.partitioner, reader=object_of({}))
     partitioner_ignore_keys: bool = setting(False, values.boolean)
     partitioner_adaptive_partitioning_enable: bool = setting(True, values.boolean)
     partitioner_availability_timeout_ms: int = setting(0, ANY_MILLISECONDS)  # 0: no partition is left out for it
-    key_serializer: Any = field(default=None, metadata=checked_by(values.serializer))
-    value_serializer: Any = field(default=None, metadata=checked_by(values.serializer))
+    key_serializer: Any = setting(None, values.serializer, reader=object_of(SERIALIZERS))
+    value_serializer: Any = setting(None, values.serializer, reader=object_of(SERIALIZERS))
     interceptors: tuple[Any, ...] = setting(
-        (), values.interceptors("on_send", "on_acknowledgement", "close"), typed=INSTANCES
+        (), values.interceptors("on_send", "on_acknowledgement", "close"), typed=INSTANCES, reader=instances_of
     )
     metrics_sample_window_ms: int = setting(30_000, SOME_MILLISECONDS)
     metrics_num_samples: int = setting(2, integer(1))

@@ -1,6 +1,6 @@
-"""How a client reaches its brokers: in the clear or by TLS, with a certificate of its own, a login, or neither.
+"""The checks of what settings of a connection say together: its protocol, its keys and certificates, its login.
 
-The names are Kafka's and librdkafka's; where settings come from that a program does not give is in `sources`. Guards
+The settings are in `connection`; where those come from that a program does not give is in `sources`. Guards
 one promise: settings that contradict each other, or would do nothing, are refused before any connection is made, and no
 password is in an error or a `repr`.
 """
@@ -8,28 +8,22 @@ password is in an error or a `repr`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.client.config.tokens import (
-    algorithm,
-    check_assertion,
-    environment_secret,
-    is_token_setting,
-    oauth_method,
-    token_provider,
-    tokens_of,
-)
-from bus.client.config.values import checked_by, conflict, flag, seconds, secret, setting, text
+from bus.client.config.connection import SecurityConfig
+from bus.client.config.tokens import check_assertion, environment_secret, is_token_setting, tokens_of
+from bus.client.config.values import conflict
 from bus.errors import count_of
-from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_PROTOCOLS, SASL_SSL, SSL, TLS_PROTOCOLS, InlinePem, KeyFiles
+from bus.model import PLAINTEXT, SASL_PROTOCOLS, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.oauth.token_settings import TokenSettings
-from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
+from bus.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
 from bus.security.saslprep import prepared
+from bus.settings.keys import keys_of
 
-ConfigT = TypeVar("ConfigT", bound="SecurityConfig")
+ConfigT = TypeVar("ConfigT", bound=SecurityConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,96 +55,10 @@ class Security:
         return self.protocol in TLS_PROTOCOLS
 
 
-_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
-
-
-def protocol(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in _PROTOCOLS:
-        return value.upper()
-    raise ValueError(f"one of {', '.join(_PROTOCOLS)}")
-
-
-def mechanism(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in ("", *MECHANISMS):
-        return value.upper()
-    reason = ABSENT_MECHANISMS.get(value.upper(), "") if isinstance(value, str) else ""
-    raise ValueError(f"one of {', '.join(MECHANISMS)}{f' ({reason})' if reason else ''}")
-
-
-def pem(value: Any) -> str:
-    if not isinstance(value, str) or value.upper() not in ("", "PEM"):
-        raise ValueError("PEM, as there are no Java keystores here")
-    return value.upper()
-
-
-def jaas(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    if value:
-        try:
-            parse_jaas(value)
-        except ValueError as expected:
-            raise ValueError(str(expected)) from None
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class SecurityConfig:
-    """The settings of every client that are about its connections."""
-
-    security_protocol: str = setting(PLAINTEXT, protocol)
-    ssl_ca_location: str = setting("", text)
-    ssl_truststore_location: str = setting("", text)
-    ssl_certificate_location: str = setting("", text)
-    ssl_key_location: str = setting("", text)
-    ssl_keystore_location: str = setting("", text)
-    ssl_ca_pem: str = secret("", text)
-    ssl_truststore_certificates: str = secret("", text)
-    ssl_certificate_pem: str = secret("", text)
-    ssl_keystore_certificate_chain: str = secret("", text)
-    ssl_key_pem: str = secret("", text)
-    ssl_keystore_key: str = secret("", text)
-    ssl_keystore_type: str = setting("", pem)
-    ssl_truststore_type: str = setting("", pem)
-    ssl_key_password: str = secret("", text)
-    ssl_key_password_file: str = setting("", text)
-    sasl_mechanism: str = setting("", mechanism)
-    sasl_mechanisms: str = setting("", mechanism)
-    sasl_username: str = setting("", text)
-    sasl_password: str = secret("", text)
-    sasl_password_file: str = setting("", text)
-    sasl_jaas_config: str = secret("", jaas)
-    sasl_oauthbearer_method: str = setting("", oauth_method)
-    sasl_oauthbearer_token_endpoint_url: str = secret("", text)  # its query may be
-    sasl_oauthbearer_client_id: str = setting("", text)
-    sasl_oauthbearer_client_credentials_client_id: str = setting("", text)
-    sasl_oauthbearer_client_secret: str = secret("", text)
-    sasl_oauthbearer_client_credentials_client_secret: str = secret("", text)
-    sasl_oauthbearer_client_secret_file: str = setting("", text)
-    sasl_oauthbearer_assertion_file: str = setting("", text)
-    sasl_oauthbearer_assertion_private_key_file: str = setting("", text)
-    sasl_oauthbearer_assertion_private_key_pem: str = secret("", text)
-    sasl_oauthbearer_assertion_private_key_passphrase: str = secret("", text)
-    sasl_oauthbearer_assertion_algorithm: str = setting("RS256", algorithm)
-    sasl_oauthbearer_assertion_claim_aud: str = setting("", text)
-    sasl_oauthbearer_assertion_claim_iss: str = setting("", text)
-    sasl_oauthbearer_assertion_claim_sub: str = setting("", text)
-    sasl_oauthbearer_assertion_claim_exp_seconds: int = setting(300, seconds(1))
-    sasl_oauthbearer_assertion_claim_nbf_seconds: int = setting(60, seconds(0))
-    sasl_oauthbearer_assertion_claim_jti_include: bool = setting(True, flag)
-    sasl_oauthbearer_assertion_template_file: str = setting("", text)
-    sasl_oauthbearer_assertion_jwt_template_file: str = setting("", text)
-    sasl_oauthbearer_scope: str = setting("", text)
-    sasl_oauthbearer_header_urlencode: bool = setting(False, flag)
-    sasl_oauthbearer_allow_insecure_urls: bool = setting(False, flag)
-    https_ca_location: str = setting("", text)
-    sasl_oauth_token_provider: Any = field(default=None, repr=False, metadata=checked_by(token_provider))
-
-
-_DEFAULTS = {one.name: one.default for one in fields(SecurityConfig)}
-SECURITY_SETTINGS = tuple(_DEFAULTS)
+_KEYS = keys_of(SecurityConfig, "_")
+SECURITY_SETTINGS = tuple(_KEYS)
 # Their values are in no `repr` and no error; those of SECRET_SETTINGS belong into no file that others may read.
-HIDDEN_SETTINGS = frozenset(one.name for one in fields(SecurityConfig) if not one.repr)
+HIDDEN_SETTINGS = frozenset(name for name, key in _KEYS.items() if key.is_secret)
 TRUSTED_SETTINGS = ("ssl_ca_location", "ssl_truststore_location", "ssl_ca_pem", "ssl_truststore_certificates")
 CERTIFICATE_SETTINGS = ("ssl_certificate_location", "ssl_certificate_pem", "ssl_keystore_certificate_chain")
 KEY_SETTINGS = ("ssl_key_location", "ssl_key_pem", "ssl_keystore_key")
@@ -172,7 +80,7 @@ def security_settings(config: SecurityConfig, given: Mapping[str, Any] | None = 
 
 def check_security(config: SecurityConfig, given: Collection[str]) -> None:
     """Raises `BusError` INVALID_CONFIG, without anything secret."""
-    used = [name for name, default in _DEFAULTS.items() if name in given and getattr(config, name) != default]
+    used = [name for name, key in _KEYS.items() if name in given and getattr(config, name) != key.default]
     _check_use(config, used, "ssl_", TLS_PROTOCOLS)
     _check_use(config, used, "sasl_", SASL_PROTOCOLS)
     _check_token_use(config, used)

@@ -1,68 +1,44 @@
-"""Settings that come as text, of the environment or of a profile: text as what the setting takes.
+"""Functions and objects that a text of the environment or of a profile names, as `package.module:name`.
 
-Guards one promise: what a program could have given is what is used, or an error that says what was expected. Functions
-and objects are named by their module, `package.module:name`; importing it runs its code, as in a program.
+Guards one promise: what a program could have given is what is used, or an error that says what was expected. Importing
+a module runs its code, as in a program.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bus import serializers
-from bus.client.config.values import Check
 
-_SERIALIZERS: Mapping[str, Callable[[Any], bytes]] = {
+Reader = Callable[[Any], Any]
+
+SERIALIZERS: Mapping[str, Callable[[Any], bytes]] = {
     name: getattr(serializers, name) for name in ("text", "json", "integer", "long", "double", "uuid")
 }
-_DESERIALIZERS: Mapping[str, Callable[[bytes], Any]] = {"text": bytes.decode, "json": json.loads}
-_NAMED: Mapping[str, Mapping[str, Any]] = {
-    "key_serializer": _SERIALIZERS,
-    "value_serializer": _SERIALIZERS,
-    "key_deserializer": _DESERIALIZERS,
-    "value_deserializer": _DESERIALIZERS,
-}
-_LISTS = frozenset({"interceptors", "partition_assignment_strategy"})
-_OBJECTS = frozenset({*_NAMED, *_LISTS, "partitioner"})
-_TRUTHS = {"true": True, "false": False}
+DESERIALIZERS: Mapping[str, Callable[[bytes], Any]] = {"text": bytes.decode, "json": json.loads}
 
 
-def check_text(name: str, check: Check, value: Any) -> Any:
-    """The checked value of `name`. Raises `ValueError` that says what was expected."""
-    if name in _LISTS and isinstance(value, list):  # profiles have lists
-        return _check_listed(name, check, value)
-    if not isinstance(value, str):
-        return check(value)
-    if name in _OBJECTS:
-        return _check_named(name, check, value)
-    text = value.strip()
-    forms = [value, *([_TRUTHS[text.lower()]] if text.lower() in _TRUTHS else ())]
-    digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdecimal() and len(digits) <= 18:
-        forms.append(int(text))
-    for form in forms[:-1]:
-        try:
-            return check(form)
-        except ValueError:
-            continue
-    return check(forms[-1])
+def object_of(named: Mapping[str, Any]) -> Reader:
+    """Read a name of `named`, or one of a module. Without `named`, other texts are names that the setting knows."""
+    return lambda text: _found(named, text) if isinstance(text, str) else text
 
 
-def _check_named(name: str, check: Check, value: str) -> Any:
-    if name not in _LISTS:
-        return check(_found(name, value))
-    return _check_listed(name, check, value.split(","))
+def objects_of(text: Any) -> Any:
+    """Read several with commas between, or the list of a profile."""
+    parts = text.split(",") if isinstance(text, str) else text
+    return [_found({}, part.strip()) for part in parts] if isinstance(parts, list) else parts
 
 
-def _check_listed(name: str, check: Check, parts: Sequence[str]) -> Any:
-    found = [_found(name, part.strip()) for part in parts]
-    return check([_made(each) if name == "interceptors" and isinstance(each, type) else each for each in found])
+def instances_of(text: Any) -> Any:
+    """Read several, and make an object of each class, which gets no settings of its own."""
+    found = objects_of(text)
+    return [_made(each) if isinstance(each, type) else each for each in found] if isinstance(found, list) else found
 
 
 def _made(kind: type) -> Any:
-    """An object of a class of an interceptor, which gets no settings of its own."""
     try:
         return kind()
     except Exception as error:  # its own code, which may raise anything
@@ -70,9 +46,7 @@ def _made(kind: type) -> Any:
         raise ValueError(f"a class that can be made without arguments ({reason})") from None
 
 
-def _found(name: str, value: str) -> Any:
-    """Return what the text names; the text itself, for names that the setting knows."""
-    named = _NAMED.get(name, {})
+def _found(named: Mapping[str, Any], value: str) -> Any:
     if value in named:
         return named[value]
     module, colon, path = value.partition(":")

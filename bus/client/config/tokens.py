@@ -7,12 +7,11 @@ options have no secret.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
+from bus.client.config.connection import SecurityConfig
 from bus.client.config.values import conflict
 from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
@@ -22,7 +21,6 @@ from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
 # The names are Kafka's (KIP-1139, KIP-1258) and librdkafka's. Guards one promise: settings that contradict each other
 # or would do nothing are refused.
 
-ASSERTION_ALGORITHMS = ("RS256", "PS256", "ES256")
 _PREFIX = "sasl_oauthbearer_assertion_"
 _FILE = f"{_PREFIX}file"
 _KEY_FILE = f"{_PREFIX}private_key_file"
@@ -39,44 +37,11 @@ _MADE_WITH = (
 ASSERTION_SETTINGS = (*ASSERTION_SOURCES, *_MADE_WITH)
 
 
-class AssertionConfig(Protocol):
-    """The settings of a client that an assertion needs."""
-
-    @property
-    def sasl_oauthbearer_assertion_file(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_private_key_file(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_private_key_pem(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_private_key_passphrase(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_algorithm(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_aud(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_iss(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_sub(self) -> str: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_exp_seconds(self) -> int: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_nbf_seconds(self) -> int: ...
-    @property
-    def sasl_oauthbearer_assertion_claim_jti_include(self) -> bool: ...
-
-
-def algorithm(value: Any) -> str:
-    if isinstance(value, str) and value.upper() in ASSERTION_ALGORITHMS:
-        return value.upper()
-    raise ValueError(f"one of {', '.join(ASSERTION_ALGORITHMS)}")
-
-
-def has_assertion(config: AssertionConfig) -> bool:
+def has_assertion(config: SecurityConfig) -> bool:
     return any(getattr(config, name) for name in ASSERTION_SOURCES)
 
 
-def check_assertion(config: AssertionConfig, used: Collection[str]) -> None:
+def check_assertion(config: SecurityConfig, used: Collection[str]) -> None:
     """`used`: the settings that were given a value. Raises `BusError` INVALID_CONFIG."""
     sources = [name for name in ASSERTION_SOURCES if getattr(config, name)]
     if len(sources) > 1:
@@ -90,7 +55,7 @@ def check_assertion(config: AssertionConfig, used: Collection[str]) -> None:
         raise conflict(f"expected {templates[0]} or {templates[1]}, which mean the same, found two files")
 
 
-def assertion_of(config: AssertionConfig, client_id: str, endpoint: str) -> AssertionSettings | None:
+def assertion_of(config: SecurityConfig, client_id: str, endpoint: str) -> AssertionSettings | None:
     """Return the assertion of checked settings; None: they have none. Raises `BusError` INVALID_CONFIG."""
     if config.sasl_oauthbearer_assertion_file:
         return AssertionSettings(file=_path(config.sasl_oauthbearer_assertion_file))
@@ -129,48 +94,12 @@ CLIENT_SECRET_SETTINGS = ("sasl_oauthbearer_client_secret", "sasl_oauthbearer_cl
 _SECRET_FILE = "sasl_oauthbearer_client_secret_file"
 
 
-class TokenConfig(AssertionConfig, Protocol):
-    """The settings of a client that a token needs, beside the two lists above."""
-
-    @property
-    def sasl_username(self) -> str: ...
-    @property
-    def sasl_password(self) -> str: ...
-    @property
-    def sasl_oauth_token_provider(self) -> Any: ...
-    @property
-    def sasl_oauthbearer_token_endpoint_url(self) -> str: ...
-    @property
-    def sasl_oauthbearer_client_secret_file(self) -> str: ...
-    @property
-    def sasl_oauthbearer_header_urlencode(self) -> bool: ...
-    @property
-    def sasl_oauthbearer_allow_insecure_urls(self) -> bool: ...
-    @property
-    def https_ca_location(self) -> str: ...
-
-
 def is_token_setting(name: str) -> bool:
     """True if the setting is meaningful for OAUTHBEARER only."""
     return name.startswith(("sasl_oauth", "https_"))
 
 
-def oauth_method(value: Any) -> str:
-    """librdkafka's other one, default, makes unsigned tokens."""
-    if isinstance(value, str) and value.lower() in ("", "oidc"):
-        return value.lower()
-    raise ValueError("oidc")
-
-
-def token_provider(value: Any) -> Any:
-    if value is None or value == "":
-        return None
-    if isinstance(value, type) or not callable(value) or inspect.iscoroutinefunction(value):
-        raise ValueError("a function, not a coroutine, that returns a token, or a token and when it expires")
-    return value
-
-
-def tokens_of(config: TokenConfig, options: Mapping[str, str]) -> TokenSettings:
+def tokens_of(config: SecurityConfig, options: Mapping[str, str]) -> TokenSettings:
     """Raises `BusError` INVALID_CONFIG. `options`: of JAAS."""
     if config.sasl_username or config.sasl_password:
         raise conflict("sasl_username and sasl_password: by OAUTHBEARER expected a token, found a name or a password")
@@ -190,7 +119,7 @@ def tokens_of(config: TokenConfig, options: Mapping[str, str]) -> TokenSettings:
     return TokenSettings(document, provider)
 
 
-def environment_secret(config: TokenConfig, options: Mapping[str, str]) -> dict[str, str]:
+def environment_secret(config: SecurityConfig, options: Mapping[str, str]) -> dict[str, str]:
     """The setting that the environment has in place of a secret that is missing; empty: none is missing, or there."""
     secret_file, found = config.sasl_oauthbearer_client_secret_file, os.environ.get(SECRET_VARIABLE, "")
     if (
@@ -203,7 +132,7 @@ def environment_secret(config: TokenConfig, options: Mapping[str, str]) -> dict[
     return {CLIENT_SECRET_SETTINGS[0]: found}
 
 
-def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
+def _document_url(config: SecurityConfig, url: str) -> DocumentUrl:
     try:
         return parse_url(
             url, ca_location=config.https_ca_location, allows_insecure=config.sasl_oauthbearer_allow_insecure_urls
@@ -212,7 +141,7 @@ def _document_url(config: TokenConfig, url: str) -> DocumentUrl:
         raise conflict(f"sasl_oauthbearer_token_endpoint_url: expected {expected}, found {shown_url(url)!r}") from None
 
 
-def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[str, str]) -> TokenSettings:
+def _client_credentials(config: SecurityConfig, url: DocumentUrl, options: Mapping[str, str]) -> TokenSettings:
     client_id = _single(config, CLIENT_ID_SETTINGS, options.get("clientId", ""))
     client_secret = _single(config, CLIENT_SECRET_SETTINGS, options.get("clientSecret", ""))
     scope = _single(config, ("sasl_oauthbearer_scope",), options.get("scope", ""))
@@ -242,7 +171,7 @@ def _client_credentials(config: TokenConfig, url: DocumentUrl, options: Mapping[
     )
 
 
-def _single(config: TokenConfig, names: tuple[str, ...], option: str) -> str:
+def _single(config: SecurityConfig, names: tuple[str, ...], option: str) -> str:
     """The value that one or more of the spellings have. Empty: none has one."""
     found = {value for value in (*(getattr(config, name) for name in names), option) if value}
     if len(found) > 1:

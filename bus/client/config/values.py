@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import field
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from bus.client_texts import CLIENT_ID_BYTES_MAX
 from bus.errors import BusError, ErrorCode
+from bus.settings.keys import INT_MAX, Between, Check, ConfigType, Typed, key_field
 
-Check = Callable[[Any], Any]  # raises ValueError that says what was expected, and nothing of what was found
-
-_INT_MAX = 2**31 - 1
 INSTANCES = "list[Any] | tuple[Any, ...]"  # the type of `interceptors`
 BY_DURATION = "by_duration:"
 _DURATION_PATTERN = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{1,9}))?S)?)?", re.ASCII)
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-def integer(minimum: int, maximum: int = _INT_MAX, *, besides: int | None = None) -> Check:
+def setting(default: Any, takes: Check, **of_key: Any) -> Any:
+    """A field of a config class; `of_key`: fields of `Key`."""
+    return key_field(takes, default, **of_key)
+
+
+def integer(minimum: int, maximum: int = INT_MAX, *, besides: int | None = None) -> Typed:
     """`besides`: one value below the range that is allowed as well."""
-    expected = f"an integer from {minimum} to {maximum}" + ("" if besides is None else f", or {besides}")
-
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(expected)
-        if not minimum <= value <= maximum and value != besides:
-            raise ValueError(expected)
-        return value
-
-    return check
+    words = f"an integer from {minimum} to {maximum}" + ("" if besides is None else f", or {besides}")
+    return Typed(ConfigType.LONG, Between(minimum, maximum, besides), words)
 
 
 def choice(choices: Mapping[Any, Any]) -> Check:
@@ -45,57 +39,20 @@ def choice(choices: Mapping[Any, Any]) -> Check:
     return check
 
 
-def setting(default: Any, check: Check, *, typed: str | None = None) -> Any:
-    """A field of a config class. `typed`: the type of what a program gives, where the field has another one."""
-    return field(default=default, metadata=checked_by(check) if typed is None else {"check": check, "typed": typed})
-
-
 def literal(choices: Mapping[Any, Any]) -> str:
     """The type of a `choice`."""
     return f"Literal[{', '.join(map(repr, choices))}]"
 
 
-def secret(default: Any, check: Check) -> Any:
-    """A field that a `repr` leaves out."""
-    return field(default=default, repr=False, metadata=checked_by(check))
-
-
-def checked_by(check: Check) -> Mapping[str, Any]:
-    return {"check": check}
-
-
-def seconds(low: int) -> Check:
-    """Also as a text, of the environment, a file of properties or an option of Spark."""
-    whole = integer(low)
-
-    def check(value: Any) -> int:
-        is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9
-        found: int = whole(int(value) if is_text else value)
-        return found
-
-    return check
-
-
 ANY_MILLISECONDS = integer(0)
 SOME_MILLISECONDS = integer(1)
+boolean = Typed(ConfigType.BOOLEAN, words="True or False")
+text = Typed(ConfigType.STRING, words="a text")
 
 
 def conflict(message: str) -> BusError:
     """Two settings contradict each other."""
     return BusError(ErrorCode.INVALID_CONFIG, message)
-
-
-def boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("True or False")
-    return value
-
-
-def flag(value: Any) -> bool:
-    """Also as a text, of the environment, a file of properties or an option of Spark."""
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return boolean(value)
 
 
 def client_id(value: Any) -> str:
@@ -113,21 +70,9 @@ def name(value: Any) -> str | None:
     return value
 
 
-def transactional_id(value: Any) -> str | None:
+def identity(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and value.strip()):
         raise ValueError("None, or a text that is not blank")
-    return value
-
-
-def group_id(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and value.strip()):
-        raise ValueError("None, or a text that is not blank")
-    return value
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
     return value
 
 
@@ -178,7 +123,8 @@ def _is_function_or_has(method: str, value: Any) -> bool:
 def partitioner(value: Any) -> Any:
     if value is None or (isinstance(value, str) and value in ("round_robin", "random")):
         return value
-    if isinstance(value, str) or not _is_function_or_has("partition", value):
+    # Texts and bytes have a method of that name, which cuts them in two.
+    if isinstance(value, (str, bytes, bytearray)) or not _is_function_or_has("partition", value):
         raise ValueError(
             "None, 'round_robin', 'random', a function of (topic, key, value, partition_count), or an object with "
             "such a method partition()"

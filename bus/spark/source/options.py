@@ -15,12 +15,13 @@ from typing import Any
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.parsing import parse_addresses, parse_config
-from bus.client.config.security import HIDDEN_SETTINGS, security_settings
+from bus.client.config.security import security_settings
 from bus.client.config.sources import PROFILE_SETTINGS, default_addresses, only_settings_of_connections
 from bus.errors import BusError, did_you_mean, near_names
 from bus.model import TopicPartition
 from bus.platform.reentry import logger_of
 from bus.ports import OFFSET_MAX
+from bus.settings.keys import WrongSetting, keys_of
 from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
@@ -316,21 +317,10 @@ class _Options:
 
 def _typed(name: str, text: str, setting: str) -> Any:
     """As the consumer would check it, which is made in tasks only."""
-    found = next(found for found in fields(ConsumerConfig) if found.name == setting)
     try:
-        return found.metadata["check"](_of_type(text, type(found.default)))
-    except (ValueError, TypeError) as expected:
-        shown = "another value" if setting in HIDDEN_SETTINGS else repr(text)
-        raise OptionError(f"{name}: expected {expected}, found {shown}") from None
-
-
-def _of_type(text: str, kind: type) -> Any:
-    """The text itself if it is none of that type; what it is checked by says what was expected."""
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if kind is int:
-        return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
-    return text
+        return keys_of(ConsumerConfig, "_")[setting].parse(text)
+    except WrongSetting as wrong:
+        raise OptionError(f"{name}: expected {wrong.expected}, found {wrong.found}") from None
 
 
 def _why_not(setting: str) -> str:
