@@ -7,10 +7,10 @@ may meet a request is played once, and none depends on how fast a machine is.
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType, SimpleNamespace
@@ -41,18 +41,24 @@ class FakeCall:
         self._readers = readers
         self._requests = requests
         self._answer = answer
-        self._responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._responses: deque[Any] = deque()
+        self._has_come = threading.Condition()
         threading.Thread(target=self._serve, name="fake-broker", daemon=True).start()
 
     def _serve(self) -> None:
         for request in self._requests:
             response = None if self._answer is None else self._answer(request)
             if response is not None:
-                self._responses.put(response)
+                self._give(response)
+
+    def _give(self, response: Any) -> None:
+        with self._has_come:
+            self._responses.append(response)
+            self._has_come.notify_all()
 
     def end(self, error: type[BaseException] | None) -> None:
         """None: as a broker ends a stream that has no more requests."""
-        self._responses.put((error or StopIteration)())
+        self._give((error or StopIteration)())
 
     def cancel(self) -> None:
         self.end(StreamBroke)
@@ -61,12 +67,13 @@ class FakeCall:
         return self
 
     def __next__(self) -> Any:
-        with self._readers.idle(while_=lambda: self._responses.empty()):
-            response = self._responses.get()
+        with self._readers.idle(while_=lambda: not self._responses), self._has_come:
+            self._has_come.wait_for(lambda: self._responses)
+        # Taken only now: a reader that has taken a response has something to do, so it must not count as idle.
+        response = self._responses[0]
         if isinstance(response, BaseException):
-            self._responses.put(response)
             raise response
-        return response
+        return self._responses.popleft()
 
 
 class Readers:
