@@ -329,6 +329,7 @@ def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
+@lru_cache(maxsize=64)  # each partition is asked about when it is opened, and most have the same columns
 def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
     """True if a table has the columns of `schema`. Nullability and comments are ignored."""
     return _are_equal(schema_string, table_schema_string(schema))

@@ -12,6 +12,7 @@ import io
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -185,6 +186,7 @@ class ProvedFile:
         return pa.concat_tables(groups) if groups else self.schema_arrow.empty_table()
 
 
+@lru_cache(maxsize=256)  # asked for each column of each row group that is read
 def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of a column by the file alone, whatever the memory of its writer was laid out like."""
     kinds = pa.types
