@@ -23,6 +23,7 @@ class SimulatedWorld:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.is_healed = False
+        self.is_spared = False  # nothing fails for a while
         self._trace: deque[tuple[float, str, str, Any]] = deque(maxlen=_TRACE_LINES)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
@@ -43,7 +44,7 @@ class SimulatedWorld:
         self._loop.call_at(time, self.guarded(event))
 
     def chance(self, one_in: int) -> bool:
-        return one_in > 0 and not self.is_healed and self.random.randrange(one_in) == 0
+        return one_in > 0 and not (self.is_healed or self.is_spared) and self.random.randrange(one_in) == 0
 
     def delay(self) -> float:
         return self.random.choice((0.0, 0.001, 0.002, 0.01, self.random.uniform(0, 0.1)))
