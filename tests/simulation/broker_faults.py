@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,9 +72,11 @@ class Disk:
         self.files = MemoryStore(world.now_ms)
         self._unconfirmed: dict[str, bytes] = {}  # there, but not known to survive a crash
         self._dropped: set[str] = set()  # versions
+        self._found: dict[Hashable, Any] = {}  # what judges have made of the files as they are now
 
     def create(self, key: str, data: Data, *, after: Written | None, is_confirmed: bool) -> Stamp:
         stamp = self.files.create(key, data, after=after)
+        self._found.clear()
         if not is_confirmed:
             self._unconfirmed[key] = bytes(data)
         self._world.tell_of_file(key, bytes(data))
@@ -100,6 +102,7 @@ class Disk:
     def put(self, key: str, data: Data, *, is_confirmed: bool = True) -> None:
         is_new = key not in self._keys([key])
         self.files.put(key, data)
+        self._found.clear()
         self._unconfirmed.pop(key, None)
         if not is_confirmed:
             self._unconfirmed[key] = bytes(data)
@@ -111,6 +114,7 @@ class Disk:
         if key not in self._keys([key]):
             return
         self.files.delete(key)
+        self._found.clear()
         self._unconfirmed.pop(key, None)
         if version_of(key) is not None:
             self._dropped.add(key)
@@ -134,8 +138,19 @@ class Disk:
         for key in unconfirmed:
             if self._world.random.random() < 0.5:
                 self._world.note("disk", "loses what was not confirmed", key)
-                self.files.delete(key)
-                self._world.tell_of_loss(key)
+                self.lose(key)
+
+    def lose(self, key: str) -> None:
+        self.files.delete(key)
+        self._found.clear()
+        self._world.tell_of_loss(key)
+
+    def find(self, what: Hashable, read: Callable[[], T]) -> T:
+        """What `read` makes of the files: made once for all that ask before any of them changes."""
+        if what not in self._found:
+            self._found[what] = read()
+        found: T = self._found[what]
+        return found
 
 
 class FaultyStore:

@@ -3,19 +3,18 @@ asked at the end. What is on the disk is read by the verifier and by plain Parqu
 
 from __future__ import annotations
 
-import io
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
-
-import pyarrow.parquet as pq
 
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
 from bus.storage_delta.verify.replay import replay_table
 from bus.storage_delta.verify.verification import load_cluster, verify_root
+from tests.simulation.memos import read_rows
 from tests.simulation.metadata_journal import Change, Version, version_of
 
 if TYPE_CHECKING:
@@ -67,20 +66,38 @@ class Invariant:
     def check_end(self) -> None: ...
 
 
+class Highest:
+    """The highest of numbers up to a time; they come in the order of their times."""
+
+    def __init__(self, lowest: int = 0) -> None:
+        self._times, self._numbers = [float("-inf")], [lowest]
+
+    def add(self, time: float, number: int) -> None:
+        if number > self._numbers[-1]:
+            self._times.append(time)
+            self._numbers.append(number)
+
+    def up_to(self, time: float) -> int:
+        return self._numbers[bisect_right(self._times, time) - 1]
+
+
 Row = tuple[bytes | None, bytes | None]  # key and value
 
 
 def read_table(world: BrokerWorld, topic: str, partition: int) -> tuple[Any, dict[int, Row]]:
     """The table at its last version, and its records by offset: read from the files that the last version names."""
     folder, store = f"topics/{topic}/{partition}", world.disk.files
-    table = replay_table(store, folder)
-    rows: dict[int, Row] = {}
-    for file in table.files_by_offset:
-        found = pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{file.path}"))).read(["offset", "key", "value"])
-        for offset, key, value in zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True):
-            assert offset not in rows, f"OffsetsAreGivenOnce: {topic}-{partition} has offset {offset} twice"
-            rows[offset] = key, value
-    return table, rows
+
+    def read() -> tuple[Any, dict[int, Row]]:
+        table = replay_table(store, folder)
+        rows: dict[int, Row] = {}
+        for file in table.files_by_offset:
+            for offset, key, value in read_rows(store.get(f"{folder}/{file.path}"), "offset", "key", "value"):
+                assert offset not in rows, f"OffsetsAreGivenOnce: {topic}-{partition} has offset {offset} twice"
+                rows[offset] = key, value
+        return table, rows
+
+    return world.disk.find(("table", folder), read)
 
 
 class AcknowledgedIsInTheTable(Invariant):
@@ -120,7 +137,7 @@ class TablesAreSound(Invariant):
     equal a replay, no file gone that a kept version names: all that the verifier judges."""
 
     def check_end(self) -> None:
-        for report in verify_root(self.world.disk.files):
+        for report in self.world.disk.find("reports", lambda: list(verify_root(self.world.disk.files))):
             assert not report.breaches, "; ".join(map(str, report.breaches))
 
 
@@ -225,13 +242,14 @@ class ViewsNeverGoBack(Invariant):
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
-        # When, high watermark, log start; by place, and by reader, None for all that ask leaders only.
-        self._told: dict[tuple[Place, str | None], list[tuple[float, int, int]]] = defaultdict(list)
+        # By place, and by reader, None for all that ask leaders only.
+        self._high_watermarks: dict[tuple[Place, str | None], Highest] = defaultdict(Highest)
+        self._log_starts: dict[tuple[Place, str | None], Highest] = defaultdict(Highest)
         self._rows: dict[Place, dict[int, Row]] = defaultdict(dict)
 
     def on_acknowledged(self, sent: Sent, offset: int) -> None:
         if offset >= 0:
-            self._told[sent.place, None].append((self.world.now, offset + 1, 0))
+            self._high_watermarks[sent.place, None].add(self.world.now, offset + 1)
             self._check_row(sent.place, offset, (sent.key, sent.value))
 
     def on_fetched(self, told: Told) -> None:
@@ -243,9 +261,9 @@ class ViewsNeverGoBack(Invariant):
             self._check_records(told)
 
     def _check_ends(self, told: Told) -> None:
-        before = [each for each in self._told[told.place, told.reader] if each[0] <= told.asked_at]
-        high_watermark = max((each[1] for each in before), default=0)
-        log_start = max((each[2] for each in before), default=0)
+        seen = told.place, told.reader
+        high_watermark = self._high_watermarks[seen].up_to(told.asked_at)
+        log_start = self._log_starts[seen].up_to(told.asked_at)
         if told.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             assert told.fetch_offset > high_watermark or self.world.may_delete(told.place), (
                 f"{told.place}: offset {told.fetch_offset} is out of range ({told.message}), "
@@ -257,7 +275,8 @@ class ViewsNeverGoBack(Invariant):
             f"{told.place}: the high watermark went from {high_watermark} back to {told.high_watermark}"
         )
         assert told.log_start >= log_start, f"{told.place}: the log start went from {log_start} to {told.log_start}"
-        self._told[told.place, told.reader].append((self.world.now, told.high_watermark, told.log_start))
+        self._high_watermarks[seen].add(self.world.now, told.high_watermark)
+        self._log_starts[seen].add(self.world.now, told.log_start)
 
     def _check_records(self, told: Told) -> None:
         expected = told.fetch_offset

@@ -29,7 +29,7 @@ from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CONSUMER_OFFSETS_TOPIC, LATEST_TIMESTAMP, TopicPartition
 from bus.runtime.partitions.partition import Partition
-from tests.simulation.broker_invariants import Invariant
+from tests.simulation.broker_invariants import Highest, Invariant
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change, Version, version_of
 
 if TYPE_CHECKING:
@@ -54,26 +54,33 @@ class TableLeaders:
     """The leaders of each table, by its versions: leader epoch, incarnation, and when its first version came."""
 
     def __init__(self) -> None:
-        self._versions: dict[str, dict[int, tuple[int, str, float]]] = defaultdict(dict)
+        self._versions: dict[str, dict[int, tuple[int, str]]] = defaultdict(dict)
+        # By leader epoch and incarnation: when each version came, the first one first.
+        self._led: dict[str, dict[tuple[int, str], dict[int, float]]] = defaultdict(dict)
         self.topic_ids: dict[str, str] = {}  # by folder
 
     def take(self, version: Version, now: float) -> None:
         if version.number == 0:
-            self._versions[version.folder] = {}
+            self._versions[version.folder], self._led[version.folder] = {}, {}
             metadata = [action["metaData"] for action in version.actions if "metaData" in action]
             self.topic_ids[version.folder] = metadata[0]["configuration"]["bus.topic_id"]
         if version.leader_epoch is not None and version.incarnation is not None:
-            self._versions[version.folder][version.number] = version.leader_epoch, version.incarnation, now
+            led = self._versions[version.folder][version.number] = version.leader_epoch, version.incarnation
+            self._led[version.folder].setdefault(led, {})[version.number] = now
 
     def lose(self, folder: str, number: int) -> None:
-        self._versions[folder].pop(number, None)
+        led = self._versions[folder].pop(number, None)
+        if led is not None:
+            del self._led[folder][led][number]
+            if not self._led[folder][led]:
+                del self._led[folder][led]
 
     def has(self, folder: str, leader_epoch: int, incarnation: str) -> bool:
-        return any(led[:2] == (leader_epoch, incarnation) for led in self._versions[folder].values())
+        return (leader_epoch, incarnation) in self._led[folder]
 
     def others(self, folder: str, incarnation: str) -> set[str]:
         """Incarnations."""
-        return {led[1] for led in self._versions[folder].values()} - {incarnation}
+        return {other for _, other in self._led[folder]} - {incarnation}
 
     def last(self, folder: str) -> str | None:
         """The incarnation that has committed last."""
@@ -82,9 +89,10 @@ class TableLeaders:
 
     def replaced_at(self, folder: str, incarnation: str) -> float | None:
         """When a version of a higher epoch than its last one came; None if it leads, or never did."""
-        versions = self._versions[folder].values()
-        own = max((led[0] for led in versions if led[1] == incarnation), default=None)
-        return None if own is None else min((led[2] for led in versions if led[0] > own), default=None)
+        led = self._led[folder]
+        own = max((epoch for epoch, other in led if other == incarnation), default=None)
+        firsts = (next(iter(times.values())) for (epoch, _), times in led.items() if own is not None and epoch > own)
+        return min(firsts, default=None)
 
 
 def folder_of(name: TopicPartition) -> str:
@@ -144,10 +152,10 @@ class LeadersShowTheAcknowledged(Invariant):
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
-        self._acknowledged: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)  # when, next offset
+        self._acknowledged: dict[tuple[str, int], Highest] = defaultdict(Highest)  # next offsets
 
     def on_acknowledged(self, sent: Sent, offset: int) -> None:
-        self._acknowledged[sent.place.topic_id, sent.place.partition].append((self.world.now, offset + 1))
+        self._acknowledged[sent.place.topic_id, sent.place.partition].add(self.world.now, offset + 1)
 
     def on_answered(self, answered: Answered) -> None:
         for name, end in _shown_ends(answered):
@@ -155,8 +163,7 @@ class LeadersShowTheAcknowledged(Invariant):
             partition = led_here(answered.life, name)
             if topic is None or partition is None:
                 continue
-            told = self._acknowledged[topic.topic_id, name.partition]
-            expected = max((next_offset for at, next_offset in told if at <= answered.asked_at), default=0)
+            expected = self._acknowledged[topic.topic_id, name.partition].up_to(answered.asked_at)
             assert end >= expected or self.world.may_be_stale(answered.life, name, answered.arrived_at), (
                 f"{answered.life.name} answers {answered.method} for {name} with the end {end}, where {expected} was "
                 f"acknowledged"
@@ -380,14 +387,14 @@ class CommittedOffsetsStay(Invariant):
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
-        self._committed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when it was told, offset
+        self._committed: dict[str, Highest] = defaultdict(lambda: Highest(-1))  # offsets, by when that was told
         self._sent: dict[str, int] = defaultdict(lambda: -1)
 
     def on_offset_sent(self, group_id: str, offset: int) -> None:
         self._sent[group_id] = offset
 
     def on_offset_committed(self, group_id: str, offset: int) -> None:
-        self._committed[group_id].append((self.world.now, offset))
+        self._committed[group_id].add(self.world.now, offset)
 
     def on_answered(self, answered: Answered) -> None:
         if answered.method != "OffsetFetch" or isinstance(answered.answer, BusError):
@@ -396,8 +403,7 @@ class CommittedOffsetsStay(Invariant):
             if group.error_code or group.group_id.startswith("tx-"):  # those of transactions are judged elsewhere
                 continue
             found, sent = group.offsets[0].offset, self._sent[group.group_id]
-            told = [offset for at, offset in self._committed[group.group_id] if at <= answered.asked_at]
-            expected = max(told, default=-1)
+            expected = self._committed[group.group_id].up_to(answered.asked_at)
             assert found <= sent, f"{group.group_id} has sent up to {sent} and finds {found}"
             assert found >= expected or self._may_be_stale(answered), (
                 f"{group.group_id} was told {expected} and finds {found} at {answered.life.name}"

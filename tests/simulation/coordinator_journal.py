@@ -4,15 +4,12 @@ It is read from what comes to be on the disk: the judge's own view, which depend
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
-
-import pyarrow.parquet as pq
 
 from bus.consumer_groups import records as group_records
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone, TxnOffsetsEnded, TxnOffsetsPending
@@ -21,6 +18,7 @@ from bus.ports import KeyedRow
 from bus.transactions import records as transaction_records
 from bus.transactions.records import TransactionExpired, TransactionLogged
 from tests.simulation.broker_invariants import Invariant
+from tests.simulation.memos import read_rows
 from tests.simulation.metadata_journal import version_of
 
 if TYPE_CHECKING:
@@ -134,11 +132,10 @@ class CoordinatorJournal(Invariant):
 
     def _read(self, version: Version, topic: str, path: str) -> list[Entry]:
         data = self.world.disk.files.get(f"{version.folder}/{path}")
-        rows = pq.ParquetFile(io.BytesIO(data)).read(["offset", "key", "value"], use_threads=False).to_pylist()
         decode, now = _DECODERS[topic], self.world.now
         return [
-            Entry(version.folder, version.number, row["offset"], now, decode(KeyedRow(row["key"], row["value"])))
-            for row in rows
+            Entry(version.folder, version.number, offset, now, decode(KeyedRow(key, value)))
+            for offset, key, value in read_rows(data, "offset", "key", "value")
         ]
 
     def _take(self, folder: str, entries: list[Entry]) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bus.storage_delta.files import proved_parquet, trials
 from bus.storage_delta.files.proved_parquet import BytesSource, Source
@@ -73,6 +75,13 @@ class _OwnChild:
         return found
 
     def close(self) -> None: ...
+
+
+@functools.lru_cache(_FILES_MAX)
+def read_rows(data: bytes, *columns: str) -> Sequence[tuple[Any, ...]]:
+    """The rows of a data file, for judges: by plain Parquet, not by the code under test."""
+    found = pq.ParquetFile(io.BytesIO(data)).read(list(columns), use_threads=False)
+    return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
 @contextlib.contextmanager

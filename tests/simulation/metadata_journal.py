@@ -6,19 +6,18 @@ It is the judge's own view: it does not depend on what any broker has followed, 
 from __future__ import annotations
 
 import functools
-import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
-
-import pyarrow.parquet as pq
 
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import apply_all, decode_record
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.model import CLUSTER_METADATA_TOPIC
+from tests.simulation.memos import read_rows
 
 if TYPE_CHECKING:
     from tests.simulation.broker_world import BrokerWorld
@@ -96,7 +95,7 @@ class MetadataJournal:
             return None
         adds = [action["add"] for action in version.actions if "add" in action]
         records = tuple(
-            decode_record(row) for add in adds if add["dataChange"] for row in self._read(unquote(add["path"]))
+            decode_record(value) for add in adds if add["dataChange"] for (value,) in self._read(unquote(add["path"]))
         )
         if not records:
             return None
@@ -105,11 +104,8 @@ class MetadataJournal:
         self.changes.append(Change(version.number, now, *leader, records, self.state, after))
         return self.changes[-1]
 
-    def _read(self, path: str) -> list[dict[str, Any]]:
-        found = pq.ParquetFile(io.BytesIO(self._world.disk.files.get(f"{METADATA_FOLDER}/{path}"))).read(
-            ["value"], use_threads=False
-        )
-        return found.column("value").to_pylist()
+    def _read(self, path: str) -> Sequence[tuple[Any, ...]]:
+        return read_rows(self._world.disk.files.get(f"{METADATA_FOLDER}/{path}"), "value")
 
     def lose(self, folder: str, number: int) -> None:
         """That version was there, and is gone with a power failure."""

@@ -7,15 +7,14 @@ applied is what it says itself when a call arrives.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bus.client.admin.users import encode_upsertion
 from bus.client.connection.cluster import TopicInfo
@@ -31,6 +30,7 @@ from bus.security.users import Users, apply_all, decode_record
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.broker_network import UserLogin
 from tests.simulation.broker_programs import Program, ask
+from tests.simulation.memos import read_rows
 from tests.support.acls import allow, deny, prefixed
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class LoginsFollowTheUsers(_Judge):
         match = _USERS_VERSION.fullmatch(key)
         if match is not None:
             adds = [action["add"] for action in map(json.loads, data.splitlines()) if "add" in action]
-            rows = [row for add in adds if add["dataChange"] for row in self._read(unquote(add["path"]))]
+            rows = [value for add in adds if add["dataChange"] for (value,) in self._read(unquote(add["path"]))]
             before = self._versions[max(self._versions)][1] if self._versions else Users()
             self._versions[int(match[1])] = self.world.now, apply_all(before, list(map(decode_record, rows)))
 
@@ -234,9 +234,8 @@ class LoginsFollowTheUsers(_Judge):
         if match is not None:
             self._versions.pop(int(match[1]), None)
 
-    def _read(self, path: str) -> list[dict[str, Any]]:
-        found = pq.ParquetFile(io.BytesIO(self.world.disk.files.get(f"{_USERS_FOLDER}/{path}"))).read(["value"])
-        return list(found.column("value").to_pylist())
+    def _read(self, path: str) -> Sequence[tuple[Any, ...]]:
+        return read_rows(self.world.disk.files.get(f"{_USERS_FOLDER}/{path}"), "value")
 
     def judge(self, answered: Answered) -> None:
         answer, now_known = answered.answer, answered.life.server.users

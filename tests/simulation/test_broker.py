@@ -396,8 +396,7 @@ class _TakesBackTheFirstElection(Invariant):
             self.is_done = True
             self.world.broker.crash()
             key = f"{METADATA_FOLDER}/_delta_log/{change.number:020}.json"
-            self.world.disk.files.delete(key)
-            self.world.tell_of_loss(key)
+            self.world.disk.lose(key)
 
 
 async def elect_again(world: BrokerWorld) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
 from bus.storage_delta.verify.replay import replay_table
 from tests.simulation.broker_invariants import Invariant
 from tests.simulation.coordinator_journal import CoordinatorJournal, History, Identity
+from tests.simulation.memos import read_rows
 from tests.simulation.metadata_journal import version_of
 from tests.simulation.transaction_log_invariants import (
     DecisionsAreFinal,
@@ -104,16 +102,17 @@ class TransactionsAreWhole(Invariant):
         return is_there(self.world, place.topic_id)
 
     def read(self, place: Place) -> Rows:
+        return self.world.disk.find(("rows of transactions", place), lambda: self._read(place))
+
+    def _read(self, place: Place) -> Rows:
         folder, store = f"topics/{place.topic}/{place.partition}", self.world.disk.files
         rows: Rows = defaultdict(list)
         versions = self._versions[folder]
-        columns = ["offset", "producer_id", "producer_epoch", "sequence", "value"]
+        columns = ("producer_id", "producer_epoch", "offset", "sequence", "value")
         for file in replay_table(store, folder).files_by_offset:
-            read = pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{file.path}"))).read(columns, use_threads=False)
-            for row in read.to_pylist():
-                if row["value"] is not None and row["value"].startswith(b"tx:"):
-                    who = row["producer_id"], row["producer_epoch"]
-                    rows[who].append(WrittenRow(row["offset"], row["sequence"], row["value"], versions[row["offset"]]))
+            for *who, offset, sequence, value in read_rows(store.get(f"{folder}/{file.path}"), *columns):
+                if value is not None and value.startswith(b"tx:"):
+                    rows[who[0], who[1]].append(WrittenRow(offset, sequence, value, versions[offset]))
         return rows
 
     def _check(self, attempt: Attempt, found: dict[Place, Rows]) -> None:
@@ -198,11 +197,8 @@ class RowsFollowDecisions(JournalInvariant):
     def _read(self, folder: str, path: str) -> list[tuple[Identity, list[int]]]:
         """Runs of rows of one identity, in the order of the file."""
         data = self.world.disk.files.get(f"{folder}/{path}")
-        columns = pq.ParquetFile(io.BytesIO(data)).read(
-            ["producer_id", "producer_epoch", "sequence"], use_threads=False
-        )
         runs: list[tuple[Identity, list[int]]] = []
-        for producer_id, epoch, sequence in zip(*(column.to_pylist() for column in columns.columns), strict=True):
+        for producer_id, epoch, sequence in read_rows(data, "producer_id", "producer_epoch", "sequence"):
             if not runs or runs[-1][0] != (producer_id, epoch):
                 runs.append(((producer_id, epoch), []))
             runs[-1][1].append(sequence)

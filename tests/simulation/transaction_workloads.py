@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -365,11 +366,11 @@ class Copier(Transactor):
 
     def _find_missing(self) -> str | None:
         world = self.world
-        copies: list[bytes] = []
+        copies: Counter[bytes] = Counter()
         for number in range(len(self._topics[1].partitions)):
             _, rows = read_table(world, self._topics[1].name, number)
-            copies += [value or b"" for _, value in rows.values()]
-        twice = {value for value in copies if copies.count(value) > 1}
+            copies.update(value or b"" for _, value in rows.values())
+        twice = {value for value, count in copies.items() if count > 1}
         assert not twice, f"EachRecordIsCopiedOnce: {twice} are there more than once"
         for number in range(len(self._source.partitions)):
             table, _ = read_table(world, self._source.name, number)
