@@ -3,84 +3,61 @@
     python -m bus.jobs.verify_log --root /srv/bus orders payments/3
     python -m bus.jobs.verify_log --root /srv/bus --all --csv > breaches.csv
 
-Every partition's Delta log is replayed and judged, every live data file decoded once, and then the rows are judged by
-the columns that carry the log's promises: offsets, timestamps, leader epochs, producers, and the statistics that
-readers prune by. Prints a table of breaches and mends nothing; may run beside a broker.
+The verifier of the storage judges each partition, whole, in one task: its log, its data files, its producers and its
+transactions. So partitions are spread, and one partition is not. Prints a table of breaches and mends nothing; may run
+beside a broker.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial, reduce
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from bus.model import TopicPartition
 from bus.spark import jobs
-from bus.spark import log_promises as promises
-from bus.spark.jobs import sql
-from bus.spark.log_rows import (
-    BREACH_SCHEMA,
-    NOT_READ,
-    live_files,
-    load_logs,
-    log_findings,
-    read_log_rows,
-    unreadable_files,
-)
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.verify.verification import verify_partition
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
-_PLACE = ["topic", "partition"]
-
-
-def judge_rows(logs: DataFrame, files: DataFrame, summaries: DataFrame, producers: DataFrame) -> DataFrame:
-    """Every breach that rows tell of. `files` are those that were read, `summaries` and `producers` what
-    `summarize_files` and `summarize_producers` say of their rows."""
-    live = logs.select(*_PLACE, sql.size("files").alias("live"))
-    read = files.groupBy(*_PLACE).agg(sql.count("*").alias("read"))
-    is_all_read = live.join(read, _PLACE, "left").where(sql.col("live") == sql.coalesce("read", sql.lit(0)))
-    return reduce(
-        lambda left, right: left.unionAll(right),
-        [
-            promises.row_breaches(summaries),
-            promises.statistics_breaches(files, summaries),
-            promises.epoch_breaches(summaries),
-            promises.producer_breaches(producers),
-            # A file that could not be read may have held what a `txn` tells of.
-            promises.progress_breaches(logs.join(is_all_read, _PLACE, "left_semi"), producers, files),
-        ],
-    )
+BREACH_SCHEMA = "topic string, partition int, promise string, file string, expected string, found string"
 
 
-def verify_topic(
-    spark: SparkSession, root: str, partitions: Sequence[tuple[TopicPartition, str | None]], *, has_rows: bool = True
-) -> list[Row]:
-    """The breaches of some partitions, each named with its topic id, in the form of `BREACH_SCHEMA` and in order."""
-    with ExitStack() as stack:
+class FoundBreach(NamedTuple):
+    """A row of the table, in the order of `BREACH_SCHEMA`."""
 
-        def keep(frame: DataFrame) -> DataFrame:
-            stack.callback(frame.persist().unpersist)
-            return frame
+    topic: str
+    partition: int
+    promise: str
+    file: str
+    expected: str
+    found: str
 
-        logs = keep(load_logs(spark, root, partitions))
-        found = log_findings(logs)
-        if has_rows:
-            files = keep(live_files(logs))
-            unreadable = keep(unreadable_files(spark, root, files))
-            lost = unreadable.where(sql.col("promise").isin(*NOT_READ))
-            readable = keep(files.join(lost, [*_PLACE, "file"], "left_anti"))
-            rows = read_log_rows(spark, root, readable)
-            summaries, producers = (
-                keep(summarize(rows, readable))
-                for summarize in (promises.summarize_files, promises.summarize_producers)
-            )
-            found = found.unionAll(unreadable).unionAll(judge_rows(logs, readable, summaries, producers))
-        return found.distinct().orderBy(*_PLACE, "file", "promise", "expected").collect()
+
+NamedPartition = tuple[TopicPartition, str | None]  # with the topic's id, if the cluster knows it
+
+
+def verify_partitions(
+    spark: SparkSession, root: str, partitions: Sequence[NamedPartition], *, has_rows: bool = True
+) -> list[FoundBreach]:
+    """Judge each partition in a task of its own: the breaches by topic, partition, file and promise. Executors need
+    this package, and the root under the same path as the driver."""
+    spread = spark.sparkContext.parallelize(partitions, len(partitions))
+    found = spread.flatMap(partial(_judge, root, has_rows)).collect()
+    return sorted(set(found), key=lambda one: (one.topic, one.partition, one.file, one.promise, one.expected))
+
+
+def _judge(root: str, has_rows: bool, named: NamedPartition) -> Iterator[FoundBreach]:
+    """In a task. Raises `StorageFault` if the store cannot be read; what is wrong with its files is a breach."""
+    partition, topic_id = named
+    report = verify_partition(LocalStore(root), partition, topic_id=topic_id, has_data_files=has_rows)
+    for one in report.breaches:
+        yield FoundBreach(partition.topic, partition.partition, one.promise, one.file, one.expected, one.found)
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -109,19 +86,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _verify(options: argparse.Namespace, spark: SparkSession) -> int:
     tables = TopicTables(options.root)
     chosen = jobs.partitions_named(tables, tables.topics() if options.all else options.partitions)
-    topics: dict[str, list[TopicPartition]] = {}
+    topics: dict[str, list[NamedPartition]] = {}
     for one in chosen:
-        topics.setdefault(one.topic, []).append(one)
-    found: list[Row] = []
-    for number, (topic, partitions) in enumerate(topics.items(), start=1):
-        known = tables.cluster().topics.get(topic)
-        named = [(one, known.topic_id if known else None) for one in partitions]
-        breaches = verify_topic(spark, str(tables.root), named, has_rows=not options.no_rows)
-        jobs.tell(f"{topic} ({number} of {len(topics)}): {_plural(len(breaches), 'breach', 'breaches')}")
-        found += breaches
+        known = tables.cluster().topics.get(one.topic)
+        topics.setdefault(one.topic, []).append((one, known.topic_id if known else None))
+    numbers = {topic: number for number, topic in enumerate(topics, start=1)}
+    found: list[FoundBreach] = []
+    for together in _portions(topics, spark.sparkContext.defaultParallelism):
+        named = [one for topic in together for one in topics[topic]]
+        breaches = verify_partitions(spark, str(tables.root), named, has_rows=not options.no_rows)
+        for topic in together:
+            own = [one for one in breaches if one.topic == topic]
+            jobs.tell(f"{topic} ({numbers[topic]} of {len(topics)}): {_plural(len(own), 'breach', 'breaches')}")
+            found += own
     if found:
         jobs.print_rows(spark.createDataFrame(found, BREACH_SCHEMA), csv=options.csv)
     return jobs.EXIT_FAILURE if found else jobs.EXIT_DONE
+
+
+def _portions(topics: Mapping[str, Sequence[object]], partitions_min: int) -> Iterator[list[str]]:
+    """Topics that are judged together, lest one of few partitions leave executors idle."""
+    together: list[str] = []
+    for topic in topics:
+        together.append(topic)
+        if sum(len(topics[one]) for one in together) >= partitions_min:
+            yield together
+            together = []
+    if together:
+        yield together
 
 
 def _plural(count: int, one: str, many: str) -> str:
