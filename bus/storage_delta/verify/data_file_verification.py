@@ -72,10 +72,12 @@ def check_data_file(
         return check
     try:
         parquet = open_data_file(store, folder, file.path, file.sums)
-        check.breaches += _check_columns(_schema_of(parquet), schema_string)
-        if not check.breaches:
-            for group in range(parquet.num_row_groups):
-                _read_group(check, parquet, group)
+        strange = list(_check_columns(_schema_of(parquet), schema_string))
+        if strange:  # nothing can be said of its rows
+            check.breaches += strange
+            return check
+        for group in range(parquet.num_row_groups):
+            _read_group(check, parquet, group)
     except (UnreadableFile, pa.ArrowException, OSError, ValueError) as error:
         check.breaches.append(("live files are readable", "a Parquet file that can be decoded", first_line(error)))
         return check

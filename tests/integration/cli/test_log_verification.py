@@ -346,6 +346,17 @@ def _data_file_damaged(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def _data_file_written_anew(folder: Path) -> None:
+    rewrite_data(folder, 2, lambda table: table)
+
+
+def _bit_of_a_value_flipped(folder: Path) -> None:
+    path = data_file(folder, 2)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 15")] ^= 1
+    path.write_bytes(data)
+
+
 def _data_file_lacks_a_column(folder: Path) -> None:
     rewrite_data(folder, 2, lambda table: table.drop_columns(["sequence"]))
 
@@ -362,6 +373,10 @@ def _offset_twice_inside(folder: Path) -> None:
     rewrite_data(folder, 2, lambda table: set_column(table, "offset", [10, 11, 12, 12, 14, 15, 16, 17, 18, 19]))
 
 
+def _offset_missing_inside(folder: Path) -> None:
+    rewrite_data(folder, 2, lambda table: set_column(table, "offset", [10, 11, 12, 99, 14, 15, 16, 17, 18, 19]))
+
+
 def _offset_order_inside(folder: Path) -> None:
     rewrite_data(folder, 2, lambda table: set_column(table, "offset", [10, 12, 11, 13, 14, 15, 16, 17, 18, 19]))
 
@@ -372,6 +387,17 @@ def _rows_are_lost(folder: Path) -> None:
 
 def _epoch_goes_back_inside(folder: Path) -> None:
     rewrite_data(folder, 2, lambda table: set_column(table, "leader_epoch", [0] * 5 + [1] + [0] * 4))
+
+
+def _epoch_below_that_of_the_file_before(folder: Path) -> None:
+    rewrite_data(folder, 1, lambda table: set_column(table, "leader_epoch", [1] * COUNT))
+
+
+def _null_timestamp(folder: Path) -> None:
+    def forget(table: pa.Table) -> pa.Table:
+        return set_column(table, "timestamp", [None, *table.column("timestamp").to_pylist()[1:]])
+
+    rewrite_data(folder, 2, forget)
 
 
 def _null_leader_epoch(folder: Path) -> None:
@@ -504,12 +530,17 @@ BREACHES: list[tuple[Callable[[Path], None], str, str, int | None]] = [
     (_data_file_gone, "live files are there", "00000000000000000010-", 2),
     (_data_file_longer, "sizes are exact", "00000000000000000010-", 2),
     (_data_file_damaged, "live files are readable", "00000000000000000010-", 2),
+    (_data_file_written_anew, "checksums are true", "00000000000000000010-", 2),
+    (_bit_of_a_value_flipped, "live files are readable", "00000000000000000010-", 2),
     (_data_file_lacks_a_column, "files have the table's columns", "00000000000000000010-", 2),
     (_data_file_with_another_type, "files have the table's columns", "00000000000000000010-", 2),
     (_offset_twice_inside, "offsets are dense", "00000000000000000010-", 2),
+    (_offset_missing_inside, "offsets are dense", "00000000000000000010-", 2),
     (_offset_order_inside, "offsets are dense", "00000000000000000010-", 2),
     (_rows_are_lost, "statistics are true", "00000000000000000010-", 2),
     (_epoch_goes_back_inside, "leader epochs never go back", "00000000000000000010-", 2),
+    (_epoch_below_that_of_the_file_before, "leader epochs never go back", "00000000000000000010-", 2),
+    (_null_timestamp, "no offset, timestamp, type or epoch is null", "00000000000000000010-", 2),
     (_null_leader_epoch, "no offset, timestamp, type or epoch is null", "00000000000000000010-", 2),
     (_unknown_timestamp_type, "timestamp types are known", "00000000000000000010-", 2),
     (_timestamp_maximum_lies, "statistics are true", "00000000000000000040-", 5),
