@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from bus.client.admin.users import encode_upsertion
+from bus.client.admin.admin import encode_upsertion
 from bus.client.connection.cluster import TopicInfo
 from bus.client.values import ScramCredentialInfo, UserScramCredentialUpsertion
 from bus.cluster_metadata.cluster_state import ClusterState

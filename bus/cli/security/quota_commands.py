@@ -176,6 +176,6 @@ def _parse(text: str) -> tuple[str, float]:
 
 
 def _shown(entity: QuotaEntity) -> str:
-    from bus.client.admin.users import show_entity
+    from bus.client.admin.admin import show_entity
 
     return show_entity(entity)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -34,62 +34,87 @@ class CallTimes(Protocol):
 
 
 class BrokerCalls:
-    """Every method blocks until the answer, at most for `default.api.timeout.ms`, and raises `BusError`."""
+    """Every method that asks blocks until the answer, at most for `default.api.timeout.ms`, and raises `BusError`: also
+    if the answer refuses the request as a whole."""
 
     def __init__(self, cluster: Cluster, times: CallTimes) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
+        self.groups = CoordinatorCalls(cluster, pb.COORDINATOR_TYPE_GROUP, times)
+        self.transactions = CoordinatorCalls(cluster, pb.COORDINATOR_TYPE_TRANSACTION, times)
         self._times = times
 
     def deadline_ms(self) -> float:
         return monotonic_ms() + self._times.default_api_timeout_ms
 
     def retrying(self, ask: Callable[[], ResultT], deadline_ms: float) -> ResultT:
-        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._times.retries)
+        return self.cluster.retry(ask, deadline_ms=deadline_ms, retries=self._times.retries)
 
     def describe(self, names: Sequence[str] = (), deadline_ms: float | None = None) -> Any:
-        """The cluster and these topics, or all."""
+        """Return the cluster and these topics, or all."""
         deadline_ms = self.deadline_ms() if deadline_ms is None else deadline_ms
-        return self.retrying(lambda: self._cluster.describe(names, deadline_ms=deadline_ms), deadline_ms)
+        return self.retrying(lambda: self.cluster.describe(names, deadline_ms=deadline_ms), deadline_ms)
 
     def ask(self, method: str, request: Any) -> Any:
-        """Any broker, as often as it takes: the question changes nothing."""
+        """Ask any broker, as often as it takes: the question changes nothing."""
         deadline_ms = self.deadline_ms()
-        return self.retrying(
-            lambda: self._cluster.call(method, request, deadline_ms=deadline_ms, is_reading=True), deadline_ms
+        return _checked(
+            self.retrying(
+                lambda: self.cluster.call(method, request, deadline_ms=deadline_ms, is_reading=True), deadline_ms
+            )
         )
 
     def ask_each(
-        self, ask_one: Callable[[pb.Broker, float], Iterable[ResultT]], deadline_ms: float | None = None
+        self,
+        method: str,
+        request: Any,
+        decode: Callable[[pb.Broker, Any], Iterable[ResultT]],
+        deadline_ms: float | None = None,
+        *,
+        broker_ids: Collection[int] | None = None,
     ) -> list[ResultT]:
-        """What `ask_one`, which gets a broker and the deadline, finds at each of them. After a failure all are asked
-        again, as they are by then: what a broker had that is gone is found at another one."""
+        """Ask each of these brokers that is there, or all; what `decode` makes of their answers. After a failure all
+        are asked again, as they are by then: what a broker had that is gone is found at another one."""
         until_ms = self.deadline_ms() if deadline_ms is None else deadline_ms
 
+        def ask_one(broker: pb.Broker) -> Iterable[ResultT]:
+            address = format_address(broker.host, broker.port)
+            return decode(broker, _checked(self.cluster.call(method, request, address=address, deadline_ms=until_ms)))
+
         def ask() -> list[ResultT]:
-            brokers = self._cluster.describe(deadline_ms=until_ms).brokers
-            return [found for broker in brokers for found in ask_one(broker, until_ms)]
+            known = self.cluster.describe(deadline_ms=until_ms).brokers
+            wanted = [one for one in known if broker_ids is None or one.broker_id in broker_ids]
+            return [found for broker in wanted for found in ask_one(broker)]
 
         return self.retrying(ask, until_ms)
 
     def on_controller(self, method: str, request: Any) -> Any:
-        """Sent once. The controller has to answer a question first, so most faults come before the request leaves."""
+        """Ask the controller once. It has to answer a question first, so most faults come before the request leaves."""
         deadline_ms = self.deadline_ms()
         patience_ms = itertools.accumulate(itertools.repeat(2), operator.mul, initial=SILENT_AFTER_MS)
 
         def ask() -> Any:
             self.describe(deadline_ms=deadline_ms)
-            address = self._cluster.controller_address
+            address = self.cluster.controller_address
             if address is not None:
                 left_ms = max(0.0, deadline_ms - monotonic_ms())
-                self._cluster.knock(address, min(next(patience_ms), left_ms))
-            return self._cluster.call(method, request, address=address, deadline_ms=deadline_ms, is_repeatable=False)
+                self.cluster.knock(address, min(next(patience_ms), left_ms))
+            return self.cluster.call(method, request, address=address, deadline_ms=deadline_ms, is_repeatable=False)
 
-        return self._cluster.retry(
-            ask,
-            deadline_ms=deadline_ms,
-            retries=self._times.retries,
-            may_retry=lambda error: isinstance(error, NotConnected) and self._cluster.may_retry(error),
+        return _checked(
+            self.cluster.retry(
+                ask,
+                deadline_ms=deadline_ms,
+                retries=self._times.retries,
+                may_retry=lambda error: isinstance(error, NotConnected) and self.cluster.may_retry(error),
+            )
         )
+
+
+def _checked(response: Any) -> Any:
+    """The response. Raises the `BusError` by which the request was refused as a whole; not every response has one."""
+    if getattr(response, "error_code", ErrorCode.NONE):
+        raise error_of(response.error_code, response.error_message)
+    return response
 
 
 # Several failures of one call as one error: the code of the first, the messages of all.
@@ -147,6 +172,12 @@ class CoordinatorAnswer:
     item: Any
 
 
+def answered_items(answers: Mapping[str, CoordinatorAnswer]) -> dict[str, Any]:
+    """What was answered, by key. Raises `BusError` if any was refused."""
+    raise_failures([(key, answer.code, answer.message) for key, answer in answers.items()])
+    return {key: answer.item for key, answer in answers.items()}
+
+
 RequestOf = Callable[[Sequence[str]], Any]
 AnswersOf = Callable[[Any], Iterable[CoordinatorAnswer]]
 
@@ -169,11 +200,10 @@ class _Call:
 class CoordinatorCalls:
     """`key_type`: what the keys are, COORDINATOR_TYPE_GROUP or COORDINATOR_TYPE_TRANSACTION."""
 
-    def __init__(self, cluster: Cluster, key_type: pb.CoordinatorType, *, timeout_ms: int, retries: int) -> None:
+    def __init__(self, cluster: Cluster, key_type: pb.CoordinatorType, times: CallTimes) -> None:
         self._cluster = cluster
         self._key_type = key_type
-        self._timeout_ms = timeout_ms
-        self._retries = retries
+        self._times = times
         self._addresses: dict[str, str] = {}  # by key
 
     def ask(
@@ -195,14 +225,15 @@ class CoordinatorCalls:
         """
         wanted = list(dict.fromkeys(keys))
         answers: dict[str, CoordinatorAnswer] = {}
-        deadline_ms = monotonic_ms() + self._timeout_ms
+        deadline_ms = monotonic_ms() + self._times.default_api_timeout_ms
         call = _Call(method, request_of, answers_of, is_repeatable, asked_again, keys_max, deadline_ms)
 
         def ask() -> dict[str, CoordinatorAnswer]:
             self._ask_once(call, [key for key in wanted if key not in answers], answers)
             return answers
 
-        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._retries, may_retry=self._may_retry)
+        retries = self._times.retries
+        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=retries, may_retry=self._may_retry)
 
     def _may_retry(self, error: BusError) -> bool:
         return not isinstance(error, _OutcomeUnknown) and self._cluster.may_retry(error)
