@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         RecordMetadata,
     )
+    from bus.descriptions import ScramCredentialInfo
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
     from bus.processing import Acknowledgement, Output, RecordFailed, RunningConsumer, RunSummary
@@ -109,7 +110,7 @@ _HOMES = {
     "RecordMetadata": "bus.client.values",
     "RunSummary": "bus.processing",
     "RunningConsumer": "bus.processing",
-    "ScramCredentialInfo": "bus.client.values",
+    "ScramCredentialInfo": "bus.descriptions",
     "TimestampType": "bus.model",
     "TopicPartition": "bus.model",
     "UserScramCredentialDeletion": "bus.client.values",

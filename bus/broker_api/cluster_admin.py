@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_MAX, LEVEL_MIN, Broker, replica_state
+from bus.descriptions import BrokerDescription, ClusterDescription, ScramCredentialInfo
 from bus.errors import ErrorCode, NotController, Refused, StorageFault, first_line, show_names
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.audit_log import AuditLog
@@ -30,13 +31,6 @@ _ELECTIONS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedBroker:
-    broker: Broker
-    leader_count: int
-    replica_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class FeatureLevels:
     """level_min <= level <= level_max: what this broker can work at, and what the cluster works at."""
 
@@ -44,20 +38,6 @@ class FeatureLevels:
     level: int
     level_min: int
     level_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOverview:
-    """`controller_id` is this broker's at level 0, where a root has one broker."""
-
-    cluster_id: str
-    root_url: str
-    controller_id: int
-    controller_epoch: int
-    feature_level: int
-    brokers: Sequence[DescribedBroker]
-    under_replicated_count: int  # of partitions
-    offline_count: int
 
 
 Reassignments = Sequence[tuple[TopicPartition, Sequence[int] | None]]  # None: cancel
@@ -72,7 +52,9 @@ class ClusterAdminApi:
         """Return what the brokers of the cluster have agreed on, as far as this one has followed it."""
         return (FeatureLevels(BUS_VERSION, self._cluster.state.level, LEVEL_MIN, LEVEL_MAX),)
 
-    async def describe(self, *, is_fenced_included: bool) -> ClusterOverview:
+    async def describe(self, listener: str, *, is_fenced_included: bool) -> ClusterDescription:
+        """Describe it with the addresses for clients of the listener; a broker that has none has an empty host. At
+        level 0, where a root has one broker, this one is the controller."""
         state = self._cluster.state
         replica_counts: Counter[int] = Counter()
         under_replicated_count = offline_count = 0
@@ -89,18 +71,18 @@ class ClusterAdminApi:
                 offline_count += found.is_offline
         shown = (one for one in state.brokers.values() if is_fenced_included or not one.is_fenced)
         controller = state.controller
-        return ClusterOverview(
-            self._cluster.storage.cluster_id,
-            self._cluster.storage.root_url,
-            self._cluster.endpoint.broker_id if controller is None else controller.broker_id,
-            self._cluster.metadata.state.leader_epoch,
-            state.level,
-            [
-                DescribedBroker(one, state.leader_counts.get(one.broker_id, 0), replica_counts[one.broker_id])
+        return ClusterDescription(
+            cluster_id=self._cluster.storage.cluster_id,
+            controller_id=self._cluster.endpoint.broker_id if controller is None else controller.broker_id,
+            brokers=tuple(
+                _describe(one, listener, state.leader_counts.get(one.broker_id, 0), replica_counts[one.broker_id])
                 for one in sorted(shown, key=lambda one: one.broker_id)
-            ],
-            under_replicated_count,
-            offline_count,
+            ),
+            root_url=self._cluster.storage.root_url,
+            controller_epoch=self._cluster.metadata.state.leader_epoch,
+            feature_level=state.level,
+            under_replicated_partitions=under_replicated_count,
+            offline_partitions=offline_count,
         )
 
     async def elect_leaders(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | Refused]:
@@ -141,13 +123,25 @@ class ClusterAdminApi:
         return answer if isinstance(answer, Refused) else None
 
 
+def _describe(broker: Broker, listener: str, leader_count: int, replica_count: int) -> BrokerDescription:
+    endpoint = broker.endpoint.at(listener) or BrokerEndpoint(broker.broker_id, "", 0)
+    return BrokerDescription(
+        broker_id=broker.broker_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        rack=broker.rack or None,
+        is_fenced=broker.is_fenced,
+        broker_epoch=broker.broker_epoch,
+        incarnation_id=broker.incarnation,
+        leader_count=leader_count,
+        replica_count=replica_count,
+        feature_levels=(broker.level_min, broker.level_max),
+    )
+
+
 # Users for administrators: which there are, and changes of their passwords (KIP-554).
 
-
-@dataclass(frozen=True, slots=True)
-class DescribedUser:
-    name: str
-    iterations: Mapping[str, int]  # by mechanism
+DescribedUser = Sequence[ScramCredentialInfo]  # sorted by mechanism
 
 
 class UserApi:
@@ -162,7 +156,7 @@ class UserApi:
             known, refusal = {}, _storage_error(fault)
             return ((name, refusal) for name in dict.fromkeys(names or [""]))
         if not names:
-            return ((name, _described(name, known[name])) for name in sorted(known))
+            return ((name, _described(known[name])) for name in sorted(known))
         return ((name, _find(known, name, names.count(name))) for name in dict.fromkeys(names))
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
@@ -183,11 +177,11 @@ def _find(known: Mapping[str, Credentials], name: str, count: int) -> DescribedU
         return Refused(ErrorCode.DUPLICATE_RESOURCE, f"expected {show_names([name])!r} once, found it {count} times")
     if name not in known:
         return Refused(ErrorCode.RESOURCE_NOT_FOUND, f"expected a user, found none named {show_names([name])!r}")
-    return _described(name, known[name])
+    return _described(known[name])
 
 
-def _described(name: str, credentials: Credentials) -> DescribedUser:
-    return DescribedUser(name, {mechanism: one.iterations for mechanism, one in sorted(credentials.items())})
+def _described(credentials: Credentials) -> DescribedUser:
+    return [ScramCredentialInfo(mechanism, one.iterations) for mechanism, one in sorted(credentials.items())]
 
 
 def _storage_error(fault: StorageFault) -> Refused:

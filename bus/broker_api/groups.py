@@ -17,6 +17,7 @@ from bus.cluster_metadata.cluster_state import ClusterState
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand
+from bus.descriptions import GroupListing
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
@@ -143,7 +144,7 @@ class GroupApi:
 
     # ------------------------------------------------------------------ administration
 
-    async def list_groups(self, states: Items[str]) -> tuple[list[rq.ListedGroup], Refused | None]:
+    async def list_groups(self, states: Items[str]) -> tuple[list[GroupListing], Refused | None]:
         """Of all partitions that this broker leads; and why some may be missing, if they may. No `states`: in any;
         their names count in any case of letters, as in Kafka."""
         too_many = check_count(len(states), STATES_MAX, "states")

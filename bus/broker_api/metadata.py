@@ -17,17 +17,16 @@ from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePart
 from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
 from bus.cluster_metadata.view_decisions import CreateView
+from bus.descriptions import ConfigDescription, ListedOffset
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.partition_log.reads import ListedOffset
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
 from bus.security.acls import CLUSTER_NAME, AclOperation, AclResource, AclResourceType
 from bus.settings.broker import describe_broker_config
-from bus.settings.keys import ConfigEntry
 
 # Of one request: each is a table of the storage, and the others are asked for again.
 _AUTO_CREATED_MAX = 100
@@ -42,14 +41,6 @@ class OffsetQuestion:
     timestamp_ms: int
     version: int | None
     current_leader_epoch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAnswer:
-    """`version`: of the table, at the time of the answer."""
-
-    listed: ListedOffset
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +90,12 @@ class MetadataApi:
 
     # ------------------------------------------------------------------ offsets
 
-    async def list_offsets(self, access: Access, questions: Items[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
+    async def list_offsets(self, access: Access, questions: Items[OffsetQuestion]) -> list[ListedOffset | Refused]:
         return await access.answer_items(questions, lambda one: one.partition.topic, self._list_offsets)
 
-    async def _list_offsets(self, questions: Sequence[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
+    async def _list_offsets(self, questions: Sequence[OffsetQuestion]) -> list[ListedOffset | Refused]:
         refused = await self._cluster.prove_leadership()
-        answers: list[OffsetAnswer | Refused] = []
+        answers: list[ListedOffset | Refused] = []
         share = self._shares.begin()
         for question in questions:
             if share.is_used_up:
@@ -112,7 +103,7 @@ class MetadataApi:
             answers.append(refused or await self._list_offset(question))
         return answers
 
-    async def _list_offset(self, question: OffsetQuestion) -> OffsetAnswer | Refused:
+    async def _list_offset(self, question: OffsetQuestion) -> ListedOffset | Refused:
         partition = self._cluster.host.find(question.partition)
         if isinstance(partition, Refused):
             return partition
@@ -124,7 +115,9 @@ class MetadataApi:
                 listed = await partition.list_offset(question.timestamp_ms, epoch)
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.name}: {fault}")
-        return listed if isinstance(listed, Refused) else OffsetAnswer(listed, partition.state.version)
+        if isinstance(listed, Refused):
+            return listed
+        return ListedOffset(listed.offset, listed.timestamp_ms, listed.leader_epoch, partition.state.version)
 
     # ------------------------------------------------------------------ the cluster
 
@@ -299,10 +292,10 @@ class MetadataApi:
 
     async def describe_configs(
         self, access: Access, resources: Items[ConfigResource], keys: frozenset[str]
-    ) -> list[Sequence[ConfigEntry] | Refused]:
+    ) -> list[Sequence[ConfigDescription] | Refused]:
         """`keys`: no others; empty: all. A resource that is named twice is described once: its entries are many."""
 
-        async def describe(permitted: Sequence[ConfigResource]) -> list[Sequence[ConfigEntry] | Refused]:
+        async def describe(permitted: Sequence[ConfigResource]) -> list[Sequence[ConfigDescription] | Refused]:
             return await self._describe_configs(permitted, keys)
 
         need_of = functools.partial(_need_of, access.call.item_needs)
@@ -310,8 +303,8 @@ class MetadataApi:
 
     async def _describe_configs(
         self, resources: Sequence[ConfigResource], keys: frozenset[str]
-    ) -> list[Sequence[ConfigEntry] | Refused]:
-        answers: list[Sequence[ConfigEntry] | Refused] = []
+    ) -> list[Sequence[ConfigDescription] | Refused]:
+        answers: list[Sequence[ConfigDescription] | Refused] = []
         described: set[ConfigResource] = set()
         share = self._shares.begin()
         for resource in resources:
@@ -328,7 +321,7 @@ class MetadataApi:
             answers.append(entries)
         return answers
 
-    def _describe_config(self, resource: ConfigResource) -> Sequence[ConfigEntry] | Refused:
+    def _describe_config(self, resource: ConfigResource) -> Sequence[ConfigDescription] | Refused:
         match resource.kind:
             case Refused():
                 return resource.kind

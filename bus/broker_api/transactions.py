@@ -16,6 +16,7 @@ from bus.broker_api.producers import check_identity
 from bus.broker_api.requests import Items
 from bus.consumer_groups import requests as groups
 from bus.consumer_groups.bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
+from bus.descriptions import BrokerInfo, FencedProducer, ProducerState, TransactionDescription, TransactionListing
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
@@ -35,23 +36,10 @@ STATES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveProducer:
-    """A producer as a partition's leader knows it. `coordinator_partition`: of a transaction that is staged; -1: the
-    producer's records are in the log."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp_ms: int
-    coordinator_partition: int = -1
-    staged_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ListedTransactions:
     """`refused`: why some may be missing."""
 
-    transactions: Sequence[rq.ListedTransaction]
+    transactions: Sequence[TransactionListing]
     unknown_states: Sequence[str]
     refused: Refused | None
 
@@ -205,41 +193,64 @@ class TransactionApi:
             return ListedTransactions((), unknown, unproved)
         wanted = TransactionFilter(frozenset(states), frozenset(producer_ids), duration_ms if duration_ms > 0 else -1)
         there, refused = self._coordinator.list_transactions()
-        now_ms, listed = self._now_ms(), list[rq.ListedTransaction]()
-        matching = (list_transaction(each) for each in there if wanted.matches(each, now_ms=now_ms))
+        now_ms, listed = self._now_ms(), list[TransactionListing]()
+        own_id = self.endpoint.broker_id
+        matching = (list_transaction(each, own_id) for each in there if wanted.matches(each, now_ms=now_ms))
         await self._shares.begin().extend(listed, matching)
         return ListedTransactions(listed, unknown, refused)
 
     async def describe_transactions(
-        self, transactional_ids: Items[str]
-    ) -> list[tuple[rq.DescribedTransaction, int] | Refused]:
-        """Each with its partition of `__transaction_state`. Raises `InvalidArgument` for too many ids."""
+        self, transactional_ids: Items[str], listener: str
+    ) -> list[TransactionDescription | Refused]:
+        """Describe each, with this broker's address for clients of the listener. Raises `InvalidArgument` for too many
+        ids."""
         require_count(len(transactional_ids), IDS_MAX, "transactional ids")
         unproved = await self._prove()
-        described: list[tuple[rq.DescribedTransaction, int] | Refused] = []
+        described: list[TransactionDescription | Refused] = []
         for transactional_id in transactional_ids:
-            described.append(unproved or await self._describe(transactional_id))
+            described.append(unproved or await self._describe(transactional_id, listener))
         return described
 
-    async def _describe(self, transactional_id: str) -> tuple[rq.DescribedTransaction, int] | Refused:
+    async def _describe(self, transactional_id: str, listener: str) -> TransactionDescription | Refused:
         number = self._coordinator.partition_of(transactional_id)
         if isinstance(number, Refused):
             return number
         answer = await self._coordinator.submit(rq.DescribeTransaction(transactional_id))
         assert isinstance(answer, (rq.DescribedTransaction, Refused)), f"expected a description, found {answer}"
-        return answer if isinstance(answer, Refused) else (answer, number)
+        return answer if isinstance(answer, Refused) else self._description(answer, number, listener)
+
+    def _description(self, found: rq.DescribedTransaction, number: int, listener: str) -> TransactionDescription:
+        own = self.endpoint.at(listener) or BrokerEndpoint(self.endpoint.broker_id, "", 0)
+        return TransactionDescription(
+            transactional_id=found.transactional_id,
+            coordinator=BrokerInfo(own.broker_id, own.host, own.port),
+            coordinator_partition=number,
+            state=found.state,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            timeout_ms=found.timeout_ms,
+            start_ms=found.start_ms,
+            update_ms=found.update_ms,
+            number=found.number,
+            partitions=tuple(sorted(TopicPartition(one.topic, one.partition) for one in found.partitions)),
+            group_ids=tuple(sorted(found.groups)),
+        )
 
     async def abort(self, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
         answer = await self._wait_for_end(self._coordinator.submit(rq.AbortTransaction(transactional_id, expected)))
         return answer if isinstance(answer, Refused) else None
 
-    async def fence(self, transactional_ids: Items[str]) -> list[ProducerIdentity | Refused]:
+    async def fence(self, transactional_ids: Items[str]) -> list[FencedProducer | Refused]:
         """All at once. Raises `InvalidArgument` for too many ids."""
         require_count(len(transactional_ids), IDS_MAX, "transactional ids")
-        fenced = await asyncio.gather(*(self._initialize(rq.FenceProducer(each)) for each in transactional_ids))
-        return list(fenced)
 
-    async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ActiveProducer] | Refused]:
+        async def fence(transactional_id: str) -> FencedProducer | Refused:
+            answer = await self._initialize(rq.FenceProducer(transactional_id))
+            return answer if isinstance(answer, Refused) else FencedProducer(answer.producer_id, answer.producer_epoch)
+
+        return await asyncio.gather(*map(fence, transactional_ids))
+
+    async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ProducerState] | Refused]:
         """Of each partition the producers whose records are in the log, as far as memory knows them, and what is staged
         beside it, also if no transaction needs it any more; by producer id. Raises `InvalidArgument` for too many
         partitions."""
@@ -249,17 +260,17 @@ class TransactionApi:
             return [unproved] * len(partitions)
         return await asyncio.gather(*map(self._producers_of, partitions))
 
-    async def _producers_of(self, name: TopicPartition) -> list[ActiveProducer] | Refused:
+    async def _producers_of(self, name: TopicPartition) -> list[ProducerState] | Refused:
         partition = self._cluster.host.find(name)
         if isinstance(partition, Refused):
             return partition
         if partition.stopped is not None:
             return partition.stopped
-        found: list[ActiveProducer] = []
+        found: list[ProducerState] = []
         await self._shares.begin().extend(
             found,
             (
-                ActiveProducer(producer_id, state.producer_epoch, state.last_sequence, state.last_append_ms)
+                ProducerState(producer_id, state.producer_epoch, state.last_sequence, state.last_append_ms, None, 0)
                 for producer_id, state in partition.producers.items()
             ),
         )
@@ -268,7 +279,7 @@ class TransactionApi:
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
         found += [
-            ActiveProducer(
+            ProducerState(
                 key.producer_id,
                 key.producer_epoch,
                 known.last_sequence,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from bus.descriptions import ConfigDescription
 from bus.errors import ErrorCode, Refused
 from bus.model import GROUP_PLACEMENT, INTERNAL_TOPIC_PREFIX
 from bus.settings.broker import (
@@ -22,7 +23,6 @@ from bus.settings.broker import (
     BrokerConfig,
 )
 from bus.settings.keys import (
-    ConfigEntry,
     ConfigError,
     ConfigType,
     ConfigValue,
@@ -98,7 +98,7 @@ def find_contradiction(config: TopicConfig) -> str | None:
     return None
 
 
-def describe_topic_configs(overrides: Mapping[str, str], broker: BrokerConfig | None = None) -> list[ConfigEntry]:
+def describe_topic_configs(overrides: Mapping[str, str], broker: BrokerConfig | None = None) -> list[ConfigDescription]:
     """Every config of a topic, set or not. A key that nothing acts on yet says so in its documentation."""
     broker_defaults = _broker_defaults(broker)
     return [_describe(key, overrides.get(key.name), broker_defaults) for key in TOPIC_CONFIGS.values()]
@@ -175,7 +175,7 @@ def _default(key: Key, broker_defaults: Mapping[str, ConfigValue]) -> ConfigValu
     return broker_defaults.get(field_name(key.name), key.default)
 
 
-def _describe(key: Key, override: str | None, broker_defaults: Mapping[str, ConfigValue]) -> ConfigEntry:
+def _describe(key: Key, override: str | None, broker_defaults: Mapping[str, ConfigValue]) -> ConfigDescription:
     default = key.format(_default(key, broker_defaults))
     return describe_key(
         key,

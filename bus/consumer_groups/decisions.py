@@ -36,6 +36,7 @@ from bus.consumer_groups.offsets import (
     vote,
 )
 from bus.consumer_groups.records import GroupTombstone, LoggedRecord
+from bus.descriptions import GroupListing
 from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import SetTimer
 
@@ -70,8 +71,8 @@ def _described(member: Member, protocol: str | None) -> rq.DescribedMember:
     )
 
 
-def list_group(group: Group) -> rq.ListedGroup:
-    return rq.ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+def list_group(group: Group) -> GroupListing:
+    return GroupListing(group.group_id, group.protocol_type or "", group.state.value)
 
 
 def decide_delete_group(step: GroupStep, *, request_id: int) -> None:

@@ -16,6 +16,7 @@ from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import PARTITIONS_MAX, check_count, check_place
 from bus.consumer_groups.group import Group, GroupState, GroupStep
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
+from bus.descriptions import PendingOffsets
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.settings.keys import INT_MAX, LONG_MAX
@@ -275,8 +276,8 @@ def decide_end(step: GroupStep, command: rq.ApplyOffsets | rq.DropOffsets, *, re
     step.reply(request_id, rq.TxnOffsetsSettled())
 
 
-def describe_pending(group: Group) -> tuple[rq.DescribedPendingOffsets, ...]:
+def describe_pending(group: Group) -> tuple[PendingOffsets, ...]:
     return tuple(
-        rq.DescribedPendingOffsets(transaction, len(pending.offsets), pending.commit_ms)
+        PendingOffsets(transaction.producer_id, transaction.producer_epoch, len(pending.offsets), pending.commit_ms)
         for transaction, pending in group.pending_offsets.items()
     )

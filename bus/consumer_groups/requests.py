@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from bus.descriptions import PendingOffsets
 from bus.errors import Refused
 from bus.model import TopicPartition
 
@@ -292,15 +293,6 @@ class DescribedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedPendingOffsets:
-    """The pending offsets of one transaction."""
-
-    transaction: TransactionKey
-    offset_count: int
-    commit_ms: int  # the time of the last commit
-
-
-@dataclass(frozen=True, slots=True)
 class DescribedGroup:
     group_id: str
     state: str
@@ -309,14 +301,7 @@ class DescribedGroup:
     generation: int
     leader_id: str
     members: Sequence[DescribedMember]
-    pending_offsets: Sequence[DescribedPendingOffsets] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    group_id: str
-    protocol_type: str
-    state: str
+    pending_offsets: Sequence[PendingOffsets] = ()
 
 
 @dataclass(frozen=True, slots=True)

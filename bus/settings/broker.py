@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from bus.descriptions import ConfigDescription
 from bus.model import SSL, KeyFiles, NameChanges
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acls import PRINCIPAL_TYPE, check_principal
@@ -22,7 +23,6 @@ from bus.settings.keys import (
     INT_MAX,
     AnyOf,
     Between,
-    ConfigEntry,
     ConfigError,
     ConfigValue,
     Key,
@@ -504,7 +504,7 @@ TOPIC_DEFAULTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
+def describe_broker_config(config: BrokerConfig) -> list[ConfigDescription]:
     """Every setting of the broker, those of single listeners last. They are read once, at its start, so all of them are
     read-only."""
     entries = []
@@ -518,7 +518,7 @@ def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
     return entries
 
 
-def _describe(key: Key, value: ConfigValue, *, is_default: bool) -> ConfigEntry:
+def _describe(key: Key, value: ConfigValue, *, is_default: bool) -> ConfigDescription:
     shown, default = key.format(value), key.format(key.default)
     return describe_key(key, value=shown, default=default, is_default=is_default, is_read_only=True)
 

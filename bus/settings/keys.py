@@ -17,6 +17,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from bus.descriptions import ConfigDescription
 from bus.errors import did_you_mean, near_names
 
 INT_MAX = 2**31 - 1
@@ -339,29 +340,15 @@ def check_at_most(settings: object, name: str, longest: str) -> None:
         raise ConfigError(f"expected {name} of at most {longest}, {limit}, found {value}")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One line of `describe`: a key, its value now and what it means."""
-
-    name: str
-    value: str
-    default: str
-    is_default: bool  # it was not set
-    type: str
-    valid_values: str
-    documentation: str
-    is_read_only: bool
-
-
-def describe_key(key: Key, *, value: str, default: str, is_default: bool, is_read_only: bool) -> ConfigEntry:
+def describe_key(key: Key, *, value: str, default: str, is_default: bool, is_read_only: bool) -> ConfigDescription:
     if key.is_secret and value:
         value = "(hidden)"
     elif key.shown_as is not None:
         value = key.shown_as(value)
-    return ConfigEntry(
+    return ConfigDescription(
         name=key.name,
         value=value,
-        default=default,
+        default_value=default,
         is_default=is_default,
         type=key.type.value,
         valid_values=key.valid_values,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bus.descriptions import TransactionListing
 from bus.errors import ErrorCode, Refused
 from bus.machine import SetTimer
 from bus.model import TRANSACTION_STATE_TOPIC
@@ -46,8 +47,10 @@ class TransactionFilter:
         return transaction.state.is_open and now_ms - transaction.start_ms > self.open_for_ms
 
 
-def list_transaction(transaction: Transaction) -> rq.ListedTransaction:
-    return rq.ListedTransaction(transaction.transactional_id, transaction.producer_id, _state_name(transaction))
+def list_transaction(transaction: Transaction, coordinator_id: int) -> TransactionListing:
+    return TransactionListing(
+        transaction.transactional_id, coordinator_id, transaction.producer_id, _state_name(transaction)
+    )
 
 
 def describe_transaction(transaction: Transaction) -> rq.DescribedTransaction:

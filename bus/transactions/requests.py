@@ -146,13 +146,6 @@ class DescribedTransaction:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTransaction:
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
 # ---------------------------------------------------------------- of the coordinator
 
 

@@ -20,6 +20,7 @@ from bus.consumer_groups.loading import read_groups
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import decode_partitions
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.storage_delta.typed_log import DeltaKeyedRows
@@ -70,7 +71,7 @@ class Door:
             case "fetch":
                 return calls.decode_offset_fetch(request)
             case "forget":
-                return rq.OffsetDelete(request.group_id, tuple(calls.partitions_of(request.topics)))
+                return rq.OffsetDelete(request.group_id, decode_partitions(request.topics))
             case "describe":
                 return rq.DescribeGroup(request.group_id)
             case _:

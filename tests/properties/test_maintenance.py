@@ -12,12 +12,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.descriptions import DeletedRecords
 from bus.errors import ErrorCode, Refused, StorageFull
 from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 from bus.ports import CommitOutcome, Conflicted, Unknown
-from bus.runtime.partitions.maintenance import MaintenanceAction, RecordsDeleted
+from bus.runtime.partitions.maintenance import MaintenanceAction
 from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import Scripted
 from tests.support.partition_bench import SETTINGS, Bench, InlineCalls
@@ -79,7 +80,7 @@ class Checked:
     async def _delete(self, distance: int) -> None:
         offset = -1 if distance < 0 else self.bench.partition.state.log_start + distance
         result = await self.bench.partition.delete_records(offset)
-        if isinstance(result, RecordsDeleted):
+        if isinstance(result, DeletedRecords):
             wanted = self.end if offset < 0 else offset
             # A retention that waited for the writer may have let go of more before the deletion was decided.
             is_passed = wanted < result.low_watermark == self.bench.partition.state.log_start

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from bus.client.admin.admin import encode_upsertion
 from bus.client.connection.cluster import TopicInfo
-from bus.client.values import ScramCredentialInfo, UserScramCredentialUpsertion
+from bus.client.values import UserScramCredentialUpsertion
 from bus.cluster_metadata.cluster_state import ClusterState
+from bus.descriptions import ScramCredentialInfo
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.acl_messages import encode_acl, encode_acl_filter
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import ACL, ACL_FILTER
 from bus.model import LATEST_TIMESTAMP
 from bus.security.acls import AclBinding, AclBindingFilter, AclOperation, AclPermission, PatternMatch, PatternType
 from bus.security.scram import SCRAM_SHA_256
@@ -123,14 +124,14 @@ class SecurityAdmin(Program):
         return prefixed(replace(one, resource_name=self._topic[:1])) if world.random.randrange(3) == 0 else one
 
     async def _create_acl(self, acl: AclBinding) -> None:
-        await self._change("CreateAcls", pb.CreateAclsRequest(acls=[encode_acl(acl)]))
+        await self._change("CreateAcls", pb.CreateAclsRequest(acls=[ACL.encode(acl)]))
 
     async def _delete_acls(self, user: str) -> None:
         """Delete the ACLs of the user, or of all users."""
         permission = self.world.random.choice((AclPermission.ALLOW, AclPermission.DENY, AclPermission.DENY))
         principal = self.world.random.choice((f"User:{user}", "User:*", None))
         wanted = AclBindingFilter(pattern_type=PatternMatch.ANY, principal=principal, permission=permission)
-        await self._change("DeleteAcls", pb.DeleteAclsRequest(filters=[encode_acl_filter(wanted)]))
+        await self._change("DeleteAcls", pb.DeleteAclsRequest(filters=[ACL_FILTER.encode(wanted)]))
 
     async def _set_password(self, user: str) -> Any:
         salt = f"salt of {user}".encode()

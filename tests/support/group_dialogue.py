@@ -70,6 +70,7 @@ from bus.consumer_groups.requests import (
     TxnOffsetsSettled,
     VoteOffsets,
 )
+from bus.descriptions import PendingOffsets
 from bus.errors import Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench
@@ -275,9 +276,7 @@ class GroupDialogue:
                 return "ok"
             case DescribedGroup():
                 members = " ".join(f"{m.member_id}={m.assignment.decode()}" for m in answer.members)
-                pending = "".join(
-                    f" pending {_named(of.transaction)}={of.offset_count}" for of in answer.pending_offsets
-                )
+                pending = "".join(f" pending {_named(of)}={of.offset_count}" for of in answer.pending_offsets)
                 protocols = f"type {answer.protocol_type or '-'} protocol {answer.protocol or '-'}"
                 return f"{protocols} members {members or '-'}{pending}"
             case Refused(code, message):
@@ -308,7 +307,7 @@ def _fetched(offset: CommittedOffset) -> str:
     return f"{offset.partition}={offset.offset}{offset.metadata and f' {offset.metadata}'}"
 
 
-def _named(transaction: TransactionKey) -> str:
+def _named(transaction: TransactionKey | PendingOffsets) -> str:
     return f"{transaction.producer_id}.{transaction.producer_epoch}"
 
 

@@ -33,7 +33,7 @@ from bus.model import RunningBroker
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
-    from bus.client.values import BrokerDescription, ClusterDescription
+    from bus.descriptions import BrokerDescription, ClusterDescription
 
 _FEATURE = "bus.version"
 _RETRY_S = 0.2

@@ -21,7 +21,7 @@ from bus.cli.partition_arguments import TOPIC_OPTION, parse_scope, partitions_in
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.client.values import HangingTransaction, ProducerState, TransactionDescription
+    from bus.descriptions import HangingTransaction, ProducerState, TransactionDescription
     from bus.model import TopicPartition
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Unreadable")

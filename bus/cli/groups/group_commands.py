@@ -19,7 +19,7 @@ from bus.model import LATEST_TIMESTAMP, TopicPartition
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
     from bus.client.admin.offset_targets import OffsetTarget
-    from bus.client.values import GroupDescription
+    from bus.descriptions import GroupDescription
 
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
 _LIST_COLUMNS = (Column("group", is_key=True), Column("protocol_type"), Column("state"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from bus.addresses import format_address
 from bus.cli.output import Column
-from bus.client.values import CommittedOffset, GroupDescription, MemberDescription
+from bus.descriptions import CommittedOffset, GroupDescription, MemberDescription
 from bus.errors import count_of
 from bus.model import TopicPartition
 

@@ -20,7 +20,7 @@ from bus.cli.partition_arguments import Target, partitions_in
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.client.values import LogDirDescription, MaintainedLog, ReplicaInfo
+    from bus.descriptions import LogDirDescription, MaintainedLog, ReplicaInfo
     from bus.model import TopicPartition
 
 _COLUMNS = (

@@ -10,7 +10,7 @@ import click
 from bus.cli.commands import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, echo, write_listing
-from bus.client.values import DEFAULT_NAME, QuotaEntity
+from bus.descriptions import DEFAULT_NAME, QuotaEntity
 
 _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_rate")
 

@@ -21,7 +21,8 @@ from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
 
 if TYPE_CHECKING:
-    from bus.client.values import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
+    from bus.client.values import UserScramCredentialDeletion, UserScramCredentialUpsertion
+    from bus.descriptions import ScramCredentialInfo
 
     Alterations = Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]
 
@@ -153,7 +154,8 @@ def _set_password(
     without: Sequence[str] = (),
 ) -> None:
     """`without`: mechanisms whose password, another one, goes with it."""
-    from bus.client.values import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
+    from bus.client.values import UserScramCredentialDeletion, UserScramCredentialUpsertion
+    from bus.descriptions import ScramCredentialInfo
 
     if password_file is None:
         password, iterations = secrets.token_urlsafe(_SECRET_BYTES), ITERATIONS_MIN
@@ -218,7 +220,7 @@ class _UsersOfRoot:
     def describe_user_scram_credentials(
         self, users: Iterable[str] | None = None
     ) -> Mapping[str, Sequence[ScramCredentialInfo]]:
-        from bus.client.values import ScramCredentialInfo
+        from bus.descriptions import ScramCredentialInfo
 
         assert users is None, "all are described"
         return {

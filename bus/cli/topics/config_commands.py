@@ -13,7 +13,7 @@ from bus.cli.output import Column, echo, resolve_form, write_listing
 from bus.cli.topics.topic_commands import write_config
 
 if TYPE_CHECKING:
-    from bus.client.values import ConfigDescription
+    from bus.descriptions import ConfigDescription
 
 _COLUMNS = (
     Column("name", is_key=True),

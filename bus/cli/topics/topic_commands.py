@@ -32,7 +32,7 @@ from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, Topic
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
-    from bus.client.values import ConfigDescription, ListedOffset, TopicDescription
+    from bus.descriptions import ConfigDescription, ListedOffset, TopicDescription
 
 
 _TOPIC_COLUMNS = (Column("topic", is_key=True), Column("partitions", is_number=True), Column("topic_id"))

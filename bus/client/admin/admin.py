@@ -35,21 +35,27 @@ from bus.client.config.parsing import (
 )
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.retrying import CHANGES_MAX, portions
-from bus.client.values import (
+from bus.client.values import UserScramCredentialDeletion, UserScramCredentialUpsertion
+from bus.descriptions import (
     ANY_NAME,
     DEFAULT_NAME,
-    BrokerDescription,
     ClusterDescription,
     PartitionReassignment,
     QuotaEntity,
     QuotaUsage,
     ScramCredentialInfo,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
 )
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.acl_messages import decode_acl, encode_acl, encode_acl_filter
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import (
+    ACL,
+    ACL_FILTER,
+    CLUSTER,
+    CREDENTIAL,
+    REASSIGNMENT,
+    decode_quota_entity,
+    encode_quota_entity,
+)
 from bus.model import TopicPartition
 from bus.security.acls import AclBinding, AclBindingFilter
 from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
@@ -87,7 +93,7 @@ class Admin(TransactionAdmin):
         at its address, or has not caught up."""
         is_whole = check_flag("include_fenced_brokers", include_fenced_brokers)
         request = pb.DescribeClusterRequest(include_fenced_brokers=is_whole)
-        return _decode_cluster(self._calls.ask("DescribeCluster", request))
+        return CLUSTER.decode(self._calls.ask("DescribeCluster", request))
 
     def elect_leaders(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Let the preferred leader, the first replica, lead these partitions, or all; the leaders of those that have
@@ -137,12 +143,7 @@ class Admin(TransactionAdmin):
     def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Those that are under way: none, since a reassignment counts at once."""
         response = self._calls.ask("ListPartitionReassignments", pb.ListPartitionReassignmentsRequest())
-        return {
-            TopicPartition(one.topic, one.partition): PartitionReassignment(
-                tuple(one.replica_ids), tuple(one.adding_replica_ids), tuple(one.removing_replica_ids)
-            )
-            for one in response.partitions
-        }
+        return {TopicPartition(one.topic, one.partition): REASSIGNMENT.decode(one) for one in response.partitions}
 
     def unregister_broker(self, broker_id: int) -> None:
         """Take a broker out of the cluster for good. It has ended; one that runs would register again. Raises
@@ -197,7 +198,7 @@ class Admin(TransactionAdmin):
         )
 
     def describe_quota_usage(self) -> list[QuotaUsage]:
-        """What is used of quotas at each broker, by those who have used any of late."""
+        """Return the use of quotas at each broker, by those who have used any of late."""
         return self._calls.ask_each("DescribeQuotaUsage", pb.DescribeQuotaUsageRequest(), _decode_usage)
 
     # ------------------------------------------------------------ users
@@ -215,10 +216,7 @@ class Admin(TransactionAdmin):
             request = pb.DescribeUserScramCredentialsRequest(users=portion)
             found += self._calls.ask("DescribeUserScramCredentials", request).users
         raise_failures([(one.user, one.error_code, one.error_message) for one in found])
-        return {
-            one.user: [ScramCredentialInfo(info.mechanism, info.iterations) for info in one.credentials]
-            for one in found
-        }
+        return {one.user: list(map(CREDENTIAL.decode, one.credentials)) for one in found}
 
     def alter_user_scram_credentials(
         self, alterations: Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]
@@ -244,7 +242,7 @@ class Admin(TransactionAdmin):
         SECURITY_DISABLED if the broker has no authorizer, CLUSTER_AUTHORIZATION_FAILED."""
         results: list[tuple[str, int, str]] = []
         for portion in portions(check_items("acls", acls, _check_acl, "AclBinding"), CHANGES_MAX):
-            request = pb.CreateAclsRequest(acls=map(encode_acl, portion))
+            request = pb.CreateAclsRequest(acls=map(ACL.encode, portion))
             answers = self._calls.on_controller("CreateAcls", request).results
             results += [
                 (str(acl), one.error_code, one.error_message) for acl, one in zip(portion, answers, strict=True)
@@ -254,17 +252,17 @@ class Admin(TransactionAdmin):
     def describe_acls(self, acl_filter: AclBindingFilter | None = None) -> list[AclBinding]:
         """The bindings that the filter finds, or all, in the order in which they were added."""
         wanted = AclBindingFilter() if acl_filter is None else _check_acl_filter("acl_filter", acl_filter)
-        request = pb.DescribeAclsRequest(filter=encode_acl_filter(wanted))
-        return list(map(decode_acl, self._calls.ask("DescribeAcls", request).acls))
+        request = pb.DescribeAclsRequest(filter=ACL_FILTER.encode(wanted))
+        return list(map(ACL.decode, self._calls.ask("DescribeAcls", request).acls))
 
     def delete_acls(self, filters: Iterable[AclBindingFilter]) -> dict[AclBindingFilter, list[AclBinding]]:
         """Remove the bindings that any of the filters finds; which those were, by filter. No broker that serves acts by
         them then."""
         removed: dict[AclBindingFilter, list[AclBinding]] = {}
         for portion in portions(check_items("filters", filters, _check_acl_filter, "AclBindingFilter"), _FILTERS_MAX):
-            request = pb.DeleteAclsRequest(filters=map(encode_acl_filter, portion))
+            request = pb.DeleteAclsRequest(filters=map(ACL_FILTER.encode, portion))
             answers = self._calls.on_controller("DeleteAcls", request).results
-            removed.update({one: list(map(decode_acl, gone.acls)) for one, gone in zip(portion, answers, strict=True)})
+            removed.update({one: list(map(ACL.decode, gone.acls)) for one, gone in zip(portion, answers, strict=True)})
         return removed
 
     # ------------------------------------------------------------ its end
@@ -325,45 +323,15 @@ def _check_acl_filter(name: str, value: Any) -> AclBindingFilter:
     return value
 
 
-def _decode_cluster(response: pb.DescribeClusterResponse) -> ClusterDescription:
-    return ClusterDescription(
-        cluster_id=response.cluster_id,
-        controller_id=response.controller_id,
-        brokers=tuple(map(_decode_broker, response.brokers)),
-        root_url=response.root,
-        controller_epoch=response.controller_epoch,
-        feature_level=response.feature_level,
-        under_replicated_partitions=response.under_replicated_partitions,
-        offline_partitions=response.offline_partitions,
-    )
-
-
-def _decode_broker(broker: pb.ClusterBroker) -> BrokerDescription:
-    return BrokerDescription(
-        broker_id=broker.broker_id,
-        host=broker.host,
-        port=broker.port,
-        rack=broker.rack or None,
-        is_fenced=broker.is_fenced,
-        broker_epoch=broker.broker_epoch,
-        incarnation_id=broker.incarnation_id,
-        leader_count=broker.leader_count,
-        replica_count=broker.replica_count,
-        feature_levels=(broker.min_feature_level, broker.max_feature_level),
-    )
-
-
 def _encode_entity(entity: QuotaEntity) -> list[pb.QuotaEntityPart]:
-    parts = (("user", entity.user), ("client-id", entity.client_id))
-    return [
-        pb.QuotaEntityPart(type=kind, name=None if name == DEFAULT_NAME else name)
-        for kind, name in parts
-        if name is not None
-    ]
+    parts = {"user": entity.user, "client-id": entity.client_id}
+    return encode_quota_entity(
+        {kind: None if name == DEFAULT_NAME else name for kind, name in parts.items() if name is not None}
+    )
 
 
 def _decode_entity(parts: Iterable[pb.QuotaEntityPart]) -> QuotaEntity:
-    names = {part.type: part.name if part.HasField("name") else DEFAULT_NAME for part in parts}
+    names = {kind: DEFAULT_NAME if name is None else name for kind, name in decode_quota_entity(parts).items()}
     return QuotaEntity(names.get("user"), names.get("client-id"))
 
 

@@ -164,7 +164,7 @@ NOTHING_DONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAnswer:
-    """What a response says of one key; `code` is of the group, or the transactional id, as a whole."""
+    """The part of a response about one key; `code` is of the group, or the transactional id, as a whole."""
 
     key: str
     code: int
@@ -173,7 +173,7 @@ class CoordinatorAnswer:
 
 
 def answered_items(answers: Mapping[str, CoordinatorAnswer]) -> dict[str, Any]:
-    """What was answered, by key. Raises `BusError` if any was refused."""
+    """Return the items that were answered, by key. Raises `BusError` if any was refused."""
     raise_failures([(key, answer.code, answer.message) for key, answer in answers.items()])
     return {key: answer.item for key, answer in answers.items()}
 
@@ -183,7 +183,7 @@ AnswersOf = Callable[[Any], Iterable[CoordinatorAnswer]]
 
 
 class _OutcomeUnknown(BusError):
-    """Of a call that changes something and must not be sent a second time."""
+    """The failure of a call that changes something and must not be sent a second time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,22 +27,24 @@ from bus.client.connection.group_requests import (
     PROTOCOL_TYPE,
     commit_partitions,
     commit_portions,
-    decode_partitions,
-    encode_partitions,
 )
 from bus.client.connection.retrying import ITEMS_MAX, portions
-from bus.client.values import (
-    BrokerInfo,
+from bus.client.values import OffsetAndMetadata, check_committed
+from bus.descriptions import (
     CommittedOffset,
     GroupDescription,
     GroupListing,
     MemberDescription,
-    OffsetAndMetadata,
-    PendingOffsets,
-    check_committed,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import (
+    BROKER_INFO,
+    GROUP_LISTING,
+    PENDING_OFFSETS,
+    decode_partitions,
+    encode_partitions,
+)
 from bus.model import TopicPartition
 from bus.tables.point_in_time import Bound
 
@@ -56,12 +58,14 @@ class GroupAdmin(TopicAdmin):
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """All groups, or those in one of `states`, sorted by id."""
         request = pb.ListGroupsRequest(states=check_texts("states", states))
-        found = self._calls.ask_each("ListGroups", request, lambda _, response: map(_decode_listed, response.groups))
+        found = self._calls.ask_each(
+            "ListGroups", request, lambda _, response: map(GROUP_LISTING.decode, response.groups)
+        )
         by_id = {group.group_id: group for group in found}
         return [by_id[group_id] for group_id in sorted(by_id)]
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """By id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
+        """Return them by id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
         answers = self._ask_to_describe_groups(check_texts("group_ids", group_ids))
         return {group_id: _decode_group(group) for group_id, group in answered_items(answers).items()}
 
@@ -103,8 +107,8 @@ class GroupAdmin(TopicAdmin):
     def list_group_offsets(
         self, group_ids: str | list[str] | tuple[str, ...], partitions: Collection[TopicPartition] | None = None
     ) -> Any:
-        """What one group has committed, or several, by id: of these partitions, or of all. A partition of which nothing
-        is committed is not in the answer, nor is any of a group that does not exist."""
+        """Return the offsets that one group has committed, or several, by id: of these partitions, or of all. A
+        partition of which nothing is committed is not in the answer, nor is any of a group that does not exist."""
         if partitions is not None:
             partitions = check_topic_partitions("partitions", partitions)
         if isinstance(group_ids, str):
@@ -256,7 +260,7 @@ def _answer_of_one(group_id: str, response: Any) -> CoordinatorAnswer:
 
 
 def _raise_partition_failures(response: Any) -> None:
-    """What is refused of all of them for one reason is said once."""
+    """Raise what is refused of all of them for one reason once."""
     reasons = {(result.error_code, result.error_message) for result in response.partitions}
     if len(reasons) == 1:
         raise_failures([("", *reasons.pop())])
@@ -283,13 +287,8 @@ def _decode_offsets(group: pb.OffsetFetchGroupResponse) -> Iterator[tuple[TopicP
             )
 
 
-def _decode_listed(group: pb.ListedGroup) -> GroupListing:
-    return GroupListing(group.group_id, group.protocol_type, group.state)
-
-
 def _decode_group(group: pb.DescribedGroup) -> GroupDescription:
     is_consumer = group.protocol_type == PROTOCOL_TYPE
-    coordinator = group.coordinator
     return GroupDescription(
         group_id=group.group_id,
         state=group.state,
@@ -297,12 +296,9 @@ def _decode_group(group: pb.DescribedGroup) -> GroupDescription:
         protocol=group.protocol,
         generation=group.generation,
         leader_id=group.leader_id,
-        coordinator=BrokerInfo(coordinator.broker_id, coordinator.host, coordinator.port),
+        coordinator=BROKER_INFO.decode(group.coordinator),
         members=tuple(_decode_member(member, is_consumer=is_consumer) for member in group.members),
-        pending_offsets=tuple(
-            PendingOffsets(one.producer_id, one.producer_epoch, one.offset_count, one.commit_ms)
-            for one in group.pending_offsets
-        ),
+        pending_offsets=tuple(map(PENDING_OFFSETS.decode, group.pending_offsets)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the offsets of a group are to be set, before any is: the targets of `bus groups reset-offsets` and of
+"""The places where the offsets of a group are to be set, before any is: the targets of `bus groups reset-offsets` and
 `Admin.create_group`.
 
 Guards one promise: a planned offset is one that its partition has, or its end; what lies outside is brought to the
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bus.client.arguments import INT_64_MAX, check_integer
 from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
-from bus.client.values import CommittedOffset, ListedOffset, TopicDescription
+from bus.descriptions import CommittedOffset, ListedOffset, TopicDescription
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.tables.point_in_time import Bound, bound_of
@@ -31,7 +31,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """What is committed; the end where nothing is."""
+    """The committed offset; the end where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ToVersion:
 
 @dataclass(frozen=True, slots=True)
 class ToGroup:
-    """What another group has committed; partitions that it has no offset of are left out."""
+    """The offsets that another group has committed; partitions that it has no offset of are left out."""
 
     group_id: str
 
@@ -76,7 +76,7 @@ OffsetTarget = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTimest
 
 
 class OffsetSource(Protocol):
-    """What a plan asks for; `Admin` has it."""
+    """The answers that a plan needs; `Admin` gives them."""
 
     def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]: ...
 

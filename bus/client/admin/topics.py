@@ -30,20 +30,20 @@ from bus.client.arguments import (
 from bus.client.connection.cluster import error_of
 from bus.client.connection.leader_calls import AtVersion, OffsetQuestion, in_portions, leader_of, list_offsets
 from bus.client.connection.retrying import CHANGES_MAX, portions
-from bus.client.values import (
+from bus.client.values import NewTopic, check_broker_ids
+from bus.descriptions import (
     ConfigDescription,
     DeletedRecords,
     ListedOffset,
     LogDirDescription,
     MaintainedLog,
-    NewTopic,
     PartitionDescription,
     ReplicaInfo,
     TopicDescription,
-    check_broker_ids,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import CONFIG, DELETED_RECORDS, MAINTAINED_LOG, VIEW
 from bus.json_views import JsonView
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -140,7 +140,7 @@ class TopicAdmin:
         request = pb.DescribeConfigsRequest(resources=[_encode_resource(name, kind)], keys=wanted)
         resources = self._calls.ask("DescribeConfigs", request).resources
         raise_failures([(one.resource.name, one.error_code, one.error_message) for one in resources])
-        return [_decode_config(entry) for one in resources for entry in one.entries]
+        return [CONFIG.decode(entry) for one in resources for entry in one.entries]
 
     def alter_configs(
         self,
@@ -317,7 +317,7 @@ class TopicAdmin:
     # ------------------------------------------------------------ offsets
 
     def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]:
-        """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
+        """Ask of each partition for a timestamp in milliseconds (the first offset at or after it), or -1 latest,
         -2 earliest, -3 the record with the largest timestamp; or `AtVersion`: the high watermark at that version."""
         wanted = offsets_by_partition("wanted", wanted, _check_question)
         return list_offsets(self._calls.cluster, wanted, deadline_ms=self._calls.deadline_ms())
@@ -352,7 +352,7 @@ class TopicAdmin:
             replace=check_flag("replace", replace),
             validate_only=check_flag("validate_only", validate_only),
         )
-        return _decode_view(self._calls.on_controller("CreateView", request).view)
+        return VIEW.decode(self._calls.on_controller("CreateView", request).view)
 
     def delete_view(self, name: str) -> None:
         """The topic stays as it is. Raises INVALID_REQUEST if there is no such view."""
@@ -360,7 +360,7 @@ class TopicAdmin:
 
     def list_views(self) -> list[JsonView]:
         """All of them, sorted by name."""
-        return list(map(_decode_view, self._calls.ask("ListViews", pb.ListViewsRequest()).views))
+        return list(map(VIEW.decode, self._calls.ask("ListViews", pb.ListViewsRequest()).views))
 
 
 def _check_new_topic(name: str, value: Any) -> NewTopic:
@@ -433,27 +433,10 @@ def _encode_operations(operation: pb.AlterOperation, values: Iterable[tuple[str,
     return [pb.AlterConfigOp(name=name, operation=operation, value=value) for name, value in values]
 
 
-def _decode_config(entry: pb.ConfigEntry) -> ConfigDescription:
-    return ConfigDescription(
-        name=entry.name,
-        value=entry.value,
-        default_value=entry.default_value,
-        is_default=entry.is_default,
-        is_read_only=entry.is_read_only,
-        type=entry.type,
-        valid_values=entry.valid_values,
-        documentation=entry.documentation,
-    )
-
-
-def _decode_view(view: pb.View) -> JsonView:
-    return JsonView(view.name, view.topic, view.schema, tuple(view.columns))
-
-
 def _decode_deleted(item: pb.DeleteRecordsPartitionResponse) -> DeletedRecords | BusError:
     if item.error_code:
         return error_of(item.error_code, item.error_message)
-    return DeletedRecords(item.low_watermark, item.version)
+    return DELETED_RECORDS.decode(item)
 
 
 def _decode_log_dirs(
@@ -489,21 +472,5 @@ def _read_maintained(topic: str, streams: Sequence[Generator[Any, None, None]]) 
             name = str(TopicPartition(topic, answer.partition))
             answers.append((name, answer.error_code, answer.error_message))
             if not answer.error_code:
-                yield _decode_maintained(answer)
+                yield MAINTAINED_LOG.decode(answer)
     raise_failures(answers)
-
-
-def _decode_maintained(answer: pb.MaintainLogResponse) -> MaintainedLog:
-    return MaintainedLog(
-        partition=answer.partition,
-        version=answer.version,
-        files_before=answer.files_before,
-        files_after=answer.files_after,
-        bytes_before=answer.bytes_before,
-        bytes_after=answer.bytes_after,
-        rewritten_bytes=answer.rewritten_bytes,
-        log_start=answer.log_start,
-        dropped_versions=answer.dropped_versions,
-        deleted_files=answer.deleted_files,
-        deleted_bytes=answer.deleted_bytes,
-    )

@@ -23,10 +23,8 @@ from bus.client.arguments import (
     wrong_value,
 )
 from bus.client.connection.cluster import error_of
-from bus.client.connection.group_requests import decode_partitions, encode_partitions
 from bus.client.connection.leader_calls import ask_leaders
-from bus.client.values import (
-    BrokerInfo,
+from bus.descriptions import (
     FencedProducer,
     GroupDescription,
     HangingTransaction,
@@ -36,6 +34,7 @@ from bus.client.values import (
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import FENCED_PRODUCER, PRODUCER, TRANSACTION, TRANSACTION_LISTING, encode_partitions
 from bus.model import TopicPartition
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -72,10 +71,10 @@ class TransactionAdmin(GroupAdmin):
         return [by_id[name] for name in sorted(by_id)]
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """By id, in the order of `transactional_ids`. Raises TRANSACTIONAL_ID_NOT_FOUND for an id that was never
-        initialised, or has expired."""
+        """Return them by id, in the order of `transactional_ids`. Raises TRANSACTIONAL_ID_NOT_FOUND for an id that was
+        never initialised, or has expired."""
         answers = self._ask_to_describe(check_texts("transactional_ids", transactional_ids))
-        return {name: _decode_transaction(one) for name, one in answered_items(answers).items()}
+        return {name: TRANSACTION.decode(one) for name, one in answered_items(answers).items()}
 
     def _ask_to_describe(self, transactional_ids: Iterable[str]) -> dict[str, CoordinatorAnswer]:
         return self._calls.transactions.ask(
@@ -88,7 +87,7 @@ class TransactionAdmin(GroupAdmin):
     def describe_producers(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """Who has records in each of these partitions, and whose are staged beside it, sorted by producer id."""
+        """Return the producers that have records in each of these partitions, or staged beside it, by producer id."""
         named = check_topic_partitions("partitions", partitions)
         return self._describe_producers(named, self._calls.deadline_ms())
 
@@ -159,16 +158,17 @@ class TransactionAdmin(GroupAdmin):
             asked_again=_UNDER_WAY,
         )
         fenced = answered_items(answers)
-        return {name: FencedProducer(one.producer_id, one.producer_epoch) for name, one in fenced.items()}
+        return {name: FENCED_PRODUCER.decode(one) for name, one in fenced.items()}
 
     # ------------------------------------------------------------ what hangs
 
     def find_hanging_transactions(
         self, partitions: Collection[TopicPartition] | None = None, *, older_than_ms: int = 900_000
     ) -> list[HangingTransaction]:
-        """What is staged in these partitions, or in all, and what is pending in any group, of transactions that are not
-        open, if the last of it came longer ago than `older_than_ms`: `transaction.max.timeout.ms`, since a first batch
-        may be there before its transaction is. No reader waits for it; the leaders delete what is staged in time."""
+        """Find what is staged in these partitions, or in all, and what is pending in any group, of transactions that
+        are not open, if the last of it came longer ago than `older_than_ms`: `transaction.max.timeout.ms`, since a
+        first batch may be there before its transaction is. No reader waits for it; the leaders delete what is staged in
+        time."""
         check_integer("older_than_ms", older_than_ms, 0, INT_64_MAX)
         if partitions is not None:
             partitions = check_topic_partitions("partitions", partitions)
@@ -200,7 +200,7 @@ class TransactionAdmin(GroupAdmin):
         there = self._list_transactions(request, deadline_ms)
         answers = self._ask_to_describe([one.transactional_id for one in there if one.state != _UNREADABLE])
         # One that has expired since is not open.
-        described = [_decode_transaction(answer.item) for answer in answers.values() if not answer.code]
+        described = [TRANSACTION.decode(answer.item) for answer in answers.values() if not answer.code]
         return _OpenTransactions(
             {(one.producer_id, one.open_epoch) for one in described},
             {one.producer_id for one in there if one.state == _UNREADABLE},
@@ -258,41 +258,10 @@ def _decode_listed(broker: pb.Broker, response: pb.ListTransactionsResponse) -> 
     unknown = [state for state in response.unknown_states if state != _UNREADABLE]
     if unknown:
         raise BusError(ErrorCode.INVALID_REQUEST, f"expected states of a transaction, found {', '.join(unknown)}")
-    return [
-        TransactionListing(one.transactional_id, broker.broker_id, one.producer_id, one.state)
-        for one in response.transactions
-    ]
-
-
-def _decode_transaction(one: pb.DescribedTransaction) -> TransactionDescription:
-    return TransactionDescription(
-        transactional_id=one.transactional_id,
-        coordinator=BrokerInfo(one.coordinator.broker_id, one.coordinator.host, one.coordinator.port),
-        coordinator_partition=one.coordinator_partition,
-        state=one.state,
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
-        timeout_ms=one.timeout_ms,
-        start_ms=one.start_ms,
-        update_ms=one.update_ms,
-        number=one.number,
-        partitions=tuple(sorted(decode_partitions(one.topics))),
-        group_ids=tuple(sorted(one.group_ids)),
-    )
+    return [TRANSACTION_LISTING.decode(one, coordinator_id=broker.broker_id) for one in response.transactions]
 
 
 def _decode_producers(answer: pb.PartitionProducers) -> _Producers | BusError:
     if answer.error_code:
         return error_of(answer.error_code, answer.error_message or str(TopicPartition(answer.topic, answer.partition)))
-    return tuple(map(_decode_producer, answer.producers))
-
-
-def _decode_producer(one: pb.ActiveProducer) -> ProducerState:
-    return ProducerState(
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
-        last_sequence=one.last_sequence,
-        last_timestamp_ms=one.last_timestamp_ms,
-        coordinator_partition=one.coordinator_partition if one.coordinator_partition >= 0 else None,
-        staged_bytes=one.staged_bytes,
-    )
+    return tuple(map(PRODUCER.decode, answer.producers))

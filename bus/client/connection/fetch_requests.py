@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import LeaderHint, error_of, hint_of
-from bus.client.connection.group_requests import encode_partitions
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import encode_partitions
 from bus.model import TopicPartition
 from bus.records.log_schema import LOG_COLUMNS
 

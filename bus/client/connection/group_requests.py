@@ -15,26 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from bus.client.assignors import Assignment, MemberSubscription
 from bus.client.connection.cluster import error_of
 from bus.client.connection.retrying import portions
-from bus.client.values import BrokerInfo, GroupMetadata, OffsetAndMetadata
+from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import BROKER_INFO, decode_partitions, encode_partitions
 from bus.model import TopicPartition
-
-# Partitions by their topics, as most messages name them.
-
-
-def encode_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    """Encode the partitions in the order of their names and numbers."""
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return [pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
-
-
-def decode_partitions(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
-    """Decode the partitions in the order of the message."""
-    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
-
 
 PROTOCOL_TYPE = "consumer"
 # A text committed with an offset counts as another item for each so many characters.
@@ -256,7 +241,7 @@ def decode_group_answer(call: GroupCall, response: Any) -> Any:
         return error_of(response.error_code, response.error_message or type(call).__name__)
     match call:
         case FindCoordinator():
-            return BrokerInfo(response.coordinator.broker_id, response.coordinator.host, response.coordinator.port)
+            return BROKER_INFO.decode(response.coordinator)
         case JoinGroup():
             return _joined(response)
         case SyncGroup():

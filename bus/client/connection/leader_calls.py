@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.retrying import ITEMS_MAX, portions
-from bus.client.values import ListedOffset
+from bus.descriptions import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import LISTED_OFFSET
 from bus.model import TopicPartition
 
 AnswerT = TypeVar("AnswerT")
@@ -192,4 +193,4 @@ def _question(partition: TopicPartition, wanted: OffsetQuestion) -> pb.ListOffse
 def _answer(one: pb.ListOffsetsPartitionResponse) -> ListedOffset | BusError:
     if one.error_code:
         return error_of(one.error_code, one.error_message or str(TopicPartition(one.topic, one.partition)))
-    return ListedOffset(one.offset, one.timestamp_ms, one.leader_epoch, one.version)
+    return LISTED_OFFSET.decode(one)

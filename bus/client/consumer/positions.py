@@ -22,7 +22,8 @@ from bus.client.connection.leader_calls import list_offsets, list_offsets_once
 from bus.client.connection.retrying import Lookup, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
-from bus.client.values import ListedOffset, OffsetAndMetadata
+from bus.client.values import OffsetAndMetadata
+from bus.descriptions import ListedOffset
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.platform.reentry import logger_of

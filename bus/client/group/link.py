@@ -31,7 +31,7 @@ from bus.client.connection.group_requests import (
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
-from bus.client.values import BrokerInfo
+from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -11,9 +11,9 @@ from bus.broker_api.client_quotas import QuotaAdminApi
 from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
-from bus.grpc_api.acl_messages import decode_acl, decode_acl_filter, encode_acl
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import ACL, ACL_FILTER, CREDENTIAL, encode_quota_entity
 from bus.runtime.loop_shares import LoopShares
 from bus.security.quotas import DEFAULT, Part, QuotaEntity, names_of
 from bus.security.users import Alteration, DeleteScram, SetScram
@@ -43,7 +43,7 @@ class AclHandler:
         if isinstance(answer, Refused):
             return with_error(pb.DescribeAclsResponse(), answer)
         response = pb.DescribeAclsResponse()
-        await self._shares.begin().extend(response.acls, map(encode_acl, answer))
+        await self._shares.begin().extend(response.acls, map(ACL.encode, answer))
         return response
 
     async def delete(self, request: pb.DeleteAclsRequest) -> pb.DeleteAclsResponse:
@@ -52,7 +52,7 @@ class AclHandler:
             return with_error(pb.DeleteAclsResponse(), answer)
         response, share = pb.DeleteAclsResponse(), self._shares.begin()
         for found in answer:
-            await share.extend(response.results.add().acls, map(encode_acl, found))
+            await share.extend(response.results.add().acls, map(ACL.encode, found))
         return response
 
 
@@ -64,8 +64,8 @@ def _decoded(decode: Callable[[MessageT], ValueT], message: MessageT) -> ValueT:
         raise InvalidArgument(str(error)) from None
 
 
-_binding = partial(_decoded, decode_acl)
-_filter = partial(_decoded, decode_acl_filter)
+_binding = partial(_decoded, ACL.decode)
+_filter = partial(_decoded, ACL_FILTER.decode)
 
 
 class UserHandler:
@@ -100,8 +100,7 @@ class UserHandler:
 def _described(name: str, answer: DescribedUser | Refused) -> pb.UserScramCredentials:
     if isinstance(answer, Refused):
         return with_error(pb.UserScramCredentials(user=name), answer)
-    infos = [pb.ScramCredentialInfo(mechanism=key, iterations=value) for key, value in answer.iterations.items()]
-    return pb.UserScramCredentials(user=name, credentials=infos)
+    return pb.UserScramCredentials(user=name, credentials=map(CREDENTIAL.encode, answer))
 
 
 def _altered(name: str, refusal: Refused | None) -> pb.AlteredUser:
@@ -162,5 +161,5 @@ def _name(part: pb.QuotaEntityPart) -> Part:
     return part.name if part.HasField("name") else DEFAULT
 
 
-def _parts(entity: QuotaEntity) -> Iterable[pb.QuotaEntityPart]:
-    return [pb.QuotaEntityPart(type=kind, name=name) for kind, name in names_of(entity).items()]
+def _parts(entity: QuotaEntity) -> list[pb.QuotaEntityPart]:
+    return encode_quota_entity(names_of(entity))

@@ -22,9 +22,9 @@ from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.calls import CALLS, Call, Need
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.acl_messages import encode_operation
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import OPERATIONS
 from bus.security.acls import CLUSTER_NAME, AclResourceType
 
 Handle = Callable[[Any], Awaitable[Any]]
@@ -235,7 +235,7 @@ class CallAuthorization:
                 await share.wait()
             if not item.error_code:
                 found = self._authorizer.allowed_operations(caller, wish.resource_type, wish.name(item))
-                item.authorized_operations.extend(map(encode_operation, found))
+                item.authorized_operations.extend(map(OPERATIONS.number, found))
 
 
 @dataclass(frozen=True, slots=True)

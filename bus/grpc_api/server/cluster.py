@@ -8,14 +8,13 @@ call has changed: a client that creates a topic at one broker can use it there.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi, DescribedBroker
+from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
@@ -25,7 +24,6 @@ from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.conversions import (
     encode_lagging,
     lagging_of,
-    partitions_of,
     refusal_of,
     topics_of,
     versions_of,
@@ -36,6 +34,7 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import CLUSTER, decode_partitions
 from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import LoopShares
@@ -290,7 +289,7 @@ class ClusterAdminHandler:
     def __init__(self, api: ClusterAdminApi, shares: LoopShares, listener: str) -> None:
         self._api = api
         self._shares = shares
-        self._encode = functools.partial(_broker, listener=listener)
+        self._listener = listener
 
     async def api_versions(self, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
         response = pb.ApiVersionsResponse(
@@ -307,20 +306,12 @@ class ClusterAdminHandler:
         return response
 
     async def describe(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
-        found = await self._api.describe(is_fenced_included=request.include_fenced_brokers)
-        return pb.DescribeClusterResponse(
-            cluster_id=found.cluster_id,
-            root=found.root_url,
-            controller_id=found.controller_id,
-            controller_epoch=found.controller_epoch,
-            feature_level=found.feature_level,
-            brokers=map(self._encode, found.brokers),
-            under_replicated_partitions=found.under_replicated_count,
-            offline_partitions=found.offline_count,
-        )
+        found = await self._api.describe(self._listener, is_fenced_included=request.include_fenced_brokers)
+        response: pb.DescribeClusterResponse = CLUSTER.encode(found)
+        return response
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
-        named = partitions_of(request.topics)
+        named = decode_partitions(request.topics)
         response = pb.ElectLeadersResponse()
         if request.topics and not named:
             return response
@@ -358,25 +349,6 @@ class ClusterAdminHandler:
         refusal = await self._api.update_feature(request.feature, request.level, validate_only=request.validate_only)
         response = pb.UpdateFeaturesResponse()
         return response if refusal is None else with_error(response, refusal)
-
-
-def _broker(described: DescribedBroker, *, listener: str) -> pb.ClusterBroker:
-    """Of a broker that has no such listener, the host is empty."""
-    broker = described.broker
-    seen = broker.endpoint.at(listener) or BrokerEndpoint(broker.broker_id, "", 0)
-    return pb.ClusterBroker(
-        broker_id=broker.broker_id,
-        host=seen.host,
-        port=seen.port,
-        rack=broker.rack or "",
-        is_fenced=broker.is_fenced,
-        broker_epoch=broker.broker_epoch,
-        incarnation_id=broker.incarnation,
-        leader_count=described.leader_count,
-        replica_count=described.replica_count,
-        min_feature_level=broker.level_min,
-        max_feature_level=broker.level_max,
-    )
 
 
 def _elected(partition: TopicPartition, answer: int | Refused) -> pb.ElectedLeader:

@@ -98,10 +98,6 @@ def encode_leader(leader: CurrentLeader | None, listener: str) -> pb.CurrentLead
     return pb.CurrentLeader(broker=broker, leader_epoch=leader.leader_epoch)
 
 
-def partitions_of(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
-    return [TopicPartition(item.topic, number) for item in topics for number in item.partitions]
-
-
 def versions_of(topics: Iterable[pb.CommittedVersionsOfTopic]) -> list[CommittedVersion]:
     """A partition without a version, or a version without a partition, is nothing."""
     return [

@@ -17,10 +17,11 @@ from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.errors import ErrorCode, Refused, count_of
-from bus.grpc_api.server.conversions import Converted, caller_of, partitions_of
+from bus.grpc_api.server.conversions import Converted, caller_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests, until_logout
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import decode_partitions
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
@@ -129,7 +130,7 @@ class FetchHandler:
             turn=request.correlation_id,
             rack=request.rack_id if session is None else "",
             session=session,
-            forgotten=partitions_of(request.forgotten),
+            forgotten=decode_partitions(request.forgotten),
             quota_bytes_max=quota_bytes_max,
         )
         refusal = _check_form(request, columns)

@@ -36,8 +36,9 @@ from bus.consumer_groups.bounds import (
 )
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, caller_of, encode_broker, partitions_of, with_error
+from bus.grpc_api.server.conversions import Converted, caller_of, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import GROUP_LISTING, PENDING_OFFSETS, decode_partitions
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
@@ -209,7 +210,7 @@ def decode_offset_fetch(request: pb.OffsetFetchGroup, *, require_stable: bool = 
     has_member = bool(request.member_id)
     return rq.OffsetFetch(
         request.group_id,
-        None if request.all_partitions else tuple(partitions_of(request.topics)),
+        None if request.all_partitions else decode_partitions(request.topics),
         request.member_id,
         request.generation if has_member else rq.NO_GENERATION,
         require_stable,
@@ -266,10 +267,6 @@ def encode_coordinator(answer: BrokerEndpoint | Refused, listener: str) -> pb.Fi
     return pb.FindCoordinatorResponse(coordinator=coordinator)
 
 
-def encode_listed(group: rq.ListedGroup) -> pb.ListedGroup:
-    return pb.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
-
-
 def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint, listener: str) -> pb.DescribedGroup:
     if not isinstance(answer, rq.DescribedGroup):
         is_unknown = answer.code is ErrorCode.GROUP_ID_NOT_FOUND
@@ -295,15 +292,7 @@ def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint, lis
             )
             for member in answer.members
         ],
-        pending_offsets=[
-            pb.PendingOffsets(
-                producer_id=pending.transaction.producer_id,
-                producer_epoch=pending.transaction.producer_epoch,
-                offset_count=pending.offset_count,
-                commit_ms=pending.commit_ms,
-            )
-            for pending in answer.pending_offsets
-        ],
+        pending_offsets=map(PENDING_OFFSETS.encode, answer.pending_offsets),
     )
 
 
@@ -447,8 +436,8 @@ class GroupHandler:
         refused = check_count(count_partitions(request.topics), PARTITIONS_MAX, "partitions")
         if refused is not None:
             return encode_offset_delete((), refused)
-        partitions = partitions_of(request.topics)
-        answer = await self._api.delete_offsets(rq.OffsetDelete(request.group_id, tuple(partitions)))
+        partitions = decode_partitions(request.topics)
+        answer = await self._api.delete_offsets(rq.OffsetDelete(request.group_id, partitions))
         return encode_offset_delete(partitions, answer)
 
     # ------------------------------------------------------------------ administration
@@ -456,7 +445,7 @@ class GroupHandler:
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         listed, refused = await self._api.list_groups(request.states)
         response = pb.ListGroupsResponse()
-        await self._shares.begin().extend(response.groups, map(encode_listed, listed))
+        await self._shares.begin().extend(response.groups, map(GROUP_LISTING.encode, listed))
         return response if refused is None else with_error(response, refused)
 
     async def describe_groups(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import AsyncGenerator
 
 from bus.broker_api.authorization import Access
@@ -12,10 +11,11 @@ from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import DELETED_RECORDS, MAINTAINED_LOG
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.maintenance import DeleteRecordsResult, MaintainResult, MaintenanceAction
+from bus.runtime.partitions.maintenance import MaintenanceAction
 
 _ACTIONS = {
     pb.MAINTENANCE_ACTION_ROLL: MaintenanceAction.ROLL,
@@ -33,7 +33,10 @@ class MaintenanceHandler:
     async def delete_records(self, access: Access, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         results = await self._api.delete_records(access, Converted(request.partitions, _deleted_to))
         response = pb.DeleteRecordsResponse()
-        deleted = itertools.starmap(_deleted, zip(request.partitions, results, strict=True))
+        deleted = (
+            DELETED_RECORDS.encode_answer(result, topic=asked.topic, partition=asked.partition)
+            for asked, result in zip(request.partitions, results, strict=True)
+        )
         await self._shares.begin().extend(response.partitions, deleted)
         return response
 
@@ -50,7 +53,7 @@ class MaintenanceHandler:
         maintained = self._api.maintain(access, request.topic, request.partitions, action)
         async with contextlib.aclosing(maintained) as answers:
             async for number, result in answers:
-                yield _maintained(number, result)
+                yield MAINTAINED_LOG.encode_answer(result, partition=number)
 
     async def swap_files(self, access: Access, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
         kind = _KINDS.get(request.kind)
@@ -76,33 +79,6 @@ class MaintenanceHandler:
 
 def _deleted_to(asked: pb.DeleteRecordsPartition) -> tuple[TopicPartition, int]:
     return TopicPartition(asked.topic, asked.partition), asked.offset
-
-
-def _deleted(asked: pb.DeleteRecordsPartition, result: DeleteRecordsResult) -> pb.DeleteRecordsPartitionResponse:
-    answer = pb.DeleteRecordsPartitionResponse(topic=asked.topic, partition=asked.partition)
-    if isinstance(result, Refused):
-        answer.low_watermark = answer.version = -1
-        return with_error(answer, result)
-    answer.low_watermark, answer.version = result.low_watermark, result.version
-    return answer
-
-
-def _maintained(number: int, result: MaintainResult) -> pb.MaintainLogResponse:
-    if isinstance(result, Refused):
-        return with_error(pb.MaintainLogResponse(partition=number, version=-1, log_start=-1), result)
-    return pb.MaintainLogResponse(
-        partition=number,
-        version=result.version,
-        files_before=result.files_before,
-        files_after=result.files_after,
-        bytes_before=result.bytes_before,
-        bytes_after=result.bytes_after,
-        rewritten_bytes=result.rewritten_bytes,
-        log_start=result.log_start,
-        dropped_versions=result.dropped_versions,
-        deleted_files=result.deleted_files,
-        deleted_bytes=result.deleted_bytes,
-    )
 
 
 def _replica(replica: Replica) -> pb.LogDirReplica:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 from bus.broker_api.authorization import Access
@@ -10,7 +9,6 @@ from bus.broker_api.metadata import (
     ConfigChange,
     ConfigResource,
     MetadataApi,
-    OffsetAnswer,
     OffsetQuestion,
     ResourceKind,
     TopicDescription,
@@ -20,14 +18,12 @@ from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.acl_messages import encode_operation
 from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.json_views import JsonView
+from bus.grpc_api.value_messages import CONFIG, LISTED_OFFSET, OPERATIONS, VIEW
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
-from bus.settings.keys import ConfigEntry
 
 _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
 
@@ -43,7 +39,10 @@ class MetadataHandler:
     async def list_offsets(self, access: Access, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         answers = await self._api.list_offsets(access, Converted(request.partitions, _question))
         response = pb.ListOffsetsResponse()
-        listed = itertools.starmap(_listed_offset, zip(request.partitions, answers, strict=True))
+        listed = (
+            LISTED_OFFSET.encode_answer(answer, topic=asked.topic, partition=asked.partition)
+            for asked, answer in zip(request.partitions, answers, strict=True)
+        )
         await self._shares.begin().extend(response.partitions, listed)
         return response
 
@@ -122,7 +121,7 @@ class MetadataHandler:
             if isinstance(entries, Refused):
                 with_error(answer, entries)
             else:
-                answer.entries.extend(map(_config_entry, entries))
+                answer.entries.extend(map(CONFIG.encode, entries))
         return response
 
     async def alter_configs(self, access: Access, request: pb.AlterConfigsRequest) -> pb.AlterConfigsResponse:
@@ -150,14 +149,14 @@ class MetadataHandler:
         answer = await self._api.create_view(access, command)
         if isinstance(answer, Refused):
             return with_error(pb.CreateViewResponse(), answer)
-        return pb.CreateViewResponse(view=_view(answer))
+        return pb.CreateViewResponse(view=VIEW.encode(answer))
 
     async def delete_view(self, access: Access, request: pb.DeleteViewRequest) -> pb.DeleteViewResponse:
         answer = await self._api.delete_view(access, request.name)
         return with_error(pb.DeleteViewResponse(), answer) if isinstance(answer, Refused) else pb.DeleteViewResponse()
 
     async def list_views(self, access: Access, _: pb.ListViewsRequest) -> pb.ListViewsResponse:
-        return pb.ListViewsResponse(views=map(_view, await self._api.views(access)))
+        return pb.ListViewsResponse(views=map(VIEW.encode, await self._api.views(access)))
 
 
 def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:
@@ -169,21 +168,10 @@ def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:
     )
 
 
-def _listed_offset(asked: pb.ListOffsetsPartition, answer: OffsetAnswer | Refused) -> pb.ListOffsetsPartitionResponse:
-    response = pb.ListOffsetsPartitionResponse(topic=asked.topic, partition=asked.partition)
-    if isinstance(answer, Refused):
-        response.offset = response.timestamp_ms = response.version = -1
-        return with_error(response, answer)
-    listed = answer.listed
-    response.offset, response.timestamp_ms = listed.offset, listed.timestamp_ms
-    response.leader_epoch, response.version = listed.leader_epoch, answer.version
-    return response
-
-
 async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
     answer.topic_id = described.topic.topic_id
     answer.is_internal = described.is_internal
-    answer.authorized_operations.extend(map(encode_operation, described.operations))
+    answer.authorized_operations.extend(map(OPERATIONS.number, described.operations))
     for number, leadership in enumerate(described.topic.partitions):
         if share.is_used_up:
             await share.wait()
@@ -232,20 +220,3 @@ def _operation(number: int) -> AlterOperation:
     except ValueError:
         known = ", ".join(f"{one.value} ({one.name})" for one in AlterOperation)
         raise InvalidArgument(f"expected an operation on a config among {known}, found {number}") from None
-
-
-def _config_entry(entry: ConfigEntry) -> pb.ConfigEntry:
-    return pb.ConfigEntry(
-        name=entry.name,
-        value=entry.value,
-        default_value=entry.default,
-        is_default=entry.is_default,
-        type=entry.type,
-        valid_values=entry.valid_values,
-        documentation=entry.documentation,
-        is_read_only=entry.is_read_only,
-    )
-
-
-def _view(view: JsonView) -> pb.View:
-    return pb.View(name=view.name, topic=view.topic, schema=view.schema, columns=view.columns)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from bus.broker_api.transactions import ActiveProducer, TransactionApi
+from bus.broker_api.transactions import TransactionApi
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, encode_broker, partitions_of, refusal_of, with_error
+from bus.grpc_api.server.conversions import Converted, refusal_of, with_error
 from bus.grpc_api.server.group_calls import (
     encode_coordinator,
     encode_outcomes,
@@ -15,10 +15,11 @@ from bus.grpc_api.server.group_calls import (
     offsets_of,
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import FENCED_PRODUCER, PRODUCER, TRANSACTION, TRANSACTION_LISTING, decode_partitions
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
-from bus.transactions.requests import Added, AddOffsets, AddPartitions, DescribedTransaction, TransactionEnded
+from bus.transactions.requests import Added, AddOffsets, AddPartitions, TransactionEnded
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionPartition
 
 # What brokers say to each other about transactions, as messages and as values, for both ends of a call.
@@ -220,49 +221,21 @@ class TransactionHandler:
             request.states, request.producer_ids, duration_ms=request.duration_ms
         )
         response = pb.ListTransactionsResponse(unknown_states=listed.unknown_states)
-        encoded = (
-            pb.ListedTransaction(transactional_id=each.transactional_id, producer_id=each.producer_id, state=each.state)
-            for each in listed.transactions
-        )
-        await self._shares.begin().extend(response.transactions, encoded)
+        await self._shares.begin().extend(response.transactions, map(TRANSACTION_LISTING.encode, listed.transactions))
         return response if listed.refused is None else with_error(response, listed.refused)
 
     async def describe_transactions(self, request: pb.DescribeTransactionsRequest) -> pb.DescribeTransactionsResponse:
-        answers = await self._api.describe_transactions(request.transactional_ids)
+        answers = await self._api.describe_transactions(request.transactional_ids, self._listener)
         response = pb.DescribeTransactionsResponse()
         encoded = (
-            self._encode_described(transactional_id, answer)
+            TRANSACTION.encode_answer(answer, transactional_id=transactional_id)
             for transactional_id, answer in zip(request.transactional_ids, answers, strict=True)
         )
         await self._shares.begin().extend(response.transactions, encoded)
         return response
 
-    def _encode_described(
-        self, transactional_id: str, answer: tuple[DescribedTransaction, int] | Refused
-    ) -> pb.DescribedTransaction:
-        if isinstance(answer, Refused):
-            return with_error(pb.DescribedTransaction(transactional_id=transactional_id), answer)
-        described, coordinator_partition = answer
-        topics: dict[str, list[int]] = {}
-        for partition in described.partitions:
-            topics.setdefault(partition.topic, []).append(partition.partition)
-        return pb.DescribedTransaction(
-            transactional_id=transactional_id,
-            state=described.state,
-            producer_id=described.producer_id,
-            producer_epoch=described.producer_epoch,
-            timeout_ms=described.timeout_ms,
-            start_ms=described.start_ms,
-            update_ms=described.update_ms,
-            topics=[pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
-            group_ids=described.groups,
-            number=described.number,
-            coordinator=encode_broker(self._api.endpoint, self._listener),
-            coordinator_partition=coordinator_partition,
-        )
-
     async def describe_producers(self, request: pb.DescribeProducersRequest) -> pb.DescribeProducersResponse:
-        names = partitions_of(request.topics)
+        names = decode_partitions(request.topics)
         answers = await self._api.describe_producers(names)
         response = pb.DescribeProducersResponse()
         share = self._shares.begin()
@@ -271,7 +244,7 @@ class TransactionHandler:
             if isinstance(answer, Refused):
                 with_error(part, answer)
             else:
-                await share.extend(part.producers, map(_encode_producer, answer))
+                await share.extend(part.producers, map(PRODUCER.encode, answer))
         return response
 
     async def abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
@@ -284,7 +257,11 @@ class TransactionHandler:
 
     async def fence(self, request: pb.FenceProducersRequest) -> pb.FenceProducersResponse:
         answers = await self._api.fence(request.transactional_ids)
-        return pb.FenceProducersResponse(producers=map(_encode_fenced, request.transactional_ids, answers))
+        fenced = (
+            FENCED_PRODUCER.encode_answer(answer, transactional_id=name)
+            for name, answer in zip(request.transactional_ids, answers, strict=True)
+        )
+        return pb.FenceProducersResponse(producers=fenced)
 
     # ------------------------------------------------------------------ other brokers
 
@@ -322,23 +299,3 @@ def _encode_ended(answer: TransactionEnded) -> pb.EndTxnResponse:
         for partition, rows in answer.versions.items()
     ]
     return pb.EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, versions=versions)
-
-
-def _encode_producer(producer: ActiveProducer) -> pb.ActiveProducer:
-    return pb.ActiveProducer(
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        last_sequence=producer.last_sequence,
-        last_timestamp_ms=producer.last_timestamp_ms,
-        coordinator_partition=producer.coordinator_partition,
-        staged_bytes=producer.staged_bytes,
-    )
-
-
-def _encode_fenced(transactional_id: str, answer: ProducerIdentity | Refused) -> pb.FencedProducer:
-    if isinstance(answer, Refused):
-        fenced = pb.FencedProducer(transactional_id=transactional_id, producer_id=-1, producer_epoch=-1)
-        return with_error(fenced, answer)
-    return pb.FencedProducer(
-        transactional_id=transactional_id, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
-    )

@@ -44,13 +44,13 @@ from bus.consumer_groups.requests import (
     Heartbeat,
     HeartbeatTaken,
     JoinGroup,
-    ListedGroup,
     OffsetCommit,
     TimerKind,
     TransactionKey,
     TxnOffsetCommit,
     VoteOffsets,
 )
+from bus.descriptions import GroupListing
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint
 from bus.ports import Clock
@@ -254,7 +254,7 @@ class GroupCoordinator:
             return heartbeat(shard, command)
         return check_heartbeat(None, command) if shard is None else _take_while_loading(shard)
 
-    def list_groups(self) -> tuple[Iterator[ListedGroup], Refused | None]:
+    def list_groups(self) -> tuple[Iterator[GroupListing], Refused | None]:
         """List the groups of all partitions that this broker leads, as they are now, and the reason why some may be
         missing, if any."""
         refusals = [

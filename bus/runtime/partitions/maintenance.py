@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import Refused
 from bus.model import TopicPartition
 from bus.partition_log.retention import RetentionTime, read_time
@@ -39,36 +40,12 @@ class MaintenanceAction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MaintenanceResult:
-    """A partition before and after. Bytes and files are live ones, except `deleted_files` and `deleted_bytes`."""
-
-    version: int
-    files_before: int
-    files_after: int
-    bytes_before: int
-    bytes_after: int
-    rewritten_bytes: int
-    log_start: int
-    dropped_versions: int
-    deleted_files: int
-    deleted_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordsDeleted:
-    """`low_watermark` is the log start now, `version` the one that the table has."""
-
-    low_watermark: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class FilesSwapped:
     version: int
 
 
-MaintainResult = MaintenanceResult | Refused
-DeleteRecordsResult = RecordsDeleted | Refused
+MaintainResult = MaintainedLog | Refused
+DeleteRecordsResult = DeletedRecords | Refused
 SwapResult = FilesSwapped | Refused
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bus.descriptions import DeletedRecords
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.partition_log.retention import RetentionRules, decide_delete_records, decide_retention
@@ -36,7 +37,6 @@ from bus.runtime.partitions.maintenance import (
     FilesSwapped,
     Maintenance,
     MaintenancePace,
-    RecordsDeleted,
     SwapResult,
 )
 
@@ -217,7 +217,7 @@ class MaintenanceJobs:
             outcome = await self._writer.commit_between_appends(delete)
             match outcome:
                 case Committed(version):
-                    return RecordsDeleted(log_start, version)
+                    return DeletedRecords(log_start, version)
                 case Refused():
                     return outcome
         return self._refuse(f"lost {CONFLICTS_MAX} races for a version")

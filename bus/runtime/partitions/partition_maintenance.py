@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.descriptions import MaintainedLog
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.partition_log.compaction import Backlog, decide_internal_compaction, decide_key_compaction
@@ -29,7 +30,6 @@ from bus.runtime.partitions.maintenance import (
     MaintainResult,
     Maintenance,
     MaintenanceAction,
-    MaintenanceResult,
     SwapResult,
 )
 from bus.runtime.partitions.maintenance_jobs import Done, JobResult, MaintenanceJobs, Writer
@@ -182,7 +182,7 @@ class PartitionMaintenance:
         return None
 
     async def _serve(self, request: _MaintainRequest | _SwapRequest) -> None:
-        result: MaintenanceResult | SwapResult
+        result: MaintainedLog | SwapResult
         result = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._name}: maintenance was interrupted")
         try:
             match request:
@@ -207,7 +207,8 @@ class PartitionMaintenance:
         if isinstance(done, Refused):
             return done
         after = self._table.state
-        return MaintenanceResult(
+        return MaintainedLog(
+            partition=self._name.partition,
             version=after.version,
             files_before=before.file_count,
             files_after=after.file_count,

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from bus import Admin, BusError, Consumer, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.client.values import ANY_NAME, DEFAULT_NAME, QuotaEntity
+from bus.descriptions import ANY_NAME, DEFAULT_NAME, QuotaEntity
 from bus.errors import ErrorCode
 from tests.support.broker_thread import running_broker
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from bus import Admin, BusError, ErrorCode, TopicPartition
-from bus.client.values import CommittedOffset, GroupListing, OffsetAndMetadata, PendingOffsets
+from bus.client.values import OffsetAndMetadata
+from bus.descriptions import CommittedOffset, GroupListing, PendingOffsets
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.fake_groups import COMMIT_MS, FakeGroupBroker
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bus import Admin, BusError, ErrorCode, TopicPartition
-from bus.client.values import DeletedRecords, MaintainedLog
+from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.fake_broker import BreakStream, Refuse
 from tests.support.fake_logs import SWAP_VERSION, FakeLogBroker

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
-from bus.client.values import TransactionListing
+from bus.descriptions import TransactionListing
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.settings.broker import BrokerConfig

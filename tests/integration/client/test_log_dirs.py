@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
 from bus.cli.main import cli
-from bus.client.values import LogDirDescription, ReplicaInfo
+from bus.descriptions import LogDirDescription, ReplicaInfo
 from bus.model import CLUSTER_METADATA_TOPIC
 from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker

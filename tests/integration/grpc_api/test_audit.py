@@ -17,7 +17,7 @@ from bus import Admin, BusError, NewTopic, Producer
 from bus.broker import Broker
 from bus.broker_api.calls import CALLS
 from bus.client.connection.retrying import first_answer
-from bus.client.values import QuotaEntity
+from bus.descriptions import QuotaEntity
 from bus.grpc_api.server.audited_calls import CHANGED_ITEMS
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub

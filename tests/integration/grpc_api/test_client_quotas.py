@@ -15,7 +15,7 @@ import pytest
 
 from bus import Admin, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
-from bus.client.values import QuotaEntity
+from bus.descriptions import QuotaEntity
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from bus.descriptions import DeletedRecords
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
-from bus.runtime.partitions.maintenance import FilesSwapped, RecordsDeleted
+from bus.runtime.partitions.maintenance import FilesSwapped
 from bus.storage_delta.root import memory_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.fake_table import records
@@ -82,7 +83,7 @@ def test_deleted_records_are_not_served_from_memory() -> None:
     async def run(bench: Bench, table: DeltaPartitionTable) -> None:
         await send(bench, (b"a", b"0"), (b"b", b"1"), (b"c", b"2"))
         await send(bench, (b"d", b"3"))
-        assert isinstance(await bench.partition.delete_records(2), RecordsDeleted)
+        assert isinstance(await bench.partition.delete_records(2), DeletedRecords)
         assert await values_from(bench, 2) == [(2, b"2"), (3, b"3")]
 
     scenario(run)

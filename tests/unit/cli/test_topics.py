@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.cli.topics.topic_commands import with_partitions_in_trouble
-from bus.client.values import PartitionDescription, TopicDescription
+from bus.descriptions import PartitionDescription, TopicDescription
 
 WHOLE = PartitionDescription(0, 1, 0, None, (1, 2), (1, 2))
 LACKING = PartitionDescription(1, 1, 0, None, (1, 2), (1,))

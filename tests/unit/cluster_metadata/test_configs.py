@@ -58,7 +58,7 @@ def test_every_config_has_a_field_and_a_valid_default() -> None:
 )
 def test_described_defaults_types_and_ranges(name: str, default: str, config_type: str, valid_values: str) -> None:
     entry = {entry.name: entry for entry in describe_topic_configs({})}[name]
-    assert (entry.value, entry.default, entry.is_default, entry.is_read_only) == (default, default, True, False)
+    assert (entry.value, entry.default_value, entry.is_default, entry.is_read_only) == (default, default, True, False)
     assert (entry.type, entry.valid_values) == (config_type, valid_values)
 
 
@@ -130,8 +130,8 @@ def test_description_shows_the_broker_default_and_the_override() -> None:
     broker = BrokerConfig(message_max_bytes=10, commit_burst=3)
     entries = {entry.name: entry for entry in describe_topic_configs({"max.message.bytes": "20"}, broker)}
     size, burst = entries["max.message.bytes"], entries["commit.burst"]
-    assert (size.value, size.default, size.is_default) == ("20", "10", False)
-    assert (burst.value, burst.default, burst.is_default) == ("3", "3", True)
+    assert (size.value, size.default_value, size.is_default) == ("20", "10", False)
+    assert (burst.value, burst.default_value, burst.is_default) == ("3", "3", True)
 
 
 def test_override_that_this_version_would_not_have_accepted_is_no_silent_default() -> None:

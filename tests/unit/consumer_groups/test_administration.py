@@ -15,10 +15,10 @@ from bus.consumer_groups.requests import (
     GroupDeleted,
     LeaveGroup,
     LeavingMember,
-    ListedGroup,
     OffsetCommit,
     OffsetToCommit,
 )
+from bus.descriptions import GroupListing
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
@@ -60,10 +60,10 @@ def test_groups_are_listed_by_protocol_type_and_state() -> None:
     bench = GroupBench()
     bench.ask(NOBODYS)
     assert bench.group is not None
-    assert list_group(bench.group) == ListedGroup(GROUP_ID, "", "Empty")
+    assert list_group(bench.group) == GroupListing(GROUP_ID, "", "Empty")
     stable = stable_bench().group
     assert stable is not None
-    assert list_group(stable) == ListedGroup(GROUP_ID, "consumer", "Stable")
+    assert list_group(stable) == GroupListing(GROUP_ID, "consumer", "Stable")
 
 
 def test_group_with_members_is_not_deleted() -> None:

@@ -12,7 +12,6 @@ from bus.consumer_groups.requests import (
     ApplyOffsets,
     CommittedOffset,
     DescribedGroup,
-    DescribedPendingOffsets,
     DescribeGroup,
     DropOffsets,
     OffsetFetch,
@@ -25,6 +24,7 @@ from bus.consumer_groups.requests import (
     TxnOffsetsSettled,
     VoteOffsets,
 )
+from bus.descriptions import PendingOffsets
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
@@ -234,4 +234,4 @@ def test_describe_shows_what_is_pending() -> None:
     bench.ask(COMMIT)
     answer = bench.answer(DescribeGroup(GROUP_ID))
     assert isinstance(answer, DescribedGroup)
-    assert answer.pending_offsets == (DescribedPendingOffsets(FIRST, 1, bench.now_ms),)
+    assert answer.pending_offsets == (PendingOffsets(FIRST.producer_id, FIRST.producer_epoch, 1, bench.now_ms),)

@@ -4,6 +4,7 @@ import pytest
 
 from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
+from bus.descriptions import PendingOffsets
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import client_host
@@ -78,7 +79,7 @@ def test_unstable_offset_is_an_error_in_its_place_and_stability_is_asked_for_by_
 
 
 def test_description_tells_what_is_pending() -> None:
-    pending = rq.DescribedPendingOffsets(rq.TransactionKey(7, 3), 2, 99)
+    pending = PendingOffsets(7, 3, 2, 99)
     described = rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,))
     message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1), "PLAINTEXT")
     assert list(message.pending_offsets) == [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import BrokerStopping
+from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -16,10 +18,10 @@ from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
+from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction
 from tests.support.api_bench import open_access
 
-DONE = MaintenanceResult(9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
+DONE = MaintainedLog(0, 9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
 REFUSED = Refused(ErrorCode.POLICY_VIOLATION, "as the test wants it")
 
 
@@ -79,8 +81,8 @@ class Bench:
     def begun(self) -> list[int]:
         return [number for number, one in enumerate(self.cluster.partitions) if one.asked]
 
-    def finish(self, number: int, result: MaintenanceResult | Refused = DONE) -> None:
-        self.cluster.partitions[number].answers[0].set_result(result)
+    def finish(self, number: int, refusal: Refused | None = None) -> None:
+        self.cluster.partitions[number].answers[0].set_result(refusal or replace(DONE, partition=number))
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -255,7 +257,7 @@ def test_each_partition_has_its_own_answer() -> None:
         await settle()
         first, second = bench.cluster.partitions
         assert (first.asked, second.asked) == ([(5,)], [(-1,)])
-        first.answers[0].set_result(RecordsDeleted(5, 3))
+        first.answers[0].set_result(DeletedRecords(5, 3))
         second.answers[0].set_result(REFUSED)
         answers = (await call).partitions
         assert [(one.topic, one.partition) for one in answers] == [(topic, number) for topic, number, _ in asked]

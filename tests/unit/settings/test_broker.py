@@ -259,7 +259,7 @@ def test_description_shows_value_default_and_whether_it_was_set() -> None:
     entries = {entry.name: entry for entry in describe_broker_config(BrokerConfig(num_partitions=4))}
     assert entries.keys() == BROKER_CONFIGS.keys()
     changed = entries["num.partitions"]
-    assert (changed.value, changed.default, changed.is_default) == ("4", "1", False)
+    assert (changed.value, changed.default_value, changed.is_default) == ("4", "1", False)
     assert (changed.type, changed.valid_values, changed.is_read_only) == ("int", "[1,...,10000]", True)
     assert entries["broker.id"].is_default
 

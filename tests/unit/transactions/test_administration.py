@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from bus.descriptions import TransactionListing
 from bus.errors import ErrorCode, Refused
 from bus.transactions.changes import DAY_MS, TransactionRules
 from bus.transactions.decisions import TransactionFilter, list_transaction
-from bus.transactions.requests import DescribedTransaction, DescribeTransaction, InitProducerId, ListedTransaction
+from bus.transactions.requests import DescribedTransaction, DescribeTransaction, InitProducerId
 from bus.transactions.state import (
     ONE_PHASE_MAX,
     PRODUCER_EPOCH_MAX,
@@ -52,7 +53,7 @@ def test_id_that_is_not_known_cannot_be_described() -> None:
 
 
 def test_id_is_listed() -> None:
-    assert list_transaction(bench_in(TransactionState.ONGOING).known) == ListedTransaction(ID, 7, "Ongoing")
+    assert list_transaction(bench_in(TransactionState.ONGOING).known, 3) == TransactionListing(ID, 3, 7, "Ongoing")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bus.client.admin.offset_targets import (
     plan_offsets,
 )
 from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
-from bus.client.values import CommittedOffset, ListedOffset
+from bus.descriptions import CommittedOffset, ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 

@@ -24,7 +24,8 @@ from bus.client.connection.group_requests import (
     encode_group_call,
     encode_session_call,
 )
-from bus.client.values import BrokerInfo, GroupMetadata, OffsetAndMetadata
+from bus.client.values import GroupMetadata, OffsetAndMetadata
+from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

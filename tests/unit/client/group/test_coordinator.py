@@ -6,7 +6,7 @@ import math
 
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.group.link import CoordinatorFinder, GroupRequest
-from bus.client.values import BrokerInfo
+from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 
 BACKOFF_MS = 100.0

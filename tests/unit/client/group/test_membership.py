@@ -12,7 +12,8 @@ from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.connection.group_requests import Joined, MemberIdRequired
 from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
-from bus.client.values import BrokerInfo, GroupMetadata
+from bus.client.values import GroupMetadata
+from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 

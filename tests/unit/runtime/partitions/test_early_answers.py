@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from bus.descriptions import DeletedRecords
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.ports import Conflicted
-from bus.runtime.partitions.maintenance import RecordsDeleted
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ProducerResumed
 from tests.support.fake_table import records
 from tests.support.partition_bench import SETTINGS, Bench, InlineCalls, base_offset, code
@@ -82,7 +82,7 @@ def test_batch_that_is_refused_is_refused_at_once_and_takes_no_offset() -> None:
 def test_a_change_and_a_resumed_producer_come_behind_what_was_answered() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(2, acks=1)
-        assert await bench.partition.delete_records(5) == RecordsDeleted(5, 3)
+        assert await bench.partition.delete_records(5) == DeletedRecords(5, 3)
         assert now_s() < 0.1
         assert base_offset(await bench.send(7, 0, acks=1)) == 5
         resumed = await bench.resume(7, 1)

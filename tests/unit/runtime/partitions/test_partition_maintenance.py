@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
 from bus.model import LogBatch
 from bus.partition_log.compaction import FILES_MIN, CompactionRules
@@ -19,13 +20,7 @@ from bus.partition_log.rolling import RUN_FILES_MAX, MaintenanceRules, RollingRu
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchWish, Stopping, fetch
-from bus.runtime.partitions.maintenance import (
-    DeleteRecordsResult,
-    FilesSwapped,
-    MaintenanceAction,
-    MaintenanceResult,
-    RecordsDeleted,
-)
+from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, MaintenanceAction
 from bus.runtime.partitions.partition_writer import CHANGES_MAX
 from tests.support.fake_table import FakeTable, Scripted, log_batch, records, wait_until
 from tests.support.partition_bench import DELETED, NAME, SETTINGS, Bench, InlineCalls, base_offset, code
@@ -216,7 +211,7 @@ def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None
         bench.partition.look_after()
         await wait_until(lambda: bench.table.rewrites.prepared == ["roll"])
         deleted = await bench.partition.delete_records(5)
-        assert isinstance(deleted, RecordsDeleted)
+        assert isinstance(deleted, DeletedRecords)
         bench.table.rewrites.gate.set()
         await wait_until(lambda: len(bench.table.rewrites.discarded) == 1)
         assert base_offset(await bench.append()) == RUN_FILES_MAX
@@ -374,7 +369,7 @@ def test_retention_that_cannot_be_committed_is_tried_again_after_the_backoff() -
 
 
 def low_watermark(result: DeleteRecordsResult) -> int:
-    assert isinstance(result, RecordsDeleted), result
+    assert isinstance(result, DeletedRecords), result
     return result.low_watermark
 
 
@@ -398,9 +393,9 @@ def test_records_are_deleted_also_within_a_file_and_the_answer_says_where_the_lo
     async def scenario(bench: Bench) -> None:
         await bench.append(10)
         await bench.append(10)
-        assert await bench.partition.delete_records(13) == RecordsDeleted(13, 3)
+        assert await bench.partition.delete_records(13) == DeletedRecords(13, 3)
         assert [file.base_offset for file in bench.table.rewrites.live] == [10]
-        assert await bench.partition.delete_records(4) == RecordsDeleted(13, 3)
+        assert await bench.partition.delete_records(4) == DeletedRecords(13, 3)
         assert low_watermark(await bench.partition.delete_records(-1)) == 20
         assert code(await bench.partition.delete_records(21)) is ErrorCode.OFFSET_OUT_OF_RANGE
         assert code(bench.partition.decide_fetch(19, None)) is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -755,7 +750,8 @@ def test_a_roll_by_hand_takes_all_that_is_not_full() -> None:
         for _ in range(3):
             await bench.append(size_bytes=100)
         result = await bench.partition.maintain(MaintenanceAction.ROLL)
-        assert result == MaintenanceResult(
+        assert result == MaintainedLog(
+            partition=0,
             version=4,
             files_before=3,
             files_after=1,
@@ -768,7 +764,7 @@ def test_a_roll_by_hand_takes_all_that_is_not_full() -> None:
             deleted_bytes=0,
         )
         again = await bench.partition.maintain(MaintenanceAction.ROLL)
-        assert isinstance(again, MaintenanceResult)
+        assert isinstance(again, MaintainedLog)
         assert (again.version, again.rewritten_bytes) == (4, 0)
 
     run(scenario)
@@ -779,7 +775,7 @@ def test_a_compaction_by_hand_needs_the_policy_and_leaves_the_newest_file() -> N
         for _ in range(3):
             await bench.append()
         result = await bench.partition.maintain(MaintenanceAction.COMPACT)
-        assert isinstance(result, MaintenanceResult)
+        assert isinstance(result, MaintainedLog)
         assert (result.files_after, result.rewritten_bytes, bench.table.rewrites.compacted_to) == (2, 100, 2)
         bench.partition.configure(with_rules(ROLLING))
         assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.POLICY_VIOLATION
@@ -793,7 +789,7 @@ def test_cleaning_by_hand_does_retention_too_and_counts_what_went() -> None:
         bench.clock.advance(2_000)
         bench.table.cleanup.drop_result = Dropped(versions=4, data_files=2, data_bytes=77)
         result = await bench.partition.maintain(MaintenanceAction.CLEAN)
-        assert isinstance(result, MaintenanceResult)
+        assert isinstance(result, MaintainedLog)
         assert (result.log_start, result.files_before, result.files_after) == (3, 1, 0)
         assert (result.dropped_versions, result.deleted_files, result.deleted_bytes) == (4, 2, 77)
 
@@ -807,7 +803,7 @@ def test_what_is_asked_for_by_hand_is_refused_if_it_fails_and_does_not_wait_for_
         bench.table.rewrites.script = [StorageFull("no room"), RuntimeError("a bug")]
         assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.UNKNOWN_SERVER_ERROR
-        assert isinstance(await bench.partition.maintain(MaintenanceAction.ROLL), MaintenanceResult)
+        assert isinstance(await bench.partition.maintain(MaintenanceAction.ROLL), MaintainedLog)
 
     run(scenario)
 
@@ -865,7 +861,7 @@ def test_requests_for_maintenance_are_bounded() -> None:
         answers = [bench.partition.maintain(MaintenanceAction.CLEAN) for _ in range(101)]
         assert code(await answers[-1]) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         results = await asyncio.gather(*answers[:-1])
-        assert all(isinstance(result, MaintenanceResult) for result in results)
+        assert all(isinstance(result, MaintainedLog) for result in results)
 
     run(scenario)
 

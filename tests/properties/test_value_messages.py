@@ -1,0 +1,100 @@
+"""Every value that brokers and clients exchange through a mapper comes out of its message as it went in."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.descriptions import BrokerDescription, ProducerState, TransactionDescription, TransactionListing
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api import value_messages
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import Mapper, decode_partitions, encode_partitions
+from bus.model import TopicPartition
+
+MAPPERS = {name: one for name, one in vars(value_messages).items() if isinstance(one, Mapper)}
+# What a message may have besides: what it is about, or why there is no value.
+OF_THE_ITEM = {"error_code", "error_message", "topic", "partition", "transactional_id", "authorized_operations"}
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+INTEGERS = st.integers(-(2**31), 2**31 - 1)
+PARTITIONS = st.builds(TopicPartition, TEXTS, INTEGERS)
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """All values of a field of this type, as far as both sides accept them."""
+    arguments = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Union | types.UnionType:
+            return st.one_of(*map(values_of, arguments))
+        case origin if origin is tuple and arguments[-1] is ...:
+            return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+        case origin if origin is tuple:
+            return st.tuples(*map(values_of, arguments))
+    if hint in (bool, type(None)) or issubclass(hint, enum.Enum):
+        return st.from_type(hint)
+    if dataclasses.is_dataclass(hint):
+        return described(hint)
+    return {str: TEXTS, int: INTEGERS, TopicPartition: PARTITIONS}[hint]
+
+
+# What a field never has, so that None or an order can be told from it.
+RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
+    BrokerDescription: {"rack": st.none() | TEXTS.filter(bool)},
+    ProducerState: {"coordinator_partition": st.none() | st.integers(0, 2**31 - 1)},
+    TransactionDescription: {
+        "partitions": st.sets(PARTITIONS, max_size=5).map(lambda found: tuple(sorted(found))),
+        "group_ids": st.lists(TEXTS, max_size=3).map(lambda found: tuple(sorted(found))),
+    },
+}
+
+
+def described(kind: Any) -> st.SearchStrategy[Any]:
+    fields = {name: values_of(hint) for name, hint in typing.get_type_hints(kind).items()}
+    return st.builds(kind, **{**fields, **RESTRICTED.get(kind, {})})
+
+
+@pytest.mark.parametrize("name", MAPPERS)
+@given(data=st.data())
+def test_value_is_decoded_as_it_was_encoded(name: str, data: st.DataObject) -> None:
+    mapper = MAPPERS[name]
+    value = data.draw(described(mapper.value))
+    sent = mapper.message.FromString(mapper.encode(value).SerializeToString())
+    known = {"coordinator_id": value.coordinator_id} if isinstance(value, TransactionListing) else {}
+    assert mapper.decode(sent, **known) == value
+
+
+@pytest.mark.parametrize("name", MAPPERS)
+@given(data=st.data())
+def test_every_field_of_a_message_comes_from_the_value(name: str, data: st.DataObject) -> None:
+    """Those that name the item, or say why there is no value, are the handler's to write."""
+    mapper = MAPPERS[name]
+    value = data.draw(described(mapper.value))
+    written = {key for one, field in mapper.fields for key in field.encode(getattr(value, one))}
+    assert set(mapper.message.DESCRIPTOR.fields_by_name) - OF_THE_ITEM <= written
+
+
+def test_refusal_stands_in_the_place_of_the_value() -> None:
+    refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3 has moved")
+    assert value_messages.LISTED_OFFSET.encode_answer(
+        refused, topic="t", partition=3
+    ) == pb.ListOffsetsPartitionResponse(
+        topic="t", partition=3, error_code=6, error_message="t-3 has moved", offset=-1, timestamp_ms=-1, version=-1
+    )
+
+
+def test_field_that_a_message_lacks_is_found_when_the_mapper_is_made() -> None:
+    with pytest.raises(KeyError, match="broker_id"):
+        Mapper(BrokerDescription, value_messages.VIEW.message)
+
+
+@given(st.sets(PARTITIONS, max_size=8))
+def test_partitions_are_decoded_in_order(partitions: set[TopicPartition]) -> None:
+    assert decode_partitions(encode_partitions(partitions)) == tuple(sorted(partitions))
