@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from bus.client.config.parsing import ProducerConfig, parse_addresses, parse_config
-from bus.client.config.sources import default_addresses, only_settings_of_connections
-from bus.errors import BusError, did_you_mean, near_names
-from bus.spark.source.options import OptionError
+from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.sources import only_settings_of_connections
+from bus.errors import BusError
+from bus.settings.keys import keys_of
+from bus.spark.options import BROKERS, OptionError, Options, checked_addresses, choice, flag, number, text
 
 
 class RowOrder(Enum):
@@ -48,26 +49,31 @@ class SinkOptions:
     is_transactional: bool = False  # all rows of a batch in one transaction, which the driver writes
 
 
-_NAMES = (
-    "topic",
-    "includeHeaders",
-    "kafka.bootstrap.servers",
-    "bus.bootstrap.servers",
-    "bus.profile",
-    "bus.configFile",
-    "bus.order",
-    "bus.timestamps",
-    "bus.txnAppId",
-    "bus.txnVersion",
-    "bus.transactional",
+_APPLICATION_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+def _application_name(value: str) -> str:
+    if _APPLICATION_NAME.fullmatch(value.strip()) is None:
+        raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ -" if value.strip() else "a value")
+    return value.strip()
+
+
+_KEYS = (
+    text("topic"),
+    flag("includeHeaders", True),
+    *BROKERS,
+    choice("bus.order", *(order.value for order in RowOrder)),
+    # By default as with Spark's Kafka sink: retention may be over at once for records of the past.
+    choice("bus.timestamps", "now", "keep"),
+    text("bus.txnAppId", takes=_application_name),
+    number("bus.txnVersion", 0),
+    flag("bus.transactional", False),
 )
-_SPELLINGS = {name.lower(): name for name in _NAMES}
 _BATCH_ONLY = ("bus.txnappid", "bus.txnversion")
 # What Spark hands on to every sink: queryName() is an option to it.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-_APPLICATION_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
-_SETTINGS = {found.name: found for found in fields(ProducerConfig)}
+_PRODUCER_KEYS = keys_of(ProducerConfig, "_")
 _SAME_PLACE = "a row goes where its column partition says, else where Kafka's default partitioner puts its key"
 _CUT_BY_SIZE = "a task sends what it has in requests of kafka.max.request.size; nothing lingers"
 _BINARY = "keys and values are columns of text or binary; use DataFrame operations on them"
@@ -101,173 +107,106 @@ _CLIENT_ID = "bus-spark-sink"
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Raises `OptionError`. Names are told apart without regard to upper and lower case, as Spark does."""
-    texts = {name.lower(): text for name, text in given.items()}
-    for name, text in texts.items():
-        _check_name(name, text, is_stream=is_stream)
-    is_transactional = _boolean("bus.transactional", texts.get("bus.transactional", "false"))
-    application = _application(texts)
+    options = Options(_KEYS, given, "the bus sink")
+    for name in options.texts:
+        _check_name(options, name, is_stream=is_stream)
+    is_transactional = options["bus.transactional"]
+    application = _application(options)
     if is_transactional:
-        _check_transactional(texts, application, is_stream=is_stream)
-    config = _config(texts, is_transactional=is_transactional)
-    has_part_size = "kafka.max.request.size" in texts
+        _check_transactional(options, application, is_stream=is_stream)
+    config = _config(options, is_transactional=is_transactional)
+    has_part_size = "kafka.max.request.size" in options
+    topic = options["topic"]
     return SinkOptions(
-        addresses=_addresses(texts),
+        addresses=_addresses(options),
         config=config,
         part_bytes=config.max_request_size if has_part_size else min(_PART_BYTES, config.buffer_memory),
-        topic=_text(texts, "topic"),
-        order=RowOrder.ROWS if is_transactional else _order(texts),
-        include_headers=_boolean("includeHeaders", texts.get("includeheaders", "true")),
-        keeps_timestamps=_keeps_timestamps(texts),
+        topic=None if topic is None else topic.strip(),
+        order=RowOrder.ROWS if is_transactional else RowOrder(options["bus.order"]),
+        include_headers=options["includeHeaders"],
+        keeps_timestamps=options["bus.timestamps"] == "keep",
         application=application,
         is_transactional=is_transactional,
     )
 
 
-def _check_transactional(texts: Mapping[str, str], application: Application | None, *, is_stream: bool) -> None:
+def _check_transactional(options: Options, application: Application | None, *, is_stream: bool) -> None:
     if not is_stream and application is None:
         raise OptionError(
             "bus.transactional: expected bus.txnAppId and bus.txnVersion with it in a batch write, found none: the "
             "transactional id is made of the name, and the version tells a write that runs again"
         )
-    if "bus.order" in texts:
+    if "bus.order" in options:
         raise OptionError(
-            f"bus.order: expected none with bus.transactional, found {texts['bus.order']!r}: rows are written as they "
-            "come, and a batch that runs again needs no order that it can repeat"
+            f"bus.order: expected none with bus.transactional, found {options.texts['bus.order']!r}: rows are written "
+            "as they come, and a batch that runs again needs no order that it can repeat"
         )
 
 
-def _check_name(name: str, text: str, *, is_stream: bool) -> None:
-    if name in _SPELLINGS:
+def _check_name(options: Options, name: str, *, is_stream: bool) -> None:
+    spelling, given = options.spelling(name), options.texts[name]
+    if spelling is not None:
         if is_stream and name in _BATCH_ONLY:
-            raise OptionError(f"{_SPELLINGS[name]}: a streaming query has its id and the numbers of its batches")
-        return
-    if name == "path":
-        raise OptionError(f"path: expected save() or start() without a path, found {text!r}; the option is topic")
-    if name in ("bus.root", "truncate"):
-        raise OptionError(
-            "bus.root: expected bus.bootstrap.servers, since a broker takes the records"
-            if name == "bus.root"
-            else "truncate: a topic is never overwritten, only appended to"
-        )
-    if name.startswith("kafka."):
-        _check_setting(name, text)
+            raise OptionError(f"{spelling}: a streaming query has its id and the numbers of its batches")
+    elif name == "path":
+        raise OptionError(f"path: expected save() or start() without a path, found {given!r}; the option is topic")
+    elif name == "bus.root":
+        raise OptionError("bus.root: expected bus.bootstrap.servers, since a broker takes the records")
+    elif name == "truncate":
+        raise OptionError("truncate: a topic is never overwritten, only appended to")
+    elif name.startswith("kafka."):
+        _check_setting(options, name)
     elif name not in _SPARKS_OWN:
-        hint = did_you_mean(_SPELLINGS[near] for near in near_names(name, _SPELLINGS))
-        raise OptionError(f"{name}: expected an option of the bus sink, found an unknown one{hint}")
+        raise options.unknown(name)
 
 
-def _check_setting(name: str, text: str) -> None:
-    setting = name.removeprefix("kafka.").replace(".", "_")
+def _check_setting(options: Options, name: str) -> None:
+    setting, given = options.client_settings()[name], options.texts[name]
     if setting in _REFUSED:
         raise OptionError(f"{name}: {_REFUSED[setting]}")
-    if setting == "acks" and text.strip().lower() not in ("all", "-1"):
-        raise OptionError(f"{name}: expected all, found {text!r}: a batch is done when its records are committed")
-    if setting == "enable_idempotence" and not _boolean(name, text):
-        raise OptionError(f"{name}: expected true, found {text!r}: a task that runs again would append twice")
+    if setting == "acks" and given.strip().lower() not in ("all", "-1"):
+        raise OptionError(f"{name}: expected all, found {given!r}: a batch is done when its records are committed")
+    if setting == "enable_idempotence" and not options.value(flag(name)):
+        raise OptionError(f"{name}: expected true, found {given!r}: a task that runs again would append twice")
 
 
-def _config(texts: Mapping[str, str], *, is_transactional: bool) -> ProducerConfig:
+def _config(options: Options, *, is_transactional: bool) -> ProducerConfig:
     settings: dict[str, Any] = {"client_id": _CLIENT_ID}
     if is_transactional:
         settings["transactional_id"] = _CLIENT_ID  # the query's own takes its place
-    for name, text in texts.items():
-        setting = name.removeprefix("kafka.").replace(".", "_")
-        if not name.startswith("kafka.") or name in _SPELLINGS:
-            continue
+    for name, setting in options.client_settings().items():
         if setting in _CHECKED:
             continue
         if setting == "transaction_timeout_ms" and not is_transactional:
             raise OptionError(f"{name}: expected bus.transactional=true with it, found no transaction")
-        settings[setting] = _typed(name, text, setting)
+        settings[setting] = _typed(options, name, setting)
     try:
         with only_settings_of_connections():
-            return parse_config(ProducerConfig, {**settings, **_profile(texts)})
+            return parse_config(ProducerConfig, {**settings, **options.profile()})
     except BusError as error:
         raise OptionError(f"kafka.*, of the producer that a task is: {error.message}") from None
 
 
-def _typed(name: str, text: str, setting: str) -> Any:
-    default = _SETTINGS[setting].default if setting in _SETTINGS else None
+def _typed(options: Options, name: str, setting: str) -> Any:
+    """As text, a number or a truth value; whether the producer takes it, the producer says."""
+    default = _PRODUCER_KEYS[setting].default if setting in _PRODUCER_KEYS else None
     if isinstance(default, bool):
-        return _boolean(name, text)
-    if isinstance(default, int):
-        return _number(name, text)
-    return text.strip()
+        return options.value(flag(name))
+    return options.value(number(name)) if isinstance(default, int) else options.texts[name].strip()
 
 
-def _addresses(texts: Mapping[str, str]) -> tuple[str, ...]:
-    named = {name: texts[name] for name in ("bus.bootstrap.servers", "kafka.bootstrap.servers") if name in texts}
-    default = None if named else _default_address(texts)
-    if default is not None:
-        named["bus.profile"] = default
+def _addresses(options: Options) -> tuple[str, ...]:
+    named = options.addresses() or options.default_address()
     if len(named) != 1:
         found = " and ".join(named) or "neither it nor kafka.bootstrap.servers"
         raise OptionError(f"expected bus.bootstrap.servers, a broker's address, found {found}")
-    ((name, text),) = named.items()
-    try:
-        return parse_addresses(text)
-    except BusError as error:
-        raise OptionError(f"{name}: {error.message}") from None
+    ((name, address),) = named.items()
+    return checked_addresses(name, address)
 
 
-def _default_address(texts: Mapping[str, str]) -> str | None:
-    try:
-        return default_addresses(_profile(texts))
-    except BusError as error:
-        raise OptionError(f"bus.profile: {error.message}") from None
-
-
-def _profile(texts: Mapping[str, str]) -> dict[str, str]:
-    found = {"profile": _text(texts, "bus.profile"), "config_file": _text(texts, "bus.configFile")}
-    return {name: text for name, text in found.items() if text is not None}
-
-
-def _order(texts: Mapping[str, str]) -> RowOrder:
-    text = texts.get("bus.order", RowOrder.KEY.value).strip().lower()
-    try:
-        return RowOrder(text)
-    except ValueError:
-        raise OptionError(f"bus.order: expected key, content or rows, found {text!r}") from None
-
-
-def _keeps_timestamps(texts: Mapping[str, str]) -> bool:
-    """By default not: as with Spark's Kafka sink, and retention may be over at once for records of the past."""
-    text = texts.get("bus.timestamps", "now").strip().lower()
-    if text not in ("now", "keep"):
-        raise OptionError(f"bus.timestamps: expected now or keep, found {text!r}")
-    return text == "keep"
-
-
-def _application(texts: Mapping[str, str]) -> Application | None:
-    name, version = _text(texts, "bus.txnAppId"), _text(texts, "bus.txnVersion")
+def _application(options: Options) -> Application | None:
+    name, version = options["bus.txnAppId"], options["bus.txnVersion"]
     if (name is None) != (version is None):
         given, missing = ("bus.txnAppId", "bus.txnVersion") if version is None else ("bus.txnVersion", "bus.txnAppId")
         raise OptionError(f"{given}: expected {missing} with it, found none")
-    if name is None or version is None:
-        return None
-    if _APPLICATION_NAME.fullmatch(name) is None:
-        raise OptionError(f"bus.txnAppId: expected 1 to 200 of the characters a-z A-Z 0-9 . _ -, found {name!r}")
-    number: int = _number("bus.txnVersion", version)
-    if number < 0:
-        raise OptionError(f"bus.txnVersion: expected a number from 0 on, found {number}")
-    return Application(name, number)
-
-
-def _text(texts: Mapping[str, str], name: str) -> str | None:
-    text = texts.get(name.lower())
-    if text is not None and not text.strip():
-        raise OptionError(f"{name}: expected a value, found {text!r}")
-    return None if text is None else text.strip()
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise OptionError(f"{name}: expected true or false, found {text!r}")
-    return text.strip().lower() == "true"
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise OptionError(f"{name}: expected a whole number, found {text!r}") from None
+    return None if name is None else Application(name, version)
