@@ -52,7 +52,7 @@ from bus.security.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.security.oauth.documents import read_document
 from bus.security.oauth.token_sources import TokenSource
 from bus.security.oauth.urls import DocumentUrl
-from bus.security.sasl import OAUTHBEARER
+from bus.security.scram import OAUTHBEARER
 from bus.settings.broker import BrokerConfig
 from bus.settings.keys import ConfigError
 from bus.settings.listeners import Listener

@@ -1,6 +1,6 @@
 """Reports what was decided about access: to the logger `bus.authorizer`, with Kafka's line, and to the audit.
 
-Denials at INFO, those that repeat as one line a minute (security/audited_denials.py). Grants, and what a list merely
+Denials at INFO, those that repeat as one line a minute (security/audit_trail.py). Grants, and what a list merely
 left out, at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and
 written.
 """
@@ -20,8 +20,16 @@ from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import run_in_slices
 from bus.security.acl_decisions import Decision, Requester, Rule
 from bus.security.acls import AclBinding, AclOperation, AclResource, PatternType
-from bus.security.audit_events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind
-from bus.security.audited_denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
+from bus.security.audit_trail import (
+    ALLOWED,
+    DENIAL_INTERVAL_MS,
+    DENIAL_KINDS_MAX,
+    DENIED,
+    TEXT_LENGTH_MAX,
+    AuditEvent,
+    AuditKind,
+    DenialCounts,
+)
 
 _log = logging.getLogger("bus.authorizer")
 

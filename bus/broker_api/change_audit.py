@@ -15,7 +15,7 @@ from bus.broker_api.calls import Audited
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused
 from bus.runtime.audit_log import AuditLog
-from bus.security.audit_events import AuditEvent, AuditKind
+from bus.security.audit_trail import AuditEvent, AuditKind
 
 _log = logging.getLogger(__name__)
 

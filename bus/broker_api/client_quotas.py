@@ -28,8 +28,7 @@ from bus.runtime.blocking import FairTurns
 from bus.runtime.cluster import Cluster
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import time_limit
-from bus.security.quota_meters import RateMeter, Windows
-from bus.security.quota_usage import Allowance, QuotaMeters
+from bus.security.quota_usage import Allowance, QuotaMeters, RateMeter, Windows
 from bus.security.quotas import (
     CLIENT_ID,
     CONTROLLER_MUTATION_RATE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bus.broker_api.logins import LoginReport
-from bus.security.audit_events import AuditEvent, AuditKind
+from bus.security.audit_trail import AuditEvent, AuditKind
 
 
 def login_event(report: LoginReport, now_ms: int) -> AuditEvent:

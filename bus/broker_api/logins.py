@@ -37,12 +37,16 @@ from bus.runtime.loop_shares import run_in_slices
 from bus.runtime.users.key_directory import KeyDirectory
 from bus.runtime.users.login_table import Login, LoginTable, Proof
 from bus.runtime.users.user_directory import UserDirectory
-from bus.security.audited_denials import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
+from bus.security.audit_trail import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
 from bus.security.bearer_tokens import AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
 from bus.security.oauth.token_sources import NoToken, check_form, parse_client_response
-from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, PLAIN, SESSION_EXPIRED
 from bus.security.scram import (
+    ABSENT_MECHANISMS,
+    MECHANISMS,
+    OAUTHBEARER,
+    PLAIN,
     SCRAM_MECHANISMS,
+    SESSION_EXPIRED,
     ScramCredential,
     ScramError,
     ScramMechanism,
@@ -90,7 +94,7 @@ class TokenLogins:
 # A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have hundreds under way,
 # and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, host and
 # mechanism ten names are reported at once. The rest of a minute is one line, and a report for each name with how many
-# there were, as with denials (security/audited_denials.py). All mechanisms that nobody has heard of count as one, since
+# there were, as with denials (security/audit_trail.py). All mechanisms that nobody has heard of count as one, since
 # a caller can make up any number. Guards two promises: every host is reported, and a thousand names of it in a minute,
 # what is beyond being counted; and reports of a minute hold the event loop for one slice at a time.
 

@@ -13,10 +13,15 @@ from bus.broker_api.calls import CREATE_TOPIC, Need
 from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import Caller, Items
-from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.cluster_decisions import (
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    CreateView,
+    DeleteTopic,
+)
 from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
-from bus.cluster_metadata.view_decisions import CreateView
 from bus.descriptions import ConfigDescription, ListedOffset
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.json_views import JsonView

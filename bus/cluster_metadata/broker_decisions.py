@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.cluster_metadata import cluster_records as records
-from bus.cluster_metadata.broker_leases import is_cut_off
+from bus.cluster_metadata.broker_liveness import is_cut_off
 from bus.cluster_metadata.broker_records import encode_listeners, parse_listeners
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import (

@@ -184,7 +184,7 @@ USERS_VALUE_TYPE = pa.struct(
     ]
 )
 
-# The value of `__audit`: what callers did, or were kept from; see security/audit_events.py.
+# The value of `__audit`: what callers did, or were kept from; see security/audit_trail.py.
 AUDIT_VALUE_TYPE = pa.struct(
     [
         pa.field("time", TIMESTAMP_TYPE),

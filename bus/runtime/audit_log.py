@@ -22,8 +22,7 @@ from bus.ports import Clock, KeyedRow
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import AuditPeers
 from bus.runtime.tasks import TaskScope, time_limit
-from bus.security.audit_events import AuditEvent, check_row, encode_event
-from bus.security.audit_trail import AuditTrail
+from bus.security.audit_trail import AuditEvent, AuditTrail, check_row, encode_event
 
 _log = logging.getLogger(__name__)
 

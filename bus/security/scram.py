@@ -13,11 +13,49 @@ import functools
 import hashlib
 import hmac
 import re
+import stringprep
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from unicodedata import ucd_3_2_0
 
-from bus.security.saslprep import prepared
+# Brokers prepare what callers show before they are logged in, and the time may grow with the square of the length.
+CHARACTERS_MAX = 256
+
+_PROHIBITED: tuple[Callable[[str], bool], ...] = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
+def prepared(text: str) -> str:
+    """Prepare a text for a login by SASLprep (RFC 4013): one form of what looks the same in Unicode, however a keyboard
+    or a system writes it, so that clients, administrators and brokers salt the same text of a password.
+
+    Code points that Unicode 3.2 has not assigned are allowed. What the profile prohibits is taken as it is, as in
+    PostgreSQL, and so is a text of more than `CHARACTERS_MAX`. ASCII does not change. Kafka prepares nothing."""
+    if text.isascii() or len(text) > CHARACTERS_MAX:
+        return text
+    spaced = "".join(" " if stringprep.in_table_c12(one) else one for one in text if not stringprep.in_table_b1(one))
+    found = ucd_3_2_0.normalize("NFKC", spaced)
+    is_allowed = not any(is_in(one) for one in set(found) for is_in in _PROHIBITED) and _is_of_one_direction(found)
+    return found if found and is_allowed else text
+
+
+def _is_of_one_direction(text: str) -> bool:
+    """RFC 3454, section 6."""
+    if not any(map(stringprep.in_table_d1, text)):
+        return True
+    is_mixed = any(map(stringprep.in_table_d2, text))
+    return not is_mixed and stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])
+
 
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 16_384
@@ -253,3 +291,34 @@ def _hash(mechanism: ScramMechanism, data: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     return bytes(left ^ right for left, right in zip(one, other, strict=True))
+
+
+# Names of SASL's mechanisms, and the line of JAAS in which Kafka's users keep what they log in with.
+
+PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
+# The error for a session, password or token that was valid and is no longer: a new login may help.
+SESSION_EXPIRED = "the session has expired; log in again"
+PASSWORD_MECHANISMS = (*SCRAM_MECHANISMS, PLAIN)
+MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
+# Kafka's, with the reason why there is no such thing here.
+ABSENT_MECHANISMS: Mapping[str, str] = {
+    "GSSAPI": "there is no Kerberos: take SCRAM-SHA-512, or OAUTHBEARER with your identity provider",
+}
+_OPTION = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_LINE = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL | re.IGNORECASE)
+
+
+def parse_jaas(text: str) -> Mapping[str, str]:
+    """The options of `Module required name="value" ...;`. Raises `ValueError`, which has nothing of the text in it."""
+    line = _LINE.fullmatch(text)
+    if line is None:
+        raise ValueError('a line of JAAS: org.apache...LoginModule required username="u" password="p";')
+    options = {name: _value(*values) for name, *values in _OPTION.findall(line[1])}
+    if _OPTION.sub("", line[1]).strip():
+        raise ValueError('options of the form name="value" in the line of JAAS, and a semicolon at its end')
+    return options
+
+
+def _value(double_quoted: str, single_quoted: str, plain: str) -> str:
+    return re.sub(r"\\(.)", r"\1", double_quoted or single_quoted) or plain

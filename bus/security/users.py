@@ -20,7 +20,6 @@ from typing import Any
 from bus.client_texts import is_seen
 from bus.errors import ErrorCode, Refused, show_names
 from bus.security.acls import RESERVED_NAMES
-from bus.security.saslprep import prepared
 from bus.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -28,6 +27,7 @@ from bus.security.scram import (
     ScramCredential,
     ScramMechanism,
     credential_of,
+    prepared,
 )
 
 _SALT_BYTES = 32  # the SDK uses this size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bus.security.sasl import MECHANISMS
+from bus.security.scram import MECHANISMS
 from bus.settings.keys import AbsentKeys, unknown_key_message
 
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bus.model import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
-from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
+from bus.security.scram import ABSENT_MECHANISMS, MECHANISMS, OAUTHBEARER, parse_jaas
 from bus.settings.kafka_keys import KAFKA_KEYS
 from bus.settings.keys import ConfigError, ConfigValue, Key, field_name, unknown_key_message
 from bus.settings.listeners import SSL_KEY_SETTINGS, TRUSTED_SETTINGS, Listener

@@ -17,7 +17,7 @@ from bus.model import SASL_PROTOCOLS
 from bus.security.acls import PRINCIPAL_TYPE
 from bus.security.oauth.token_settings import TokenSettings
 from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
-from bus.security.sasl import OAUTHBEARER
+from bus.security.scram import OAUTHBEARER
 from bus.settings.broker import BROKER_CONFIGS, BrokerConfig
 from bus.settings.keys import ConfigError, check_at_most, field_name
 from bus.settings.listener_overrides import JAAS, SESSION_LIFE, check_jaas, mechanism_key

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.security.quota_meters import WAIT_S_MAX, RateMeter, TokenBucket, Windows
+from bus.security.quota_usage import WAIT_S_MAX, RateMeter, TokenBucket, Windows
 
 WINDOWS = st.builds(Windows, st.integers(2, 12), st.sampled_from([0.5, 1.0, 3.0]))
 # Quarters are exact, so that two ways of adding agree at the borders of windows.

@@ -18,8 +18,7 @@ import pytest
 from bus.client.connection.cluster import TopicInfo
 from bus.cluster_metadata import broker_decisions, partition_placement
 from bus.cluster_metadata.broker_decisions import BrokerSessions
-from bus.cluster_metadata.broker_leases import WriteSession
-from bus.cluster_metadata.broker_reach import BrokerReach
+from bus.cluster_metadata.broker_liveness import BrokerReach, WriteSession
 from bus.cluster_metadata.cluster_records import RECORD_TYPES, BrokerStarted, ControllerElected
 from bus.cluster_metadata.cluster_state import ClusterState, Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity

@@ -22,7 +22,7 @@ from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.acl_index import index_of
 from bus.security.acls import AclBinding
-from bus.security.audit_events import AuditEvent
+from bus.security.audit_trail import AuditEvent
 from bus.settings.broker import BrokerConfig
 from tests.support.cancelled_calls import QuietContext
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.security.sasl import parse_jaas
+from bus.security.scram import parse_jaas
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

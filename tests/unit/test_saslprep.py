@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.security.saslprep import CHARACTERS_MAX, prepared
-from bus.security.scram import SCRAM_SHA_256, salt_password
+from bus.security.scram import CHARACTERS_MAX, SCRAM_SHA_256, prepared, salt_password
 from bus.security.users import NAME_BYTES_MAX
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bus.client.config.security import SECURITY_SETTINGS
 from bus.errors import did_you_mean, near_names
-from bus.security.sasl import ABSENT_MECHANISMS
+from bus.security.scram import ABSENT_MECHANISMS
 from bus.settings.keys import AbsentKeys
 
 _GRPC_TLS = "gRPC chooses among TLS 1.2 and 1.3; ciphers are those of the environment's GRPC_SSL_CIPHER_SUITES"

@@ -13,7 +13,7 @@ from typing import Any
 from bus.client.config import values
 from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, boolean, integer, setting, text
 from bus.model import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
-from bus.security.sasl import ABSENT_MECHANISMS, MECHANISMS, parse_jaas
+from bus.security.scram import ABSENT_MECHANISMS, MECHANISMS, parse_jaas
 
 _PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 _ASSERTION_ALGORITHMS = ("RS256", "PS256", "ES256")

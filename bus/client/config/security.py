@@ -19,8 +19,7 @@ from bus.errors import count_of
 from bus.model import PLAINTEXT, SASL_PROTOCOLS, TLS_PROTOCOLS, InlinePem, KeyFiles
 from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.oauth.token_settings import TokenSettings
-from bus.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas
-from bus.security.saslprep import prepared
+from bus.security.scram import MECHANISMS, OAUTHBEARER, PLAIN, parse_jaas, prepared
 from bus.settings.keys import keys_of
 
 ConfigT = TypeVar("ConfigT", bound=SecurityConfig)

@@ -41,7 +41,7 @@ from bus.client.config.values import conflict
 from bus.errors import did_you_mean, near_names
 from bus.model import SASL_PROTOCOLS, TLS_PROTOCOLS
 from bus.platform.reentry import logger_of
-from bus.security.sasl import OAUTHBEARER
+from bus.security.scram import OAUTHBEARER
 from bus.settings.files import flatten, read_toml
 from bus.settings.keys import ConfigError
 

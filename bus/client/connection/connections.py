@@ -28,7 +28,7 @@ from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.platform.reentry import OwnLock, logger_of
-from bus.security.sasl import SESSION_EXPIRED
+from bus.security.scram import SESSION_EXPIRED
 
 if TYPE_CHECKING:
     from bus.security.key_material import WatchedKeyMaterial

@@ -34,8 +34,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.platform.reentry import Flag, OwnCondition, OwnLock, Turn, logger_of
 from bus.security.oauth.documents import FETCH_SECONDS_MAX
 from bus.security.oauth.token_sources import TokenSource, client_response
-from bus.security.sasl import OAUTHBEARER, PLAIN
-from bus.security.scram import SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
+from bus.security.scram import OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, ScramClient, ScramError, salt_password
 
 logger = logger_of(__name__)
 

@@ -39,7 +39,7 @@ from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope, time_limit
-from bus.security.sasl import SESSION_EXPIRED
+from bus.security.scram import SESSION_EXPIRED
 
 _log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT")

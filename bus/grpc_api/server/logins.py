@@ -28,8 +28,7 @@ from bus.runtime.logs import principal
 from bus.runtime.tasks import time_limit
 from bus.runtime.users.login_table import Login
 from bus.security.oauth.token_sources import TokenSource, client_response
-from bus.security.sasl import OAUTHBEARER, PLAIN
-from bus.security.scram import SCRAM_MECHANISMS, ScramClient, ScramError
+from bus.security.scram import OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, ScramClient, ScramError
 
 AUTHORIZATION_HEADER = "authorization"
 _LOGIN = "SaslAuthenticate"

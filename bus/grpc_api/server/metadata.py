@@ -14,9 +14,8 @@ from bus.broker_api.metadata import (
     TopicDescription,
 )
 from bus.broker_api.requests import InvalidArgument
-from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, CreateView, DeleteTopic
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
-from bus.cluster_metadata.view_decisions import CreateView
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb

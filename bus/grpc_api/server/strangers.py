@@ -35,7 +35,7 @@ from bus.grpc_api.server.tcp_arrivals import (
     lift_bound,
     save_first_sequences,
 )
-from bus.security.audited_denials import DENIAL_INTERVAL_MS, DenialCounts
+from bus.security.audit_trail import DENIAL_INTERVAL_MS, DenialCounts
 from bus.security.stranger_rations import Admitted, StrangerRations
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_register_broker,
     decide_unfence_broker,
 )
-from bus.cluster_metadata.broker_leases import WriteSession
-from bus.cluster_metadata.broker_reach import BrokerReach
+from bus.cluster_metadata.broker_liveness import BrokerReach, WriteSession
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import Broker, ClusterState
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance

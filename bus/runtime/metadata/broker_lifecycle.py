@@ -23,7 +23,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_elect_controller,
     decide_upgrade_features,
 )
-from bus.cluster_metadata.broker_leases import election_rank, is_left_by_majority, may_replace
+from bus.cluster_metadata.broker_liveness import election_rank, is_left_by_majority, may_replace
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import apply_all
 from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterState, ElectedController

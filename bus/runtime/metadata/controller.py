@@ -23,6 +23,7 @@ from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
     CreateTopic,
+    CreateView,
     DeleteTopic,
     RaiseLeaderEpoch,
     TopicResult,
@@ -33,8 +34,10 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
+    decide_create_view,
     decide_delete_acls,
     decide_delete_topic,
+    decide_delete_view,
     decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
@@ -42,7 +45,6 @@ from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import collision_key, find_contradiction, resolve_topic_config
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
-from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, Step, TopicPartition

@@ -1,7 +1,7 @@
 """This broker's lease, which it writes anew all the time, and those of the others, which it reads when they matter.
 
 Each renewal goes the way of a commit, in a thread of its own, so it tells in time that this broker cannot write: also
-if the call neither returns nor fails. What follows from the leases is decided in cluster_metadata/broker_leases.py.
+if the call neither returns nor fails. What follows from the leases is decided in cluster_metadata/broker_liveness.py.
 Brokers of earlier releases have no lease but a line in the file of their lock: while there may be any, this one writes
 that too, behind its lease, and reads theirs.
 """
@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection
 
-from bus.cluster_metadata.broker_leases import Lease, LeaseWatch, WriteSession, encode_lease
+from bus.cluster_metadata.broker_liveness import Lease, LeaseWatch, WriteSession, encode_lease
 from bus.errors import StorageFault
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls

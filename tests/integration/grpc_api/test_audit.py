@@ -23,7 +23,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub, ClusterStub
 from bus.model import AUDIT_TOPIC
 from bus.security.acls import AclOperation
-from bus.security.audit_events import ALLOWED, DENIED, AuditEvent, AuditKind
+from bus.security.audit_trail import ALLOWED, DENIED, AuditEvent, AuditKind
 from bus.settings.broker import BrokerConfig
 from tests.integration.grpc_api.test_listeners import wait_for_all
 from tests.support.broker_thread import run_on, running_broker

@@ -27,8 +27,7 @@ from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.platform.system_clock import SystemClock
 from bus.runtime.users import login_table
 from bus.runtime.users.user_directory import UserLedger
-from bus.security.sasl import SESSION_EXPIRED
-from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, ScramClient, salt_password
+from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, SESSION_EXPIRED, ScramClient, salt_password
 from bus.security.users import SetScram
 from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from bus.security import audit_trail as denials
 from bus.security import audit_trail as t
-from bus.security import audited_denials as denials
-from bus.security.audit_events import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind, check_row, encode_event
+from bus.security.audit_trail import ALLOWED, DENIED, TEXT_LENGTH_MAX, AuditEvent, AuditKind, check_row, encode_event
 
 MINUTE = t.GRANT_INTERVAL_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bus.broker_api.login_audit import login_event
 from bus.broker_api.logins import LoginReport
 from bus.broker_api.requests import Caller
-from bus.security.audit_events import AuditEvent, AuditKind
+from bus.security.audit_trail import AuditEvent, AuditKind
 
 CALLER = Caller("connection", "/10.0.0.1", "request", client_id="program", listener="CLIENTS")
 ROW = {"host": "/10.0.0.1", "client_id": "program", "listener": "CLIENTS", "request_id": "request"}

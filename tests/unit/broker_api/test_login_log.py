@@ -12,7 +12,7 @@ import pytest
 from bus.broker_api.logins import NAMES_COUNTED_MAX, OTHER_MECHANISMS, OTHER_NAMES, LoginLog, LoginReport
 from bus.broker_api.requests import Caller
 from bus.runtime import loop_shares
-from bus.security.audited_denials import DENIAL_INTERVAL_MS, NAMES_REPORTED_MAX
+from bus.security.audit_trail import DENIAL_INTERVAL_MS, NAMES_REPORTED_MAX
 from tests.support.virtual_time import run_virtually
 
 CALLER = Caller("connection", "/10.0.0.1", "request", listener="STAFF")

@@ -12,7 +12,7 @@ from bus.errors import ErrorCode, Refused
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
-from bus.security.audit_events import AuditEvent
+from bus.security.audit_trail import AuditEvent
 from bus.settings.broker import BrokerConfig
 from tests.support.api_bench import open_access
 

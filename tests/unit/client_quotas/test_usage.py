@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bus.security import quota_usage as u
-from bus.security.quota_meters import RateMeter, TokenBucket, Windows
+from bus.security.quota_usage import RateMeter, TokenBucket, Windows
 from bus.security.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, QuotaEntity
 
 PRODUCE = u.Allowance(PRODUCER_BYTE_RATE, QuotaEntity("alice"), 100.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bus.cluster_metadata.broker_reach import BrokerReach
+from bus.cluster_metadata.broker_liveness import BrokerReach
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,

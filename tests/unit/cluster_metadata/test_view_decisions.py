@@ -7,6 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from bus.cluster_metadata.cluster_decisions import (
+    VIEWS_MAX,
+    CreateView,
+    ViewStep,
+    decide_create_view,
+    decide_delete_view,
+)
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
@@ -19,7 +26,6 @@ from bus.cluster_metadata.cluster_records import (
     replay_cluster,
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.cluster_metadata.view_decisions import VIEWS_MAX, CreateView, ViewStep, decide_create_view, decide_delete_view
 from bus.errors import ErrorCode, Refused
 from bus.json_views import JsonView
 

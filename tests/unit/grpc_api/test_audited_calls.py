@@ -17,7 +17,7 @@ from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.tasks import answered
-from bus.security.audit_events import AuditEvent
+from bus.security.audit_trail import AuditEvent
 from tests.support.api_bench import FOR_ALL, ApiBench, KeptAudit, raise_reached
 from tests.support.cancelled_calls import QuietContext
 

@@ -14,7 +14,7 @@ from bus.model import AUDIT_TOPIC, BrokerEndpoint
 from bus.runtime import audit_log
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.tasks import TaskScope
-from bus.security.audit_events import AuditEvent, AuditKind
+from bus.security.audit_trail import AuditEvent, AuditKind
 from tests.support.fake_table import ManualClock
 from tests.support.virtual_time import run_virtually
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
-from bus.cluster_metadata.broker_leases import WriteSession
+from bus.cluster_metadata.broker_liveness import WriteSession
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,

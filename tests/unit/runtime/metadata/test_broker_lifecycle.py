@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
-from bus.cluster_metadata.broker_leases import Lease
+from bus.cluster_metadata.broker_liveness import Lease
 from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected, FeatureLevel, apply_all
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_MAX
 from bus.errors import ErrorCode, Refused

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from bus.cluster_metadata.broker_leases import Lease, decode_lease
+from bus.cluster_metadata.broker_liveness import Lease, decode_lease
 from bus.errors import StorageFault
 from bus.runtime.metadata.lease_keeper import LeaseKeeper
 from bus.runtime.tasks import TaskScope

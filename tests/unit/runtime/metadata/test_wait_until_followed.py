@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bus.cluster_metadata.broker_leases import WriteSession
+from bus.cluster_metadata.broker_liveness import WriteSession
 from bus.cluster_metadata.cluster_records import BrokerStarted, BrokerUnfenced, FeatureLevel, apply_all
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_OF_CLUSTERS
 from bus.errors import NotController

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.broker_leases import (
+from bus.cluster_metadata.broker_liveness import (
     Lease,
     LeaseWatch,
     WriteSession,
