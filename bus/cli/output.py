@@ -16,17 +16,19 @@ import select
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import chain, islice
-from typing import Any, TextIO, TypeVar
+from enum import Enum
+from itertools import compress, islice
+from typing import Any, Generic, TextIO, TypeVar
 
 import click
 
 from bus.client_texts import one_line, text_for
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
@@ -34,37 +36,71 @@ _CHUNK_ROWS = 1_000
 _QUOTED_IN_CSV = re.compile(r'[,"\r\n]')
 
 
+class Kind(Enum):
+    """What tables show of a value."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    BYTES = "KiB and MiB"
+    TIME_MS = "a date"
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
-    """`name` is the key in JSON and the header in CSV; tables show `label`, or the name in capitals with dashes."""
+class Column(Generic[ItemT]):
+    """`name` is the key in JSON and the header in CSV; tables show `label`, or the name in capitals with dashes.
+    `value`: of an item; None is an empty cell, or null. Without it items are rows, with a cell for each column."""
 
     name: str
+    value: Callable[[ItemT], Any] | None = None
+    kind: Kind = Kind.TEXT
     label: str = ""
-    is_number: bool = False
-    is_bytes: bool = False  # a table shows KiB and MiB
-    is_time_ms: bool = False  # a table shows a date
     is_key: bool = False  # says which row it is: a table that is too wide for the terminal repeats it
+    is_in_heading: bool = False  # a table has it above, once
+    is_optional: bool = False  # a table has it only if some row has a value
 
     @property
     def title(self) -> str:
         return self.label or self.name.replace("_", "-").upper()
 
 
+Columns = Sequence[Column[ItemT]]
+
+
 def resolve_form(form: str | None) -> str:
     return form or ("table" if sys.stdout.isatty() else "json")
 
 
-def write_listing(columns: Sequence[Column], rows: Iterable[Sequence[Any]], form: str | None) -> None:
-    """Print `rows`, each as long as `columns`; None is an empty cell, or null. JSON and CSV are written as the rows
-    come, however many; a table is laid out as a whole.
-    """
+def write_listing(
+    columns: Columns[ItemT],
+    items: Iterable[ItemT],
+    form: str | None,
+    *,
+    headings: Iterable[Sequence[str]] = (),
+    documents: Iterable[Any] | None = None,
+) -> None:
+    """Print `items`, a row each. JSON and CSV are written as they come, however many; a table is laid out as a whole.
+    `headings`: lines of facts above a table. `documents`: what JSON has in place of the items, if that is more."""
+    rows = (_row(columns, item) for item in items)
     match resolve_form(form):
         case "json":
-            write_json(dict(zip((column.name for column in columns), row, strict=True)) for row in rows)
+            write_json((named_cells(columns, item) for item in items) if documents is None else documents)
         case "csv":
-            _write_csv([column.name for column in columns], rows)
+            write_csv([column.name for column in columns], rows)
         case _:
-            echo_styled(table_text(columns, rows))
+            for facts in headings:
+                write_heading(facts)
+            echo_styled(table_text(columns, list(rows)))
+
+
+def named_cells(columns: Columns[ItemT], item: ItemT) -> dict[str, Any]:
+    """An item as JSON has it."""
+    return dict(zip((column.name for column in columns), _row(columns, item), strict=True))
+
+
+def _row(columns: Columns[ItemT], item: ItemT) -> Sequence[Any]:
+    if columns[0].value is None:
+        return item  # type: ignore[return-value]  # as `value` says
+    return [column.value(item) for column in columns if column.value is not None]
 
 
 def write_data(text: str, *, is_json: bool = False) -> None:
@@ -83,18 +119,27 @@ def echo_styled(line: str, *, err: bool = False) -> None:
 
 
 def write_json(items: Iterable[Any]) -> None:
-    """One array, an item a line: a whole document for parsers, lines for grep."""
-    before = "["
-    for chunk in _chunks(items):
-        lines = ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in chunk)
-        write_data(before + lines, is_json=True)
-        before = ",\n "
-    echo("[]" if before == "[" else "]")
+    write_json_texts(json.dumps(item, ensure_ascii=False, default=str) for item in items)
 
 
-def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    for chunk in _chunks(chain([names], rows)):
+def write_json_texts(texts: Iterable[str]) -> int:
+    """One array, an item a line: a whole document for parsers, lines for grep. Returns how many items there were."""
+    count = 0
+    for chunk in _chunks(texts):
+        write_data((",\n " if count else "[") + ",\n ".join(chunk), is_json=True)
+        count += len(chunk)
+    echo("]" if count else "[]")
+    return count
+
+
+def write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Returns how many rows there were."""
+    write_data(csv_text([names]))
+    count = 0
+    for chunk in _chunks(rows):
         write_data(csv_text(chunk))
+        count += len(chunk)
+    return count
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -122,7 +167,7 @@ def write_heading(facts: Sequence[str]) -> None:
     echo(line if width is None or len(line.expandtabs()) <= width else "\n".join(facts))
 
 
-def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
+def table_text(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Any]]) -> str:
     """Columns side by side; nothing is cut off.
 
     Where the terminal is too narrow, the columns follow in several tables that repeat the keys; without keys, or with
@@ -130,7 +175,14 @@ def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
     """
     from rich.cells import cell_len
 
-    texts = [[cell_text(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    is_shown = [
+        not column.is_in_heading and (not column.is_optional or any(row[number] is not None for row in rows))
+        for number, column in enumerate(columns)
+    ]
+    columns = list(compress(columns, is_shown))
+    texts = [
+        [cell_text(column, cell) for column, cell in zip(columns, compress(row, is_shown), strict=True)] for row in rows
+    ]
     titles = [one_line(column.title) for column in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *texts, strict=True)]
     keys = [number for number, column in enumerate(columns) if column.is_key]
@@ -145,7 +197,7 @@ def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
         parts = []
         for number in shown:
             padding = " " * (widths[number] - cell_len(cells[number]))
-            is_right = columns[number].is_number or columns[number].is_bytes
+            is_right = columns[number].kind in (Kind.NUMBER, Kind.BYTES)
             parts.append(padding + cells[number] if is_right else cells[number] + padding)
         return _GAP.join(parts).rstrip()
 
@@ -189,13 +241,13 @@ def _title(text: str) -> str:
     return styled(text, sys.stdout, bold=True)
 
 
-def cell_text(column: Column, cell: Any) -> str:
+def cell_text(column: Column[Any], cell: Any) -> str:
     """A cell as people read it."""
     if cell is None:
         return "-"
-    if column.is_bytes:
+    if column.kind is Kind.BYTES:
         return human_bytes(int(cell))
-    if column.is_time_ms:
+    if column.kind is Kind.TIME_MS:
         return human_time(int(cell))
     if isinstance(cell, bool):
         return "true" if cell else "false"

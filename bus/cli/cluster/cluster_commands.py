@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +26,10 @@ from bus.cli.cluster.cluster_reassign import assigned_replicas, plan_without, re
 from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, echo, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
 from bus.cli.partition_arguments import parse_scope, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
-from bus.model import RunningBroker
+from bus.model import RunningBroker, TopicPartition
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
@@ -38,32 +38,33 @@ if TYPE_CHECKING:
 _FEATURE = "bus.version"
 _RETRY_S = 0.2
 
-_BROKER_COLUMNS = (
-    Column("broker", is_number=True, is_key=True),
-    Column("host"),
-    Column("port", is_number=True),
-    Column("rack"),
-    Column("role"),
-    Column("state"),
-    Column("leaders", is_number=True),
-    Column("replicas", is_number=True),
+_Broker = tuple["ClusterDescription", "BrokerDescription"]  # and where it is
+_BROKER_COLUMNS: Columns[_Broker] = (
+    Column("broker", lambda row: row[1].broker_id, Kind.NUMBER, is_key=True),
+    Column("host", lambda row: row[1].host),
+    Column("port", lambda row: row[1].port, Kind.NUMBER),
+    Column("rack", lambda row: row[1].rack),
+    Column("role", lambda row: "controller" if row[1].broker_id == row[0].controller_id else "broker"),
+    Column("state", lambda row: "fenced" if row[1].is_fenced else "active"),
+    Column("leaders", lambda row: row[1].leader_count, Kind.NUMBER),
+    Column("replicas", lambda row: row[1].replica_count, Kind.NUMBER),
 )
-_LIFE_COLUMNS = (
-    Column("broker_epoch", is_number=True),
-    Column("incarnation"),
-    Column("feature_level_min", is_number=True),
-    Column("feature_level_max", is_number=True),
+_LIFE_COLUMNS: Columns[_Broker] = (
+    Column("broker_epoch", lambda row: row[1].broker_epoch, Kind.NUMBER),
+    Column("incarnation", lambda row: row[1].incarnation_id),
+    Column("feature_level_min", lambda row: row[1].feature_levels[0], Kind.NUMBER),
+    Column("feature_level_max", lambda row: row[1].feature_levels[1], Kind.NUMBER),
 )
-_LEADER_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("leader", is_number=True),
+_LEADER_COLUMNS: Columns[tuple[TopicPartition, int]] = (
+    Column("topic", lambda row: row[0].topic, is_key=True),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER, is_key=True),
+    Column("leader", lambda row: row[1], Kind.NUMBER),
 )
-_FEATURE_COLUMNS = (
-    Column("feature", "Feature", is_key=True),
-    Column("supported_min", "SupportedMinVersion", is_number=True),
-    Column("supported_max", "SupportedMaxVersion", is_number=True),
-    Column("finalized", "FinalizedVersionLevel", is_number=True),
+_FEATURE_COLUMNS: Columns[ClusterDescription] = (
+    Column("feature", lambda _: _FEATURE, label="Feature", is_key=True),
+    Column("supported_min", lambda found: _supported(found)[0], Kind.NUMBER, "SupportedMinVersion"),
+    Column("supported_max", lambda found: _supported(found)[1], Kind.NUMBER, "SupportedMaxVersion"),
+    Column("finalized", lambda found: found.feature_level, Kind.NUMBER, "FinalizedVersionLevel"),
 )
 
 
@@ -92,24 +93,16 @@ def describe(form: str | None, address: str) -> None:
     partitions lack a replica or a leader."""
     with open_admin(address) as admin:
         found = admin.describe_cluster(include_fenced_brokers=True)
-    match resolve_form(form):
-        case "json":
-            write_json([asdict(found)])
-        case "csv":
-            write_listing(_BROKER_COLUMNS, _rows(found), form)
-        case _:
-            write_heading(
-                [
-                    f"ClusterId: {found.cluster_id}",
-                    f"Root: {found.root_url}",
-                    f"Controller: {found.controller_id}",
-                    f"ControllerEpoch: {found.controller_epoch}",
-                    f"FeatureLevel: {found.feature_level}",
-                    f"UnderReplicatedPartitions: {found.under_replicated_partitions}",
-                    f"OfflinePartitions: {found.offline_partitions}",
-                ]
-            )
-            write_listing(_BROKER_COLUMNS, _rows(found), form)
+    facts = [
+        f"ClusterId: {found.cluster_id}",
+        f"Root: {found.root_url}",
+        f"Controller: {found.controller_id}",
+        f"ControllerEpoch: {found.controller_epoch}",
+        f"FeatureLevel: {found.feature_level}",
+        f"UnderReplicatedPartitions: {found.under_replicated_partitions}",
+        f"OfflinePartitions: {found.offline_partitions}",
+    ]
+    write_listing(_BROKER_COLUMNS, _rows(found), form, headings=[facts], documents=[asdict(found)])
 
 
 @cluster.command(
@@ -124,25 +117,11 @@ def brokers(form: str | None, address: str) -> None:
     """List the brokers with all that is known of each, fenced ones too."""
     with open_admin(address) as admin:
         found = admin.describe_cluster(include_fenced_brokers=True)
-    lives = [(one.broker_epoch, one.incarnation_id, *one.feature_levels) for one in found.brokers]
-    rows = [(*row, *life) for row, life in zip(_rows(found), lives, strict=True)]
-    write_listing((*_BROKER_COLUMNS, *_LIFE_COLUMNS), rows, form)
+    write_listing((*_BROKER_COLUMNS, *_LIFE_COLUMNS), _rows(found), form)
 
 
-def _rows(found: ClusterDescription) -> list[Sequence[object]]:
-    return [
-        (
-            one.broker_id,
-            one.host,
-            one.port,
-            one.rack,
-            "controller" if one.broker_id == found.controller_id else "broker",
-            "fenced" if one.is_fenced else "active",
-            one.leader_count,
-            one.replica_count,
-        )
-        for one in found.brokers
-    ]
+def _rows(found: ClusterDescription) -> list[_Broker]:
+    return [(found, one) for one in found.brokers]
 
 
 # ------------------------------------------------------------------ leaders
@@ -166,7 +145,7 @@ def elect_leaders(topics: tuple[str, ...], form: str | None, address: str) -> No
     scope = parse_scope(topics)
     with open_admin(address) as admin:
         elected = admin.elect_leaders(partitions_in(scope, admin) if topics else None)
-    write_listing(_LEADER_COLUMNS, [(one.topic, one.partition, elected[one]) for one in sorted(elected)], form)
+    write_listing(_LEADER_COLUMNS, sorted(elected.items()), form)
     echo(f"{count_of(len(elected), 'leader')} changed", err=True)
 
 
@@ -272,7 +251,7 @@ def describe_features(form: str | None, address: str) -> None:
     """Show the levels at which all brokers can work, and the one that is finalized."""
     with open_admin(address) as admin:
         found = admin.describe_cluster(include_fenced_brokers=True)
-    write_listing(_FEATURE_COLUMNS, [(_FEATURE, *_supported(found), found.feature_level)], form)
+    write_listing(_FEATURE_COLUMNS, [found], form)
 
 
 @features.command(

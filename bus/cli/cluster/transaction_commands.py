@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,61 +16,86 @@ from bus.cli.options import (
     open_admin,
     yes_option,
 )
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, parse_scope, partitions_in
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.descriptions import HangingTransaction, ProducerState, TransactionDescription
+    from bus.descriptions import (
+        FencedProducer,
+        HangingTransaction,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+    )
     from bus.model import TopicPartition
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Unreadable")
-_LIST_COLUMNS = (
-    Column("transactional_id", "TransactionalId", is_key=True),
-    Column("coordinator", "Coordinator", is_number=True),
-    Column("producer_id", "ProducerId", is_number=True),
-    Column("transaction_state", "TransactionState"),
+_LIST_COLUMNS: Columns[TransactionListing] = (
+    Column("transactional_id", lambda one: one.transactional_id, label="TransactionalId", is_key=True),
+    Column("coordinator", lambda one: one.coordinator_id, Kind.NUMBER, "Coordinator"),
+    Column("producer_id", lambda one: one.producer_id, Kind.NUMBER, "ProducerId"),
+    Column("transaction_state", lambda one: one.state, label="TransactionState"),
 )
-_DESCRIBE_COLUMNS = (
-    Column("coordinator_id", "CoordinatorId", is_number=True),
-    Column("transactional_id", "TransactionalId", is_key=True),
-    Column("producer_id", "ProducerId", is_number=True),
-    Column("producer_epoch", "ProducerEpoch", is_number=True),
-    Column("transaction_state", "TransactionState"),
-    Column("transaction_timeout_ms", "TransactionTimeoutMs", is_number=True),
-    Column("current_transaction_start_time_ms", "CurrentTransactionStartTimeMs", is_number=True),
-    Column("transaction_duration_ms", "TransactionDurationMs", is_number=True),
-    Column("topic_partitions", "TopicPartitions"),
-    Column("groups", "Groups"),
+_DESCRIBE_COLUMNS: Columns[TransactionDescription] = (
+    Column("coordinator_id", lambda one: one.coordinator.broker_id, Kind.NUMBER, "CoordinatorId"),
+    Column("transactional_id", lambda one: one.transactional_id, label="TransactionalId", is_key=True),
+    Column("producer_id", lambda one: one.producer_id, Kind.NUMBER, "ProducerId"),
+    Column("producer_epoch", lambda one: one.producer_epoch, Kind.NUMBER, "ProducerEpoch"),
+    Column("transaction_state", lambda one: one.state, label="TransactionState"),
+    Column("transaction_timeout_ms", lambda one: one.timeout_ms, Kind.NUMBER, "TransactionTimeoutMs"),
+    Column(
+        "current_transaction_start_time_ms",
+        lambda one: _known(one.start_ms),
+        Kind.NUMBER,
+        "CurrentTransactionStartTimeMs",
+    ),
+    Column("transaction_duration_ms", lambda one: _age_ms(one.start_ms), Kind.NUMBER, "TransactionDurationMs"),
+    Column("topic_partitions", lambda one: ",".join(map(str, one.partitions)) or None, label="TopicPartitions"),
+    Column("groups", lambda one: ",".join(one.group_ids) or None, label="Groups"),
 )
-_PARTITION_COLUMNS = (
-    Column("topic", "Topic", is_key=True),
-    Column("partition", "Partition", is_number=True, is_key=True),
+_PRODUCER_COLUMNS: Columns[tuple[TopicPartition, ProducerState]] = (
+    Column("topic", lambda row: row[0].topic, label="Topic", is_key=True),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER, "Partition", is_key=True),
+    Column("producer_id", lambda row: row[1].producer_id, Kind.NUMBER, "ProducerId"),
+    Column("producer_epoch", lambda row: row[1].producer_epoch, Kind.NUMBER, "ProducerEpoch"),
+    Column("last_sequence", lambda row: _known(row[1].last_sequence), Kind.NUMBER, "LastSequence"),
+    Column("last_timestamp_ms", lambda row: _known(row[1].last_timestamp_ms), Kind.TIME_MS, "LastTimestamp"),
+    Column("coordinator_partition", lambda row: row[1].coordinator_partition, Kind.NUMBER, "CoordinatorPartition"),
+    Column("staged_bytes", lambda row: _staged_bytes(row[1]), Kind.BYTES, "StagedBytes"),
 )
-_PRODUCER_COLUMNS = (
-    *_PARTITION_COLUMNS,
-    Column("producer_id", "ProducerId", is_number=True),
-    Column("producer_epoch", "ProducerEpoch", is_number=True),
-    Column("last_sequence", "LastSequence", is_number=True),
-    Column("last_timestamp_ms", "LastTimestamp", is_time_ms=True),
-    Column("coordinator_partition", "CoordinatorPartition", is_number=True),
-    Column("staged_bytes", "StagedBytes", is_bytes=True),
+_HANGING_COLUMNS: Columns[HangingTransaction] = (
+    Column("topic", lambda one: one.partition and one.partition.topic, label="Topic", is_key=True),
+    Column("partition", lambda one: one.partition and one.partition.partition, Kind.NUMBER, "Partition", is_key=True),
+    Column("group", lambda one: one.group_id, label="Group", is_key=True),
+    Column("producer_id", lambda one: one.producer_id, Kind.NUMBER, "ProducerId"),
+    Column("producer_epoch", lambda one: one.producer_epoch, Kind.NUMBER, "ProducerEpoch"),
+    Column("last_timestamp_ms", lambda one: one.last_timestamp_ms, Kind.TIME_MS, "LastTimestamp"),
+    Column("duration_s", lambda one: _seconds_since(one.last_timestamp_ms), Kind.NUMBER, "Duration(s)"),
+    Column("staged_bytes", lambda one: None if one.partition is None else one.staged_bytes, Kind.BYTES, "StagedBytes"),
+    Column("offsets", lambda one: None if one.group_id is None else one.offset_count, Kind.NUMBER, "Offsets"),
 )
-_HANGING_COLUMNS = (
-    *_PARTITION_COLUMNS,
-    Column("group", "Group", is_key=True),
-    Column("producer_id", "ProducerId", is_number=True),
-    Column("producer_epoch", "ProducerEpoch", is_number=True),
-    Column("last_timestamp_ms", "LastTimestamp", is_time_ms=True),
-    Column("duration_s", "Duration(s)", is_number=True),
-    Column("staged_bytes", "StagedBytes", is_bytes=True),
-    Column("offsets", "Offsets", is_number=True),
+_FENCED_COLUMNS: Columns[tuple[str, FencedProducer]] = (
+    Column("transactional_id", lambda row: row[0], label="TransactionalId", is_key=True),
+    Column("producer_id", lambda row: row[1].producer_id, Kind.NUMBER, "ProducerId"),
+    Column("producer_epoch", lambda row: row[1].producer_epoch, Kind.NUMBER, "ProducerEpoch"),
 )
-_FENCED_COLUMNS = (
-    Column("transactional_id", "TransactionalId", is_key=True),
-    Column("producer_id", "ProducerId", is_number=True),
-    Column("producer_epoch", "ProducerEpoch", is_number=True),
-)
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _age_ms(start_ms: int) -> int | None:
+    return None if start_ms < 0 else max(0, time.time_ns() // 1_000_000 - start_ms)
+
+
+def _seconds_since(time_ms: int) -> int:
+    return max(0, time.time_ns() // 1_000_000 - time_ms) // 1_000
+
+
+def _staged_bytes(producer: ProducerState) -> int | None:
+    return None if producer.coordinator_partition is None else producer.staged_bytes
 
 
 @click.group(cls=BusGroup)
@@ -120,8 +145,7 @@ def list_transactions(
     transactions fence gives it up."""
     with open_admin(address) as admin:
         listed = admin.list_transactions(states, producer_ids, duration_ms=duration_ms)
-    rows = [(one.transactional_id, one.coordinator_id, one.producer_id, one.state) for one in listed]
-    write_listing(_LIST_COLUMNS, rows, form)
+    write_listing(_LIST_COLUMNS, listed, form)
 
 
 @transactions.command(
@@ -140,24 +164,7 @@ def describe(ids: tuple[str, ...], form: str | None, address: str) -> None:
     """
     with open_admin(address) as admin:
         described = admin.describe_transactions(ids)
-    now_ms = int(time.time() * 1_000)
-    write_listing(_DESCRIBE_COLUMNS, [_description_row(one, now_ms) for one in described.values()], form)
-
-
-def _description_row(one: TransactionDescription, now_ms: int) -> tuple[Any, ...]:
-    start_ms = one.start_ms if one.start_ms >= 0 else None
-    return (
-        one.coordinator.broker_id,
-        one.transactional_id,
-        one.producer_id,
-        one.producer_epoch,
-        one.state,
-        one.timeout_ms,
-        start_ms,
-        None if start_ms is None else max(0, now_ms - start_ms),
-        ",".join(map(str, one.partitions)) or None,
-        ",".join(one.group_ids) or None,
-    )
+    write_listing(_DESCRIBE_COLUMNS, described.values(), form)
 
 
 @transactions.command(
@@ -178,21 +185,7 @@ def describe_producers(topics: tuple[str, ...], form: str | None, address: str) 
     scope = parse_scope(topics)
     with open_admin(address) as admin:
         found = admin.describe_producers(partitions_in(scope, admin))
-    write_listing(_PRODUCER_COLUMNS, [_producer_row(name, one) for name, of_it in found.items() for one in of_it], form)
-
-
-def _producer_row(name: TopicPartition, one: ProducerState) -> tuple[Any, ...]:
-    is_staged = one.coordinator_partition is not None
-    return (
-        name.topic,
-        name.partition,
-        one.producer_id,
-        one.producer_epoch,
-        one.last_sequence if one.last_sequence >= 0 else None,
-        one.last_timestamp_ms if one.last_timestamp_ms >= 0 else None,
-        one.coordinator_partition,
-        one.staged_bytes if is_staged else None,
-    )
+    write_listing(_PRODUCER_COLUMNS, [(name, one) for name, of_it in found.items() for one in of_it], form)
 
 
 @transactions.command(
@@ -224,22 +217,7 @@ def find_hanging(topics: tuple[str, ...], timeout_minutes: int, form: str | None
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin) if scope else None
         found = admin.find_hanging_transactions(partitions, older_than_ms=timeout_minutes * 60_000)
-    now_ms = int(time.time() * 1_000)
-    write_listing(_HANGING_COLUMNS, [_hanging_row(one, now_ms) for one in found], form)
-
-
-def _hanging_row(one: HangingTransaction, now_ms: int) -> tuple[Any, ...]:
-    place = (None, None) if one.partition is None else (one.partition.topic, one.partition.partition)
-    return (
-        *place,
-        one.group_id,
-        one.producer_id,
-        one.producer_epoch,
-        one.last_timestamp_ms,
-        max(0, now_ms - one.last_timestamp_ms) // 1_000,
-        None if one.partition is None else one.staged_bytes,
-        None if one.group_id is None else one.offset_count,
-    )
+    write_listing(_HANGING_COLUMNS, found, form)
 
 
 @transactions.command(
@@ -289,4 +267,4 @@ def fence(ids: tuple[str, ...], is_sure: bool, form: str | None, address: str) -
     confirm(f"fence {', '.join(ids)}?", is_sure=is_sure, otherwise="nothing was fenced")
     with open_admin(address) as admin:
         fenced = admin.fence_producers(ids)
-    write_listing(_FENCED_COLUMNS, [(name, one.producer_id, one.producer_epoch) for name, one in fenced.items()], form)
+    write_listing(_FENCED_COLUMNS, fenced.items(), form)

@@ -9,9 +9,9 @@ import click
 from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
 from bus.cli.groups import group_rows as rows
-from bus.cli.groups.group_resets import reset_offsets, starting_points, target_of
+from bus.cli.groups.group_resets import PARTITION_COLUMNS, GroupOffset, reset_offsets, starting_points, target_of
 from bus.cli.options import address_option, complete_groups, confirm, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
 from bus.cli.partition_arguments import TOPIC_OPTION, existing, parse_scope, partitions_in
 from bus.errors import BusError, count_of
 from bus.model import LATEST_TIMESTAMP, TopicPartition
@@ -19,17 +19,20 @@ from bus.model import LATEST_TIMESTAMP, TopicPartition
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
     from bus.client.admin.offset_targets import OffsetTarget
-    from bus.descriptions import GroupDescription
+    from bus.descriptions import GroupDescription, GroupListing
 
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
-_LIST_COLUMNS = (Column("group", is_key=True), Column("protocol_type"), Column("state"))
-_DELETED_COLUMNS = (Column("topic", is_key=True), Column("partition", is_number=True, is_key=True), Column("status"))
-_CREATED_COLUMNS = (
-    Column("group", is_key=True),
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("offset", is_number=True),
+_LIST_COLUMNS: Columns[GroupListing] = (
+    Column("group", lambda one: one.group_id, is_key=True),
+    Column("protocol_type", lambda one: one.protocol_type or None),
+    Column("state", lambda one: one.state),
 )
+_DELETED_COLUMNS: Columns[tuple[TopicPartition, BusError | None]] = (
+    Column("topic", lambda row: row[0].topic, is_key=True),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER, is_key=True),
+    Column("status", lambda row: f"Error: {row[1]}" if row[1] else "Successful"),
+)
+_CREATED_COLUMNS: Columns[GroupOffset] = (*PARTITION_COLUMNS, Column("offset", lambda row: row[2], Kind.NUMBER))
 
 
 @click.group(cls=BusGroup)
@@ -61,7 +64,7 @@ def list_groups(states: tuple[str, ...], form: str | None, address: str) -> None
     """List the groups. One without a protocol type never had a member, only offsets."""
     with open_admin(address) as admin:
         listed = admin.list_groups(states)
-    write_listing(_LIST_COLUMNS, [(one.group_id, one.protocol_type or None, one.state) for one in listed], form)
+    write_listing(_LIST_COLUMNS, listed, form)
 
 
 @groups.command(
@@ -107,14 +110,14 @@ def describe(
     match shown:
         case "members":
             columns = rows.member_columns(described, verbose=verbose)
-            write_listing(columns, [row for group in described for row in rows.member_rows(group, columns)], form)
+            write_listing(columns, [(group, one) for group in described for one in rows.members_of(group)], form)
         case "state":
-            write_listing(rows.STATE_COLUMNS, map(rows.state_row, described), form)
+            write_listing(rows.STATE_COLUMNS, described, form)
         case _:
             write_listing(rows.OFFSET_COLUMNS, offsets, form)
 
 
-def _offset_rows(admin: Admin, described: list[GroupDescription]) -> list[tuple[Any, ...]]:
+def _offset_rows(admin: Admin, described: list[GroupDescription]) -> list[rows.OffsetRow]:
     committed = admin.list_group_offsets([group.group_id for group in described])
     of_groups = {partition for offsets in committed.values() for partition in offsets}
     owned = {partition for group in described for member in group.members for partition in member.partitions}
@@ -145,7 +148,7 @@ def create(group: str, topics: tuple[str, ...], form: str | None, address: str, 
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin) if scope else None
         created = admin.create_group(group, partitions, **_starting_point(target))
-    write_listing(_CREATED_COLUMNS, [(group, one.topic, one.partition, created[one]) for one in created], form)
+    write_listing(_CREATED_COLUMNS, [(group, one, offset) for one, offset in created.items()], form)
 
 
 def _starting_point(target: OffsetTarget) -> dict[str, Any]:
@@ -201,11 +204,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], is_sure: bool, form: str
     with open_admin(address) as admin:
         partitions = partitions_in(scope, admin)
         statuses = {one: _delete_offset(admin, group, one) for one in partitions}
-    write_listing(
-        _DELETED_COLUMNS,
-        [(one.topic, one.partition, f"Error: {error}" if error else "Successful") for one, error in statuses.items()],
-        form,
-    )
+    write_listing(_DELETED_COLUMNS, statuses.items(), form)
     failed = [error for error in statuses.values() if error is not None]
     if failed:
         raise Failure(f"{count_of(len(failed), 'offset')} of {len(statuses)} could not be deleted: {failed[0]}")

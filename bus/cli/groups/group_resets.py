@@ -19,7 +19,7 @@ import click
 from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
 from bus.cli.partition_arguments import (
     TOPIC_OPTION,
     Scope,
@@ -153,12 +153,13 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
     return offsets
 
 
-_COLUMNS = (
-    Column("group", is_key=True),
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("new_offset", is_number=True),
+GroupOffset = tuple[str, TopicPartition, int]  # and the group
+PARTITION_COLUMNS: Columns[GroupOffset] = (
+    Column("group", lambda row: row[0], is_key=True),
+    Column("topic", lambda row: row[1].topic, is_key=True),
+    Column("partition", lambda row: row[1].partition, Kind.NUMBER, is_key=True),
 )
+_COLUMNS: Columns[GroupOffset] = (*PARTITION_COLUMNS, Column("new_offset", lambda row: row[2], Kind.NUMBER))
 _MEMBERS_SHOWN_MAX = 5
 
 
@@ -218,7 +219,7 @@ def reset_offsets(
         for one, plan in planned.items():
             echo(f"{one.topic},{one.partition},{plan.offset}")  # a topic's name needs no quotes
     else:
-        write_listing(_COLUMNS, [(group, one.topic, one.partition, plan.offset) for one, plan in planned.items()], form)
+        write_listing(_COLUMNS, [(group, one, plan.offset) for one, plan in planned.items()], form)
     if not execute and not (dry_run or export):
         echo("nothing was changed; to set these offsets, add --execute", err=True)
 

@@ -6,57 +6,67 @@ Decides nothing and asks no broker, so that what is shown for which group can be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from bus.addresses import format_address
-from bus.cli.output import Column
-from bus.descriptions import CommittedOffset, GroupDescription, MemberDescription
+from bus.cli.output import Column, Columns, Kind
+from bus.descriptions import BrokerInfo, CommittedOffset, GroupDescription, MemberDescription
 from bus.errors import count_of
 from bus.model import TopicPartition
 
-OFFSET_COLUMNS = (
-    Column("group", is_key=True),
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("current_offset", is_number=True),
-    Column("log_end_offset", is_number=True),
-    Column("lag", is_number=True),
-    Column("consumer_id"),
-    Column("host"),
-    Column("client_id"),
+Member = tuple[GroupDescription, MemberDescription]
+_MEMBER_COLUMNS: Columns[Member] = (
+    Column("group", lambda row: row[0].group_id, is_key=True),
+    Column("consumer_id", lambda row: row[1].member_id, is_key=True),
+    Column("group_instance_id", lambda row: row[1].group_instance_id),
+    Column("host", lambda row: row[1].client_host),
+    Column("client_id", lambda row: row[1].client_id),
+    Column("partitions", lambda row: len(row[1].partitions), Kind.NUMBER, "#PARTITIONS"),
+    Column("assignment", lambda row: assignment_text(row[1].partitions) or None),
 )
-STATE_COLUMNS = (
-    Column("group", is_key=True),
-    Column("coordinator", "COORDINATOR (ID)"),
-    Column("assignment_strategy"),
-    Column("state"),
-    Column("members", "#MEMBERS", is_number=True),
+STATE_COLUMNS: Columns[GroupDescription] = (
+    Column("group", lambda one: one.group_id, is_key=True),
+    Column("coordinator", lambda one: _coordinator_text(one.coordinator), label="COORDINATOR (ID)"),
+    Column("assignment_strategy", lambda one: one.protocol or None),
+    Column("state", lambda one: one.state),
+    Column("members", lambda one: len(one.members), Kind.NUMBER, "#MEMBERS"),
 )
-_MEMBER = (Column("group", is_key=True), Column("consumer_id", is_key=True))
-_INSTANCE = (Column("group_instance_id"),)
-_CLIENT = (Column("host"), Column("client_id"), Column("partitions", "#PARTITIONS", is_number=True))
-_ASSIGNMENT = (Column("assignment"),)
 
 
-def member_columns(groups: Iterable[GroupDescription], *, verbose: bool) -> tuple[Column, ...]:
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """A partition of a group, or a member that owns none."""
+
+    group_id: str
+    partition: TopicPartition | None
+    current: int | None
+    end: int | None
+    member: MemberDescription | None
+
+
+OFFSET_COLUMNS: Columns[OffsetRow] = (
+    Column("group", lambda row: row.group_id, is_key=True),
+    Column("topic", lambda row: row.partition and row.partition.topic, is_key=True),
+    Column("partition", lambda row: row.partition and row.partition.partition, Kind.NUMBER, is_key=True),
+    Column("current_offset", lambda row: row.current, Kind.NUMBER),
+    Column("log_end_offset", lambda row: row.end, Kind.NUMBER),
+    Column("lag", lambda row: None if row.current is None or row.end is None else row.end - row.current, Kind.NUMBER),
+    Column("consumer_id", lambda row: row.member and row.member.member_id),
+    Column("host", lambda row: row.member and row.member.client_host),
+    Column("client_id", lambda row: row.member and row.member.client_id),
+)
+
+
+def member_columns(groups: Iterable[GroupDescription], *, verbose: bool) -> Columns[Member]:
     """The instance ids have a column only if a member has one, as with Kafka's command."""
     has_instances = any(member.group_instance_id is not None for group in groups for member in group.members)
-    return _MEMBER + (_INSTANCE if has_instances else ()) + _CLIENT + (_ASSIGNMENT if verbose else ())
+    hidden = {*(() if has_instances else ("group_instance_id",)), *(() if verbose else ("assignment",))}
+    return [column for column in _MEMBER_COLUMNS if column.name not in hidden]
 
 
-def member_rows(group: GroupDescription, columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
+def members_of(group: GroupDescription) -> list[MemberDescription]:
     """Those with the most partitions first."""
-    for member in sorted(group.members, key=lambda one: (-len(one.partitions), one.member_id)):
-        cells = {
-            "group": group.group_id,
-            "consumer_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-            "host": member.client_host,
-            "client_id": member.client_id,
-            "partitions": len(member.partitions),
-            "assignment": assignment_text(member.partitions) or None,
-        }
-        yield tuple(cells[column.name] for column in columns)
+    return sorted(group.members, key=lambda one: (-len(one.partitions), one.member_id))
 
 
 def assignment_text(partitions: Iterable[TopicPartition]) -> str:
@@ -67,44 +77,29 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, sorted(by_topic[topic])))}" for topic in sorted(by_topic))
 
 
+def _coordinator_text(broker: BrokerInfo) -> str:
+    return f"{format_address(broker.host, broker.port)} ({broker.broker_id})"
+
+
 def offset_rows(
     group: GroupDescription,
     committed: Mapping[TopicPartition, CommittedOffset],
     ends: Mapping[TopicPartition, int],
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[OffsetRow]:
     """Members with what they own, those with the most first; then what is committed without an owner. A member that
     owns nothing has a row of its own."""
+
+    def row(partition: TopicPartition, member: MemberDescription | None) -> OffsetRow:
+        current = committed[partition].offset if partition in committed else None
+        return OffsetRow(group.group_id, partition, current, ends.get(partition), member)
+
     owned: set[TopicPartition] = set()
-    for member in sorted(group.members, key=lambda one: (-len(one.partitions), one.member_id)):
+    for member in members_of(group):
         owned.update(member.partitions)
-        for partition in member.partitions:
-            yield _offset_row(group.group_id, partition, committed, ends, member)
+        yield from (row(partition, member) for partition in member.partitions)
         if not member.partitions:
-            yield (group.group_id, None, None, None, None, None, *_who(member))
-    for partition in sorted(committed.keys() - owned):
-        yield _offset_row(group.group_id, partition, committed, ends, None)
-
-
-def _offset_row(
-    group_id: str,
-    partition: TopicPartition,
-    committed: Mapping[TopicPartition, CommittedOffset],
-    ends: Mapping[TopicPartition, int],
-    member: MemberDescription | None,
-) -> tuple[Any, ...]:
-    found, end = committed.get(partition), ends.get(partition)
-    lag = None if found is None or end is None else end - found.offset
-    current = None if found is None else found.offset
-    return (group_id, partition.topic, partition.partition, current, end, lag, *_who(member))
-
-
-def _who(member: MemberDescription | None) -> tuple[Any, ...]:
-    return (None, None, None) if member is None else (member.member_id, member.client_host, member.client_id)
-
-
-def state_row(group: GroupDescription) -> tuple[Any, ...]:
-    coordinator = f"{format_address(group.coordinator.host, group.coordinator.port)} ({group.coordinator.broker_id})"
-    return (group.group_id, coordinator, group.protocol or None, group.state, len(group.members))
+            yield OffsetRow(group.group_id, None, None, None, member)
+    yield from (row(partition, None) for partition in sorted(committed.keys() - owned))
 
 
 def pending_notes(group: GroupDescription) -> Iterator[str]:

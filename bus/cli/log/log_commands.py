@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,12 +19,13 @@ from bus.cli.failures import EXIT_FAILURE
 from bus.cli.log.log_describe import describe, dump
 from bus.cli.log.log_maintenance import clean, compact, dirs, roll
 from bus.cli.options import listing_format_option, root_option
-from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, named_cells, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.storage_delta.repair.report import RepairReport
+    from bus.model import TopicPartition
+    from bus.storage_delta.repair.report import RepairReport, RepairStep
     from bus.storage_delta.stores.store import ObjectStore
     from bus.storage_delta.verify.verification import Report
 
@@ -33,15 +34,19 @@ if TYPE_CHECKING:
 #
 # Guards two promises: nothing is changed unless `--execute` is there, and never while a broker holds the root.
 
-_COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
-    Column("action"),
-    Column("subject"),
-    Column("first_offset", "FROM", is_number=True),
-    Column("last_offset", "TO", is_number=True),
-    Column("detail"),
+_COLUMNS: Columns[tuple[TopicPartition, RepairStep]] = (
+    Column("topic", lambda row: row[0].topic),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER),
+    Column("action", lambda row: row[1].action),
+    Column("subject", lambda row: row[1].subject),
+    Column("first_offset", lambda row: _known(row[1].first_offset), Kind.NUMBER, "FROM"),
+    Column("last_offset", lambda row: _known(row[1].last_offset), Kind.NUMBER, "TO"),
+    Column("detail", lambda row: row[1].detail),
 )
+
+
+def _known(offset: int) -> int | None:
+    return offset if offset >= 0 else None
 
 
 @click.command(
@@ -108,19 +113,7 @@ def _write_report(store: ObjectStore, report: RepairReport) -> str:
 
 
 def _tell(reports: Sequence[RepairReport], form: str | None, *, is_executed: bool) -> None:
-    rows = [
-        (
-            report.partition.topic,
-            report.partition.partition,
-            step.action,
-            step.subject,
-            step.first_offset if step.first_offset >= 0 else None,
-            step.last_offset if step.last_offset >= 0 else None,
-            step.detail,
-        )
-        for report in reports
-        for step in report.steps
-    ]
+    rows = [(report.partition, step) for report in reports for step in report.steps]
     write_listing(_COLUMNS, rows, form)
     for report in reports:
         if report.error is not None:
@@ -132,16 +125,16 @@ def _tell(reports: Sequence[RepairReport], form: str | None, *, is_executed: boo
         echo(f"{of}: {verdict}", err=True)
 
 
-_REPORT_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("version", is_number=True),
-    Column("versions", is_number=True),
-    Column("checkpoints", is_number=True),
-    Column("files", is_number=True),
-    Column("records", is_number=True),
-    Column("size", is_bytes=True),
-    Column("breaches", is_number=True),
+_REPORT_COLUMNS: Columns[Report] = (
+    Column("topic", lambda one: one.partition.topic, is_key=True),
+    Column("partition", lambda one: one.partition.partition, Kind.NUMBER, is_key=True),
+    Column("version", lambda one: one.version, Kind.NUMBER),
+    Column("versions", lambda one: one.version_count, Kind.NUMBER),
+    Column("checkpoints", lambda one: one.checkpoint_count, Kind.NUMBER),
+    Column("files", lambda one: one.file_count, Kind.NUMBER),
+    Column("records", lambda one: one.record_count, Kind.NUMBER),
+    Column("size", lambda one: one.size_bytes, Kind.BYTES),
+    Column("breaches", lambda one: len(one.breaches), Kind.NUMBER),
 )
 
 
@@ -197,12 +190,13 @@ def verify(ctx: click.Context, target: str | None, is_all: bool, no_data: bool, 
 
 
 def _write_reports(reports: Sequence[Report], form: str | None) -> None:
+    documents = (
+        {**named_cells(_REPORT_COLUMNS, report), "breach_lines": _lines(report), "notes": report.notes}
+        for report in reports
+    )
+    write_listing(_REPORT_COLUMNS, reports, form, documents=documents)
     if resolve_form(form) == "json":
-        write_json(
-            [{**dict(_named(report)), "breach_lines": _lines(report), "notes": report.notes} for report in reports]
-        )
         return
-    write_listing(_REPORT_COLUMNS, [list(_named(report).values()) for report in reports], form)
     for report in reports:
         for note in report.notes:
             echo(f"note: {report.partition}: {note}", err=True)
@@ -211,21 +205,6 @@ def _write_reports(reports: Sequence[Report], form: str | None) -> None:
         echo(f"breach: {line}", err=True)
     verdict = count_of(len(breaches), "breach", "breaches") if breaches else "every promise is kept"
     echo(f"{count_of(len(reports), 'partition')}: {verdict}", err=True)
-
-
-def _named(report: Report) -> dict[str, Any]:
-    cells = (
-        report.partition.topic,
-        report.partition.partition,
-        report.version,
-        report.version_count,
-        report.checkpoint_count,
-        report.file_count,
-        report.record_count,
-        report.size_bytes,
-        len(report.breaches),
-    )
-    return dict(zip((column.name for column in _REPORT_COLUMNS), cells, strict=True))
 
 
 def _lines(report: Report) -> list[str]:

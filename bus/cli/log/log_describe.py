@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bus.cli.commands import BusCommand
 from bus.cli.options import complete_topics, listing_format_option, root_option
-from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import (
+    Column,
+    Columns,
+    Kind,
+    echo,
+    human_bytes,
+    named_cells,
+    resolve_form,
+    write_json,
+    write_listing,
+)
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.cli.records.record_format import value_bytes
 from bus.errors import count_of
@@ -23,61 +33,63 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bus.storage_delta.files.live_file import LiveFile
-    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary, VersionSummary
+    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary, StagedTransaction, VersionSummary
     from bus.storage_delta.stores.store import ObjectStore
 
 
-_PARTITION_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("version", is_number=True),
-    Column("log_start", is_number=True),
-    Column("high_watermark", "HW", is_number=True),
-    Column("leader_epoch", "EPOCH", is_number=True),
-    Column("records", is_number=True),
-    Column("files", is_number=True),
-    Column("size", is_bytes=True),
-    Column("levels"),  # level:files, of what was never rewritten first
-    Column("dirty_ratio", "DIRTY", is_number=True),  # of a log that was compacted by key
-    Column("reclaimable", is_bytes=True),
-    Column("orphans", is_number=True),
-    Column("log_files", is_number=True),
-    Column("log_size", is_bytes=True),
-    Column("checkpoint", is_number=True),
-    Column("checkpoint_lag", "BEHIND", is_number=True),
+_PARTITION_COLUMNS: Columns[PartitionSummary] = (
+    Column("topic", lambda one: one.partition.topic, is_in_heading=True),
+    Column("partition", lambda one: one.partition.partition, Kind.NUMBER, is_key=True),
+    Column("version", lambda one: one.version, Kind.NUMBER),
+    Column("log_start", lambda one: one.log_start, Kind.NUMBER),
+    Column("high_watermark", lambda one: one.high_watermark, Kind.NUMBER, "HW"),
+    Column("leader_epoch", lambda one: _known(one.leader_epoch), Kind.NUMBER, "EPOCH"),
+    Column("records", lambda one: one.record_count, Kind.NUMBER),
+    Column("files", lambda one: len(one.files), Kind.NUMBER),
+    Column("size", lambda one: one.size_bytes, Kind.BYTES),
+    # level:files, of what was never rewritten first
+    Column("levels", lambda one: " ".join(f"{each.level}:{each.file_count}" for each in one.levels) or None),
+    # of a log that was compacted by key
+    Column("dirty_ratio", lambda one: round(one.dirty_ratio, 3) if one.compacted_to else None, Kind.NUMBER, "DIRTY"),
+    Column("reclaimable", lambda one: one.reclaimable_bytes, Kind.BYTES),
+    Column("orphans", lambda one: len(one.orphans), Kind.NUMBER),
+    Column("log_files", lambda one: one.log_file_count, Kind.NUMBER),
+    Column("log_size", lambda one: one.log_bytes, Kind.BYTES),
+    Column("checkpoint", lambda one: one.last_checkpoint, Kind.NUMBER),
+    Column("checkpoint_lag", lambda one: one.checkpoint_lag, Kind.NUMBER, "BEHIND"),
 )
-_VERSION_COLUMNS = (
-    Column("version", is_number=True, is_key=True),
-    Column("time", is_time_ms=True),
-    Column("operation"),
-    Column("epoch", is_number=True),
-    Column("offsets"),
-    Column("records", is_number=True),
-    Column("added", is_number=True),
-    Column("removed", is_number=True),
-    Column("size", is_bytes=True),
+_VERSION_COLUMNS: Columns[VersionSummary] = (
+    Column("version", lambda one: one.version, Kind.NUMBER, is_key=True),
+    Column("time", lambda one: one.timestamp_ms, Kind.TIME_MS),
+    Column("operation", lambda one: one.operation),
+    Column("epoch", lambda one: _known(one.leader_epoch), Kind.NUMBER),
+    Column("offsets", lambda one: f"{one.added.base_offset}..{one.added.last_offset}" if _has_records(one) else None),
+    Column("records", lambda one: one.added.record_count if _has_records(one) else None, Kind.NUMBER),
+    Column("added", lambda one: one.added.file_count, Kind.NUMBER),
+    Column("removed", lambda one: one.removed.file_count, Kind.NUMBER),
+    Column("size", lambda one: one.added.size_bytes if _has_records(one) else None, Kind.BYTES),
 )
-_FILE_COLUMNS = (
-    Column("version", is_number=True, is_key=True),
-    Column("level", is_number=True),
-    Column("offsets", is_key=True),
-    Column("records", is_number=True),
-    Column("size", is_bytes=True),
-    Column("file"),
+_FILE_COLUMNS: Columns[LiveFile] = (
+    Column("version", lambda one: _known(one.version), Kind.NUMBER, is_key=True),
+    Column("level", lambda one: one.level, Kind.NUMBER),
+    Column("offsets", lambda one: f"{one.base_offset}..{one.next_offset - 1}", is_key=True),
+    Column("records", lambda one: one.record_count, Kind.NUMBER),
+    Column("size", lambda one: one.size_bytes, Kind.BYTES),
+    Column("file", lambda one: one.path),
 )
-_TRANSACTION_COLUMNS = (
-    Column("transactional_id", "TRANSACTIONAL-ID", is_key=True),
-    Column("number", is_number=True),
-    Column("outcome"),
-    Column("time", is_time_ms=True),
+_TRANSACTION_COLUMNS: Columns[EndedTransaction] = (
+    Column("transactional_id", lambda one: one.transactional_id, is_key=True),
+    Column("number", lambda one: one.number, Kind.NUMBER),
+    Column("outcome", lambda one: "committed" if one.is_applied else "aborted"),
+    Column("time", lambda one: one.ended_ms or None, Kind.TIME_MS),
 )
-_STAGED_COLUMNS = (
-    Column("coordinator_partition", "COORDINATOR", is_number=True, is_key=True),
-    Column("producer_id", is_number=True, is_key=True),
-    Column("epoch", is_number=True, is_key=True),
-    Column("last_sequence", is_number=True),
-    Column("size", is_bytes=True),
-    Column("newest", is_time_ms=True),
+_STAGED_COLUMNS: Columns[StagedTransaction] = (
+    Column("coordinator_partition", lambda one: one.coordinator_partition, Kind.NUMBER, "COORDINATOR", is_key=True),
+    Column("producer_id", lambda one: one.producer_id, Kind.NUMBER, is_key=True),
+    Column("epoch", lambda one: one.producer_epoch, Kind.NUMBER, is_key=True),
+    Column("last_sequence", lambda one: one.last_sequence, Kind.NUMBER),
+    Column("size", lambda one: one.size_bytes, Kind.BYTES),
+    Column("newest", lambda one: one.newest_ms, Kind.TIME_MS),
 )
 
 
@@ -136,45 +148,22 @@ def describe(
 
 
 def _write_partitions(topic: str, summaries: Sequence[PartitionSummary], form: str | None) -> None:
-    rows = [_partition_row(summary) for summary in summaries]
-    if resolve_form(form) == "table":
-        write_heading([f"Topic: {topic}", f"TopicId: {summaries[0].topic_id}"])
-        write_listing(_PARTITION_COLUMNS[1:], [row[1:] for row in rows], "table")
-    else:
-        write_listing(_PARTITION_COLUMNS, rows, form)
+    facts = [f"Topic: {topic}", f"TopicId: {summaries[0].topic_id}"]
+    write_listing(_PARTITION_COLUMNS, summaries, form, headings=[facts])
 
 
-def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
-    return (
-        summary.partition.topic,
-        summary.partition.partition,
-        summary.version,
-        summary.log_start,
-        summary.high_watermark,
-        _known(summary.leader_epoch),
-        summary.record_count,
-        len(summary.files),
-        summary.size_bytes,
-        " ".join(f"{level.level}:{level.file_count}" for level in summary.levels) or None,
-        round(summary.dirty_ratio, 3) if summary.compacted_to else None,
-        summary.reclaimable_bytes,
-        len(summary.orphans),
-        summary.log_file_count,
-        summary.log_bytes,
-        summary.last_checkpoint,
-        summary.checkpoint_lag,
-    )
+def _known(number: int) -> int | None:
+    """An epoch, or a version. None: no leader has committed anything yet; nothing tells of the version."""
+    return number if number >= 0 else None
 
 
-def _known(leader_epoch: int) -> int | None:
-    """The epoch of the leader that committed last. None: no leader has committed anything yet."""
-    return leader_epoch if leader_epoch >= 0 else None
+def _has_records(version: VersionSummary) -> bool:
+    return version.added.base_offset >= 0
 
 
 def _as_object(summary: PartitionSummary, versions: Sequence[VersionSummary]) -> dict[str, Any]:
-    names = [column.name for column in _PARTITION_COLUMNS]
     return {
-        **dict(zip(names, _partition_row(summary), strict=True)),
+        **named_cells(_PARTITION_COLUMNS, summary),
         "topic_id": summary.topic_id,
         "path": summary.path,
         "first_version": summary.first_version,
@@ -198,19 +187,19 @@ def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummar
         echo(f"{name + ':':<14}{fact}")
     if versions:
         echo(f"\nVersions, the newest {len(versions)}:")
-        write_listing(_VERSION_COLUMNS, map(_version_row, versions), "table")
+        write_listing(_VERSION_COLUMNS, versions, "table")
     if files:
         echo(f"\nData files, the newest {len(files)} of {len(summary.files):,}:")
-        write_listing(_FILE_COLUMNS, map(_file_row, files), "table")
+        write_listing(_FILE_COLUMNS, files, "table")
 
 
 def _write_transactions(summary: PartitionSummary, transactions: Sequence[EndedTransaction]) -> None:
     if transactions:
         echo(f"\nTransactions, the newest {len(transactions)} of {len(summary.transactions):,}:")
-        write_listing(_TRANSACTION_COLUMNS, map(_transaction_row, transactions), "table")
+        write_listing(_TRANSACTION_COLUMNS, transactions, "table")
     if summary.staged:
         echo("\nStaged, not in the table:")
-        write_listing(_STAGED_COLUMNS, map(astuple, summary.staged), "table")
+        write_listing(_STAGED_COLUMNS, summary.staged, "table")
 
 
 def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -247,43 +236,6 @@ def _checkpoint_age(summary: PartitionSummary, now_ms: int) -> str:
     if summary.checkpoint_ms is None:
         return behind
     return f"{behind}, {max(0, now_ms - summary.checkpoint_ms) // 1000:,} s old"
-
-
-def _version_row(version: VersionSummary) -> tuple[Any, ...]:
-    added = version.added
-    has_records = added.base_offset >= 0
-    return (
-        version.version,
-        version.timestamp_ms,
-        version.operation,
-        _known(version.leader_epoch),
-        f"{added.base_offset}..{added.last_offset}" if has_records else None,
-        added.record_count if has_records else None,
-        added.file_count,
-        version.removed.file_count,
-        added.size_bytes if has_records else None,
-    )
-
-
-def _transaction_row(transaction: EndedTransaction) -> tuple[Any, ...]:
-    return (
-        transaction.transactional_id,
-        transaction.number,
-        "committed" if transaction.is_applied else "aborted",
-        transaction.ended_ms or None,
-    )
-
-
-def _file_row(file: LiveFile) -> tuple[Any, ...]:
-    offsets = f"{file.base_offset}..{file.next_offset - 1}"
-    return (
-        None if file.version < 0 else file.version,
-        file.level,
-        offsets,
-        file.record_count,
-        file.size_bytes,
-        file.path,
-    )
 
 
 # `bus log dump`: the records as they lie in the data files, in the form of Kafka's DumpLogSegments.

@@ -15,7 +15,7 @@ import click
 
 from bus.cli.commands import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, echo, human_bytes, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, human_bytes, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
 from bus.errors import count_of
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from bus.descriptions import LogDirDescription, MaintainedLog, ReplicaInfo
     from bus.model import TopicPartition
 
-_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("version", is_number=True),
-    Column("files_before", is_number=True),
-    Column("files_after", is_number=True),
-    Column("bytes_before", "SIZE-BEFORE", is_bytes=True),
-    Column("bytes_after", "SIZE-AFTER", is_bytes=True),
-    Column("rewritten_bytes", "REWRITTEN", is_bytes=True),
-    Column("log_start", is_number=True),
-    Column("dropped_versions", is_number=True),
-    Column("deleted_files", is_number=True),
-    Column("deleted_bytes", "DELETED", is_bytes=True),
+
+_COLUMNS: Columns[tuple[str, MaintainedLog]] = (
+    Column("topic", lambda row: row[0], is_key=True),
+    Column("partition", lambda row: row[1].partition, Kind.NUMBER, is_key=True),
+    Column("version", lambda row: row[1].version, Kind.NUMBER),
+    Column("files_before", lambda row: row[1].files_before, Kind.NUMBER),
+    Column("files_after", lambda row: row[1].files_after, Kind.NUMBER),
+    Column("bytes_before", lambda row: row[1].bytes_before, Kind.BYTES, "SIZE-BEFORE"),
+    Column("bytes_after", lambda row: row[1].bytes_after, Kind.BYTES, "SIZE-AFTER"),
+    Column("rewritten_bytes", lambda row: row[1].rewritten_bytes, Kind.BYTES, "REWRITTEN"),
+    Column("log_start", lambda row: row[1].log_start, Kind.NUMBER),
+    Column("dropped_versions", lambda row: row[1].dropped_versions, Kind.NUMBER),
+    Column("deleted_files", lambda row: row[1].deleted_files, Kind.NUMBER),
+    Column("deleted_bytes", lambda row: row[1].deleted_bytes, Kind.BYTES, "DELETED"),
 )
 
 
@@ -113,7 +114,7 @@ def _maintain(action: str, target: str, form: str | None, address: str) -> None:
                 done.append(one)
         finally:
             if done:
-                rows = [_row(chosen.topic, one) for one in sorted(done, key=lambda one: one.partition)]
+                rows = [(chosen.topic, one) for one in sorted(done, key=lambda one: one.partition)]
                 write_listing(_COLUMNS, rows, form)
 
 
@@ -137,35 +138,22 @@ def _summary(one: MaintainedLog) -> str:
     return "; ".join(parts) or "nothing to do"
 
 
-def _row(topic: str, one: MaintainedLog) -> tuple[Any, ...]:
-    return (
-        topic,
-        one.partition,
-        one.version,
-        one.files_before,
-        one.files_after,
-        one.bytes_before,
-        one.bytes_after,
-        one.rewritten_bytes,
-        one.log_start,
-        one.dropped_versions,
-        one.deleted_files,
-        one.deleted_bytes,
-    )
-
-
 # `bus log dirs`: what the partitions take in the root, broker by broker (KIP-113, KIP-827).
 
-_REPLICA_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("broker", is_number=True, is_key=True),
-    Column("role"),
-    Column("size_bytes", "SIZE", is_bytes=True),
-    Column("reclaimable_bytes", "RECLAIMABLE", is_bytes=True),
-    Column("file_count", "FILES", is_number=True),
-    Column("error"),
+_REPLICA_COLUMNS: Columns[tuple[TopicPartition, int, ReplicaInfo]] = (
+    Column("topic", lambda row: row[0].topic, is_key=True),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER, is_key=True),
+    Column("broker", lambda row: row[1], Kind.NUMBER, is_key=True),
+    Column("role", lambda row: "leader" if row[2].is_leader else "follower"),
+    Column("size_bytes", lambda row: _counted(row[2], row[2].size_bytes), Kind.BYTES, "SIZE"),
+    Column("reclaimable_bytes", lambda row: _counted(row[2], row[2].reclaimable_bytes), Kind.BYTES, "RECLAIMABLE"),
+    Column("file_count", lambda row: _counted(row[2], row[2].file_count), Kind.NUMBER, "FILES"),
+    Column("error", lambda row: row[2].error),
 )
+
+
+def _counted(one: ReplicaInfo, count: int | None) -> int | None:
+    return count if one.is_leader and one.error is None else None
 
 
 @click.command(
@@ -199,16 +187,14 @@ def dirs(topics: tuple[str, ...], brokers: tuple[int, ...], form: str | None, ad
     with open_admin(address) as admin:
         found = admin.describe_log_dirs(topics or None, brokers or None)
     log_dirs = [(broker_id, path, one) for broker_id in sorted(found) for path, one in found[broker_id].items()]
-    if resolve_form(form) == "json":
-        write_json(_log_dir_object(*each) for each in log_dirs)
-        return
-    rows = [
-        _replica_row(broker_id, *each) for broker_id, _, one in log_dirs for each in sorted(one.replica_infos.items())
-    ]
-    if resolve_form(form) == "table":
-        for each in log_dirs:
-            write_heading(_log_dir_facts(*each))
-    write_listing(_REPLICA_COLUMNS, rows, form)
+    rows = [(name, broker_id, each) for broker_id, _, one in log_dirs for name, each in one.replica_infos.items()]
+    write_listing(
+        _REPLICA_COLUMNS,
+        sorted(rows, key=lambda row: row[:2]),
+        form,
+        headings=(_log_dir_facts(*each) for each in log_dirs),
+        documents=(_log_dir_object(*each) for each in log_dirs),
+    )
 
 
 def _log_dir_facts(broker_id: int, path: str, one: LogDirDescription) -> list[str]:
@@ -239,17 +225,3 @@ def _log_dir_object(broker_id: int, path: str, one: LogDirDescription) -> dict[s
             for name, replica in sorted(one.replica_infos.items())
         ],
     }
-
-
-def _replica_row(broker_id: int, name: TopicPartition, one: ReplicaInfo) -> tuple[Any, ...]:
-    has_bytes = one.is_leader and one.error is None
-    return (
-        name.topic,
-        name.partition,
-        broker_id,
-        "leader" if one.is_leader else "follower",
-        one.size_bytes if has_bytes else None,
-        one.reclaimable_bytes if has_bytes else None,
-        one.file_count if has_bytes else None,
-        one.error,
-    )

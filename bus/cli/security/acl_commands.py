@@ -11,7 +11,7 @@ import click
 
 from bus.cli.commands import BusGroup
 from bus.cli.options import address_option, confirm, is_asked, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, Columns, echo, write_listing
 from bus.cli.security.acl_export import (
     GrantPlan,
     Grants,
@@ -38,14 +38,14 @@ from bus.security.file_readers import plan_file_readers
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
 
-_COLUMNS = (
-    Column("resource_type", is_key=True),
-    Column("resource_name", is_key=True),
-    Column("pattern_type"),
-    Column("principal"),
-    Column("host"),
-    Column("operation"),
-    Column("permission"),
+_COLUMNS: Columns[AclBinding] = (
+    Column("resource_type", lambda one: one.resource_type.value, is_key=True),
+    Column("resource_name", lambda one: one.resource_name, is_key=True),
+    Column("pattern_type", lambda one: one.pattern_type.value),
+    Column("principal", lambda one: one.principal),
+    Column("host", lambda one: one.host),
+    Column("operation", lambda one: one.operation.value),
+    Column("permission", lambda one: one.permission.value),
 )
 _Pattern = tuple[AclResourceType, str]  # and a name
 _Op, _Type = AclOperation, AclResourceType
@@ -247,7 +247,7 @@ def list_acls(
     if form is None:
         _write_by_resource("Current", found)
     else:
-        write_listing(_COLUMNS, list(map(_row, found)), form)
+        write_listing(_COLUMNS, found, form)
 
 
 @acls.command(
@@ -476,15 +476,3 @@ def _write_by_resource(what: str, acls: Iterable[AclBinding], *, is_for_question
                 err=is_for_question,
             )
         echo(err=is_for_question)
-
-
-def _row(acl: AclBinding) -> tuple[str, ...]:
-    return (
-        acl.resource_type.value,
-        acl.resource_name,
-        acl.pattern_type.value,
-        acl.principal,
-        acl.host,
-        acl.operation.value,
-        acl.permission.value,
-    )

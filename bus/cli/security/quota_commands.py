@@ -9,8 +9,8 @@ import click
 
 from bus.cli.commands import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
-from bus.cli.output import Column, echo, write_listing
-from bus.descriptions import DEFAULT_NAME, QuotaEntity
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
+from bus.descriptions import DEFAULT_NAME, QuotaEntity, QuotaUsage
 
 _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_rate")
 
@@ -23,14 +23,20 @@ def _complete_values(ctx: click.Context, param: click.Parameter, incomplete: str
     return [f"{name}=" for name in _complete_names(ctx, param, incomplete)]
 
 
-_ENTITY = (Column("user", is_key=True), Column("client_id", is_key=True), Column("quota", is_key=True))
-_LIST_COLUMNS = (*_ENTITY, Column("value", is_number=True))
-_USAGE_COLUMNS = (
-    Column("broker_id", is_key=True),
-    *_ENTITY,
-    Column("limit", is_number=True),
-    Column("rate", is_number=True),
-    Column("throttle_time_ms", is_number=True),
+_LIST_COLUMNS: Columns[tuple[QuotaEntity, str, float]] = (
+    Column("user", lambda row: row[0].user, is_key=True),
+    Column("client_id", lambda row: row[0].client_id, is_key=True),
+    Column("quota", lambda row: row[1], is_key=True),
+    Column("value", lambda row: row[2], Kind.NUMBER),
+)
+_USAGE_COLUMNS: Columns[QuotaUsage] = (
+    Column("broker_id", lambda one: one.broker_id, is_key=True),
+    Column("user", lambda one: one.entity.user, is_key=True),
+    Column("client_id", lambda one: one.entity.client_id, is_key=True),
+    Column("quota", lambda one: one.quota, is_key=True),
+    Column("limit", lambda one: one.limit, Kind.NUMBER),
+    Column("rate", lambda one: round(one.rate, 1), Kind.NUMBER),
+    Column("throttle_time_ms", lambda one: one.throttle_time_ms, Kind.NUMBER),
 )
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -70,7 +76,7 @@ def list_quotas(
     with open_admin(address) as admin:
         found = admin.describe_client_quotas(_entity(user, default_user, client, default_client))
     rows = [
-        (entity.user, entity.client_id, name, limit)
+        (entity, name, limit)
         for entity, limits in sorted(found.items(), key=lambda one: (one[0].user or "", one[0].client_id or ""))
         for name, limit in sorted(limits.items())
     ]
@@ -135,19 +141,7 @@ def usage(form: str | None, address: str) -> None:
     """Show what is used of quotas at each broker, per second, by entities that have used any in the last hour."""
     with open_admin(address) as admin:
         found = admin.describe_quota_usage()
-    rows = [
-        (
-            one.broker_id,
-            one.entity.user,
-            one.entity.client_id,
-            one.quota,
-            one.limit,
-            round(one.rate, 1),
-            one.throttle_time_ms,
-        )
-        for one in found
-    ]
-    write_listing(_USAGE_COLUMNS, rows, form)
+    write_listing(_USAGE_COLUMNS, found, form)
 
 
 def _entity(

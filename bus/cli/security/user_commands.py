@@ -15,7 +15,7 @@ import click
 from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, listing_format_option, open_admin
-from bus.cli.output import Column, echo, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, write_listing
 from bus.errors import BusError, Refused
 from bus.platform.bounded_files import FileFault, read_bounded_text
 from bus.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, salt_password
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 _SECRET_BYTES = 32
 _CHOSEN_LENGTH_MIN = 12
 _END_OF_LINE = re.compile(r"\r\n|\r|\n")
-_COLUMNS = (Column("user", is_key=True), Column("mechanism", is_key=True), Column("iterations", is_number=True))
+_COLUMNS: Columns[tuple[str, ScramCredentialInfo]] = (
+    Column("user", lambda row: row[0], is_key=True),
+    Column("mechanism", lambda row: row[1].mechanism, is_key=True),
+    Column("iterations", lambda row: row[1].iterations, Kind.NUMBER),
+)
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
@@ -119,7 +123,7 @@ def list_users(form: str | None, root: str | None, address: str) -> None:
     """List the users, and for which mechanisms they have a password."""
     with _open(root, address) as found:
         known = found.describe_user_scram_credentials()
-    rows = [(name, info.mechanism, info.iterations) for name in sorted(known) for info in known[name]]
+    rows = [(name, info) for name in sorted(known) for info in known[name]]
     write_listing(_COLUMNS, rows, form)
 
 

@@ -21,9 +21,9 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bus.cli.output import Column, csv_text, echo, echo_styled, table_text, write_data
+from bus.cli.output import Column, Kind, echo, echo_styled, table_text, write_csv, write_json_texts
 from bus.errors import count_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 TABLE_ROWS_DEFAULT = 1_000
 _CELL_CHARACTERS_MAX = 1_000  # on a terminal
 _CHUNK_ROWS = 1_000
-T = TypeVar("T")
 
 
 def write_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str, limit: int | None) -> int:
@@ -40,7 +39,11 @@ def write_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str, 
     if form == "table":
         return _write_table(schema, batches, TABLE_ROWS_DEFAULT if limit is None else limit)
     rows = islice(_rows(batches), limit)
-    return _write_json(schema.names, rows) if form == "json" else _write_csv(schema.names, rows)
+    return _write_json(schema.names, rows) if form == "json" else write_csv(schema.names, map(_cell_texts, rows))
+
+
+def _cell_texts(row: Sequence[Any]) -> list[str | None]:
+    return [None if cell is None else cell_text(cell) for cell in row]
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -60,23 +63,9 @@ def _write_json(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
         renamed = ", ".join(f"{name} as {other}" for name, other in zip(names, unique, strict=True) if name != other)
         echo(f"columns of one name: JSON has the later ones under names of their own: {renamed}", err=True)
     keys = [f"{json_text(name)}: " for name in unique]
-    count, before = 0, "["
-    for chunk in _chunks(rows):
-        lines = ("{" + ", ".join([k + json_text(c) for k, c in zip(keys, row, strict=True)]) + "}" for row in chunk)
-        write_data(before + ",\n ".join(lines), is_json=True)
-        before = ",\n "
-        count += len(chunk)
-    echo("]" if count else "[]")
-    return count
-
-
-def _write_csv(names: list[str], rows: Iterator[tuple[Any, ...]]) -> int:
-    write_data(csv_text([names]))
-    count = 0
-    for chunk in _chunks(rows):
-        write_data(csv_text([["" if cell is None else cell_text(cell) for cell in row] for row in chunk]))
-        count += len(chunk)
-    return count
+    return write_json_texts(
+        "{" + ", ".join([key + json_text(cell) for key, cell in zip(keys, row, strict=True)]) + "}" for row in rows
+    )
 
 
 def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> int:
@@ -85,7 +74,7 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: in
     count, cut = 0, 0
     for batch in rest:
         for row in _rows([batch.slice(0, limit - len(shown))]):
-            cells = [None if cell is None else cell_text(cell) for cell in row]
+            cells = _cell_texts(row)
             shown.append([_fitting(cell) for cell in cells])
             cut += sum(a is not b for a, b in zip(cells, shown[-1], strict=True))
         count += batch.num_rows  # the rows behind the limit are counted, never converted
@@ -103,17 +92,12 @@ def _fitting(cell: str | None) -> str | None:
     return f"{cell[:_CELL_CHARACTERS_MAX]}… ({len(cell):,} characters)"
 
 
-def _column(field: pa.Field) -> Column:
+def _column(field: pa.Field) -> Column[Any]:
     import pyarrow as pa
 
     kind = field.type
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return Column(field.name, field.name, is_number=is_number)
-
-
-def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
-    while chunk := list(islice(items, _CHUNK_ROWS)):
-        yield chunk
+    return Column(field.name, kind=Kind.NUMBER if is_number else Kind.TEXT, label=field.name)
 
 
 _string = json.encoder.encode_basestring  # as json.dumps with ensure_ascii=False

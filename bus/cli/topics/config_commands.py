@@ -9,26 +9,26 @@ import click
 from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, complete_broker_configs, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, echo, resolve_form, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, resolve_form, write_listing
 from bus.cli.topics.topic_commands import write_config
 
 if TYPE_CHECKING:
-    from bus.descriptions import ConfigDescription
+    from bus.descriptions import BrokerDescription, ClusterDescription, ConfigDescription
 
-_COLUMNS = (
-    Column("name", is_key=True),
-    Column("value"),
-    Column("default"),
-    Column("source"),
-    Column("type"),
-    Column("valid_values"),
-    Column("documentation"),
+_BROKER_COLUMNS: Columns[tuple[ClusterDescription, BrokerDescription]] = (
+    Column("broker", lambda row: row[1].broker_id, Kind.NUMBER, is_key=True),
+    Column("host", lambda row: row[1].host),
+    Column("port", lambda row: row[1].port, Kind.NUMBER),
+    Column("role", lambda row: "controller" if row[1].broker_id == row[0].controller_id else "broker"),
 )
-_BROKER_COLUMNS = (
-    Column("broker", is_number=True, is_key=True),
-    Column("host"),
-    Column("port", is_number=True),
-    Column("role"),
+_COLUMNS: Columns[tuple[str | None, ConfigDescription]] = (  # of which topic; None: of the broker
+    Column("name", lambda row: row[1].name, is_key=True),
+    Column("value", lambda row: row[1].value),
+    Column("default", lambda row: row[1].default_value),
+    Column("source", lambda row: _source(row[1], row[0])),
+    Column("type", lambda row: row[1].type),
+    Column("valid_values", lambda row: row[1].valid_values),
+    Column("documentation", lambda row: row[1].documentation),
 )
 
 
@@ -60,19 +60,7 @@ def config(keys: tuple[str, ...], topic: str | None, changed: bool, form: str | 
         for entry in entries:
             write_config(entry)
         return
-    rows = [
-        (
-            one.name,
-            one.value,
-            one.default_value,
-            _source(one, topic),
-            one.type,
-            one.valid_values,
-            one.documentation,
-        )
-        for one in entries
-    ]
-    write_listing(_COLUMNS, rows, form)
+    write_listing(_COLUMNS, [(topic, entry) for entry in entries], form)
 
 
 def _source(entry: ConfigDescription, topic: str | None) -> str:
@@ -104,10 +92,6 @@ def brokers(form: str | None, address: str) -> None:
     """List the brokers of the cluster, with the addresses that they give to clients."""
     with open_admin(address) as admin:
         cluster = admin.describe_cluster()
-    rows = [
-        (one.broker_id, one.host, one.port, "controller" if one.broker_id == cluster.controller_id else "broker")
-        for one in cluster.brokers
-    ]
-    write_listing(_BROKER_COLUMNS, rows, form)
+    write_listing(_BROKER_COLUMNS, [(cluster, one) for one in cluster.brokers], form)
     if resolve_form(form) == "table":
         echo(f"cluster {cluster.cluster_id} in {cluster.root_url}", err=True)

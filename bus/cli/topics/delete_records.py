@@ -16,7 +16,7 @@ import click
 from bus.cli.commands import BusCommand
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, complete_topics, confirm, listing_format_option, open_admin, yes_option
-from bus.cli.output import Column, echo, resolve_form, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, TimestampType, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -25,15 +25,6 @@ from bus.records.json_text import format_exact, parse_exact
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
 
-_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("log_start", is_number=True),
-    Column("high_watermark", "HW", is_number=True),
-    Column("low_watermark", is_number=True),
-    Column("version", is_number=True),
-    Column("error"),
-)
 _ALL = -1  # everything below the high watermark
 _FILE_VERSION = 1
 
@@ -53,17 +44,16 @@ class _Deletion:
     def offset_count(self) -> int:
         return 0 if self.low_watermark is None else self.low_watermark - self.log_start
 
-    def row(self) -> tuple[Any, ...]:
-        """For `_COLUMNS`."""
-        return (
-            self.partition.topic,
-            self.partition.partition,
-            self.log_start,
-            self.high_watermark,
-            self.low_watermark,
-            self.version,
-            self.error,
-        )
+
+_COLUMNS: Columns[_Deletion] = (
+    Column("topic", lambda one: one.partition.topic, is_key=True),
+    Column("partition", lambda one: one.partition.partition, Kind.NUMBER, is_key=True),
+    Column("log_start", lambda one: one.log_start, Kind.NUMBER),
+    Column("high_watermark", lambda one: one.high_watermark, Kind.NUMBER, "HW"),
+    Column("low_watermark", lambda one: one.low_watermark, Kind.NUMBER),
+    Column("version", lambda one: one.version, Kind.NUMBER),
+    Column("error", lambda one: one.error),
+)
 
 
 @click.command(
@@ -124,7 +114,7 @@ def delete_records(
             offsets = _offsets_of(admin, chosen, _ALL if offset is None else offset, before)
         plan = _plan(admin, offsets)
         if dry_run:
-            write_listing(_COLUMNS, [one.row() for one in plan], form)
+            write_listing(_COLUMNS, plan, form)
         else:
             _confirm(plan, is_sure=is_sure)
             plan = _show(_execute(admin, plan), form)
@@ -231,7 +221,7 @@ def _show(done: Iterable[_Deletion], form: str | None) -> list[_Deletion]:
     """In a table's place the lines of Kafka's tool."""
     if resolve_form(form) != "table":
         rows = list(done)
-        write_listing(_COLUMNS, [one.row() for one in rows], form)
+        write_listing(_COLUMNS, rows, form)
         return rows
     echo("Executing records delete operation")
     rows = list(done)

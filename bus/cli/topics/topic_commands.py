@@ -23,7 +23,7 @@ from bus.cli.options import (
     topic_argument,
     yes_option,
 )
-from bus.cli.output import Column, echo, echo_styled, resolve_form, styled, write_heading, write_json, write_listing
+from bus.cli.output import Column, Columns, Kind, echo, echo_styled, resolve_form, styled, write_listing
 from bus.cli.partition_arguments import Place, Position, TimeType, parse_scope
 from bus.cli.topics.delete_records import delete_records
 from bus.client_texts import text_for
@@ -35,28 +35,32 @@ if TYPE_CHECKING:
     from bus.descriptions import ConfigDescription, ListedOffset, TopicDescription
 
 
-_TOPIC_COLUMNS = (Column("topic", is_key=True), Column("partitions", is_number=True), Column("topic_id"))
-_PARTITION_COLUMNS = (
-    Column("topic", "Topic", is_key=True),
-    Column("topic_id", "TopicId"),
-    Column("partition", "Partition", is_number=True, is_key=True),
-    Column("leader", "Leader", is_number=True),
-    Column("leader_epoch", "LeaderEpoch", is_number=True),
-    Column("replicas", "Replicas"),
-    Column("isr", "Isr"),
-    Column("earliest_offset", "EarliestOffset", is_number=True),
-    Column("latest_offset", "LatestOffset", is_number=True),
-    Column("error", "Error"),
+_TOPIC_COLUMNS: Columns[TopicDescription] = (
+    Column("topic", lambda one: one.name, is_key=True),
+    Column("partitions", lambda one: len(one.partitions), Kind.NUMBER),
+    Column("topic_id", lambda one: one.topic_id),
 )
-_CONFIG_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("name", is_key=True),
-    Column("value"),
-    Column("default"),
-    Column("is_default"),
-    Column("type"),
-    Column("valid_values"),
-    Column("documentation"),
+_PARTITION_COLUMNS: Columns[tuple[_Topic, _Partition]] = (
+    Column("topic", lambda row: row[0].topic, label="Topic", is_in_heading=True),
+    Column("topic_id", lambda row: row[0].topic_id, label="TopicId", is_in_heading=True),
+    Column("partition", lambda row: row[1].partition, Kind.NUMBER, "Partition", is_key=True),
+    Column("leader", lambda row: row[1].leader, Kind.NUMBER, "Leader"),
+    Column("leader_epoch", lambda row: row[1].leader_epoch, Kind.NUMBER, "LeaderEpoch"),
+    Column("replicas", lambda row: ",".join(map(str, row[1].replicas)), label="Replicas"),
+    Column("isr", lambda row: ",".join(map(str, row[1].isr)), label="Isr"),
+    Column("earliest_offset", lambda row: row[1].earliest_offset, Kind.NUMBER, "EarliestOffset"),
+    Column("latest_offset", lambda row: row[1].latest_offset, Kind.NUMBER, "LatestOffset"),
+    Column("error", lambda row: row[1].error, label="Error", is_optional=True),
+)
+_CONFIG_COLUMNS: Columns[tuple[str, ConfigDescription]] = (
+    Column("topic", lambda row: row[0], is_key=True),
+    Column("name", lambda row: row[1].name, is_key=True),
+    Column("value", lambda row: row[1].value),
+    Column("default", lambda row: row[1].default_value),
+    Column("is_default", lambda row: row[1].is_default),
+    Column("type", lambda row: row[1].type),
+    Column("valid_values", lambda row: row[1].valid_values),
+    Column("documentation", lambda row: row[1].documentation),
 )
 
 
@@ -169,8 +173,7 @@ def list_topics(internal: bool, form: str | None, address: str) -> None:
     with open_admin(address) as admin:
         found = admin.describe_topics()
     shown = [topic for topic in found.values() if internal or not topic.is_internal]
-    rows = [(topic.name, len(topic.partitions), topic.topic_id) for topic in sorted(shown, key=lambda one: one.name)]
-    write_listing(_TOPIC_COLUMNS, rows, form)
+    write_listing(_TOPIC_COLUMNS, sorted(shown, key=lambda one: one.name), form)
 
 
 @topics.command(
@@ -232,16 +235,14 @@ def describe(
             _write_configs({topic.name: admin.describe_configs(topic.name) for topic in chosen}, form)
             return
         described = [_describe(admin, topic) for topic in chosen]
-    match resolve_form(form):
-        case "json":
-            write_json([asdict(topic) for topic in described])
-        case "csv":
-            write_listing(_PARTITION_COLUMNS, [row for topic in described for row in topic.rows()], "csv")
-        case _:
-            for number, topic in enumerate(described):
-                if number:
-                    echo()
-                _write_description(topic)
+    if resolve_form(form) == "table":
+        for number, topic in enumerate(described):
+            if number:
+                echo()
+            write_listing(_PARTITION_COLUMNS, topic.rows(), "table", headings=[topic.facts()])
+        return
+    rows = [row for topic in described for row in topic.rows()]
+    write_listing(_PARTITION_COLUMNS, rows, form, documents=map(asdict, described))
 
 
 def _isr_min(admin: Admin, topic: str) -> int:
@@ -290,22 +291,17 @@ class _Topic:
     configs: Mapping[str, str]  # those that are not at their defaults
     partitions: Sequence[_Partition]
 
-    def rows(self) -> list[tuple[object, ...]]:
-        """For `_PARTITION_COLUMNS`."""
+    def rows(self) -> list[tuple[_Topic, _Partition]]:
+        return [(self, one) for one in self.partitions]
+
+    def facts(self) -> list[str]:
+        """For the line that Kafka's tool begins with."""
         return [
-            (
-                self.topic,
-                self.topic_id,
-                one.partition,
-                one.leader,
-                one.leader_epoch,
-                ",".join(map(str, one.replicas)),
-                ",".join(map(str, one.isr)),
-                one.earliest_offset,
-                one.latest_offset,
-                one.error,
-            )
-            for one in self.partitions
+            f"Topic: {self.topic}",
+            f"TopicId: {self.topic_id}",
+            f"PartitionCount: {self.partition_count}",
+            f"ReplicationFactor: {self.replication_factor}",
+            f"Configs: {','.join(f'{name}={value}' for name, value in self.configs.items())}",
         ]
 
 
@@ -335,17 +331,6 @@ def _list(admin: Admin, partitions: Sequence[TopicPartition], at: int) -> list[t
     return list(admin.list_offsets(dict.fromkeys(partitions, at)).items())
 
 
-def _write_description(topic: _Topic) -> None:
-    """The line that Kafka's tool begins with, then a table of the partitions."""
-    configs = ",".join(f"{name}={value}" for name, value in topic.configs.items())
-    count = f"PartitionCount: {topic.partition_count}"
-    factor = f"ReplicationFactor: {topic.replication_factor}"
-    write_heading([f"Topic: {topic.topic}", f"TopicId: {topic.topic_id}", count, factor, f"Configs: {configs}"])
-    has_errors = any(one.error for one in topic.partitions)
-    last = len(_PARTITION_COLUMNS) if has_errors else -1
-    write_listing(_PARTITION_COLUMNS[2:last], [row[2:last] for row in topic.rows()], "table")
-
-
 def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str | None) -> None:
     if resolve_form(form) == "table":
         for number, (topic, entries) in enumerate(configs.items()):
@@ -353,20 +338,7 @@ def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str
             for entry in entries:
                 write_config(entry)
         return
-    rows = [
-        (
-            topic,
-            entry.name,
-            entry.value,
-            entry.default_value,
-            entry.is_default,
-            entry.type,
-            entry.valid_values,
-            entry.documentation,
-        )
-        for topic, entries in configs.items()
-        for entry in entries
-    ]
+    rows = [(topic, entry) for topic, entries in configs.items() for entry in entries]
     write_listing(_CONFIG_COLUMNS, rows, form)
 
 
@@ -456,13 +428,13 @@ def delete(topics: tuple[str, ...], is_sure: bool, if_exists: bool, address: str
 
 # `bus offsets`: where a topic's partitions begin and end, and where they are at a time.
 
-_COLUMNS = (
-    Column("topic", is_key=True),
-    Column("partition", is_number=True, is_key=True),
-    Column("offset", is_number=True),
-    Column("timestamp", is_time_ms=True),
-    Column("leader_epoch", is_number=True),
-    Column("version", is_number=True),
+_COLUMNS: Columns[tuple[TopicPartition, ListedOffset]] = (
+    Column("topic", lambda row: row[0].topic, is_key=True),
+    Column("partition", lambda row: row[0].partition, Kind.NUMBER, is_key=True),
+    Column("offset", lambda row: row[1].offset, Kind.NUMBER),
+    Column("timestamp", lambda row: row[1].timestamp_ms if row[1].timestamp_ms >= 0 else None, Kind.TIME_MS),
+    Column("leader_epoch", lambda row: row[1].leader_epoch, Kind.NUMBER),
+    Column("version", lambda row: row[1].version, Kind.NUMBER),
 )
 _TIMESTAMPS = {
     Place.BEGINNING: EARLIEST_TIMESTAMP,
@@ -516,15 +488,4 @@ def offsets(
             for number in choose_partitions(topic, chosen, [one.partition for one in described[topic].partitions])
         }
         found = admin.list_offsets(wanted)
-    rows = [
-        (
-            one.topic,
-            one.partition,
-            found[one].offset,
-            found[one].timestamp_ms if found[one].timestamp_ms >= 0 else None,
-            found[one].leader_epoch,
-            found[one].version,
-        )
-        for one in wanted
-    ]
-    write_listing(_COLUMNS, rows, form)
+    write_listing(_COLUMNS, [(one, found[one]) for one in wanted], form)

@@ -11,7 +11,7 @@ import click
 from bus.cli.commands import BusGroup
 from bus.cli.failures import Failure
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
-from bus.cli.output import Column, echo, resolve_form, write_json, write_listing
+from bus.cli.output import Column, Columns, echo, write_listing
 from bus.json_views import ENVELOPE_COLUMNS, JsonView, SchemaError, format_ddl, format_type, infer_fields
 from bus.model import TopicPartition
 
@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
 
 _POLL_MS = 500
-_VIEW_COLUMNS = (Column("name", is_key=True), Column("topic", is_key=True), Column("columns"), Column("schema"))
-_FIELD_COLUMNS = (
-    Column("view", is_key=True),
-    Column("topic", is_key=True),
-    Column("column", is_key=True),
-    Column("type"),
+_VIEW_COLUMNS: Columns[JsonView] = (
+    Column("name", lambda one: one.name, is_key=True),
+    Column("topic", lambda one: one.topic, is_key=True),
+    Column("columns", lambda one: ",".join(one.columns)),
+    Column("schema", lambda one: one.schema),
+)
+_FIELD_COLUMNS: Columns[tuple[JsonView, str, str]] = (
+    Column("view", lambda row: row[0].name, is_key=True),
+    Column("topic", lambda row: row[0].topic, is_key=True),
+    Column("column", lambda row: row[1], is_key=True),
+    Column("type", lambda row: row[2]),
 )
 _OF_THE_RECORD = "of the record"
 
@@ -87,7 +92,7 @@ def list_views(form: str | None, address: str) -> None:
     """List the views."""
     with open_admin(address) as admin:
         found = admin.list_views()
-    write_listing(_VIEW_COLUMNS, [(one.name, one.topic, ",".join(one.columns), one.schema) for one in found], form)
+    write_listing(_VIEW_COLUMNS, found, form)
 
 
 @views.command(
@@ -108,10 +113,8 @@ def describe(names: tuple[str, ...], form: str | None, address: str) -> None:
             known = ", ".join(view.name for view in found.values()) or "none yet"
             raise Failure(f"expected a view, found none named {name!r}; views there: {known}")
     chosen = [found[name.casefold()] for name in names] or list(found.values())
-    if resolve_form(form) == "json":
-        write_json([asdict(view) for view in chosen])
-        return
-    write_listing(_FIELD_COLUMNS, [row for view in chosen for row in _columns_of(view)], form)
+    rows = [row for view in chosen for row in _columns_of(view)]
+    write_listing(_FIELD_COLUMNS, rows, form, documents=map(asdict, chosen))
 
 
 @views.command(examples="bus views delete delays")
@@ -125,12 +128,12 @@ def delete(names: tuple[str, ...], address: str) -> None:
             echo(f"deleted view {name}")
 
 
-def _columns_of(view: JsonView) -> Iterator[tuple[str, str, str, str]]:
+def _columns_of(view: JsonView) -> Iterator[tuple[JsonView, str, str]]:
     before = [column for column in view.columns if column != "_corrupt"]
     after = [column for column in view.columns if column == "_corrupt"]
-    yield from ((view.name, view.topic, column, _OF_THE_RECORD) for column in before)
-    yield from ((view.name, view.topic, field.name, format_type(field.type)) for field in view.fields)
-    yield from ((view.name, view.topic, column, _OF_THE_RECORD) for column in after)
+    yield from ((view, column, _OF_THE_RECORD) for column in before)
+    yield from ((view, field.name, format_type(field.type)) for field in view.fields)
+    yield from ((view, column, _OF_THE_RECORD) for column in after)
 
 
 def _infer(admin: Admin, address: str, topic: str, count: int) -> str:

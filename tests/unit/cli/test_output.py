@@ -8,15 +8,32 @@ import io
 import json
 import pkgutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bus.cli
 from bus.cli.failures import write_error
-from bus.cli.output import Column, cell_text, echo, human_bytes, human_time, write_data, write_heading, write_listing
+from bus.cli.output import (
+    Column,
+    Columns,
+    Kind,
+    cell_text,
+    echo,
+    human_bytes,
+    human_time,
+    write_data,
+    write_heading,
+    write_listing,
+)
 
-COLUMNS = (Column("topic"), Column("latest_offset", is_number=True), Column("size", is_bytes=True))
+COLUMNS: Columns[Any] = (
+    Column("topic"),
+    Column("latest_offset", kind=Kind.NUMBER),
+    Column("size", kind=Kind.BYTES),
+)
 ROWS = [("orders", 5, 2048), ("pay,ments", None, 7)]
 
 
@@ -54,7 +71,7 @@ def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
 
 
 def test_wide_characters_keep_the_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    write_listing((Column("name"), Column("n", is_number=True)), [("日本", 1), ("abcd", 2)], "table")
+    write_listing((Column("name"), Column("n", kind=Kind.NUMBER)), [("日本", 1), ("abcd", 2)], "table")
     assert capsys.readouterr().out.splitlines()[1:] == ["日本  1", "abcd  2"]
 
 
@@ -151,7 +168,7 @@ def test_name_in_a_message_or_an_error_never_controls_the_terminal(
 
 
 def test_title_of_a_column_never_controls_the_terminal(on_terminal: OnTerminal) -> None:
-    printed = on_terminal(lambda: write_listing([Column(HOSTILE, HOSTILE)], [("x",)], "table"))
+    printed = on_terminal(lambda: write_listing([Column(HOSTILE, label=HOSTILE)], [("x",)], "table"))
     assert printed == f"{ESCAPED}\nx\n"
 
 
@@ -215,20 +232,58 @@ def test_lines_and_tabs_of_text_stay_on_a_terminal(on_terminal: OnTerminal) -> N
     assert on_terminal(lambda: write_data("a\tb\n")) == "a\tb\n"
 
 
-WIDE = (Column("topic", is_key=True), Column("a" * 30), Column("b" * 30, is_number=True), Column("c" * 30))
+WIDE: Columns[Any] = (
+    Column("topic", is_key=True),
+    Column("a" * 30),
+    Column("b" * 30, kind=Kind.NUMBER),
+    Column("c" * 30),
+)
 
 
-def listings() -> Iterator[tuple[str, tuple[Column, ...]]]:
-    for module in pkgutil.iter_modules(bus.cli.__path__):
-        for name, value in vars(importlib.import_module(f"bus.cli.{module.name}")).items():
+def test_a_value_is_taken_of_each_item_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    columns: Columns[str] = (Column("name", str.upper, is_key=True), Column("length", len, Kind.NUMBER, "#LETTERS"))
+    for form, printed in {
+        "json": '[{"name": "A", "length": 1},\n {"name": "BC", "length": 2}]\n',
+        "csv": "name,length\nA,1\nBC,2\n",
+        "table": "NAME  #LETTERS\nA            1\nBC           2\n",
+    }.items():
+        write_listing(columns, ["a", "bc"], form)
+        assert capsys.readouterr().out == printed
+
+
+def test_what_a_table_has_in_its_heading_or_nowhere_is_no_column_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    columns: Columns[Any] = (Column("topic", is_in_heading=True), Column("n"), Column("error", is_optional=True))
+    write_listing(columns, [("t", 1, None)], "table", headings=[["Topic: t", "Id: 7"]])
+    assert capsys.readouterr().out == "Topic: t\tId: 7\nN\n1\n"
+    write_listing(columns, [("t", 1, None), ("t", 2, "lost")], "table")
+    assert capsys.readouterr().out == "N  ERROR\n1  -\n2  lost\n"
+    write_listing(columns, [("t", 1, None)], "csv", headings=[["Topic: t"]])
+    assert capsys.readouterr().out == "topic,n,error\nt,1,\n"
+
+
+def test_documents_are_what_json_has_in_place_of_the_items(capsys: pytest.CaptureFixture[str]) -> None:
+    for form, printed in {"json": '[{"of": "t"}]\n', "csv": "n\n1\n", "table": "N\n1\n"}.items():
+        write_listing([Column("n")], [(1,)], form, documents=[{"of": "t"}])
+        assert capsys.readouterr().out == printed
+
+
+def listings() -> Iterator[tuple[str, Columns[Any]]]:
+    for module in pkgutil.walk_packages(bus.cli.__path__, f"{bus.cli.__name__}."):
+        for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, tuple) and len(value) > 1 and isinstance(value[0], Column):
                 yield f"{module.name}.{name}", value
 
 
+def test_listings_are_found_in_every_room() -> None:
+    rooms = {name.split(".")[2] for name, _ in listings()}
+    assert rooms >= {"cluster", "groups", "log", "security", "topics"}
+
+
 @pytest.mark.parametrize("columns", [pytest.param(columns, id=name) for name, columns in listings()])
-def test_every_listing_fits_80_columns(columns: tuple[Column, ...], on_terminal: OnTerminal) -> None:
-    row = [1795343811300 if c.is_time_ms else 123_456_789 if c.is_number or c.is_bytes else "orders" for c in columns]
-    printed = on_terminal(lambda: write_listing(columns, [row], "table"))
+def test_every_listing_fits_80_columns(columns: Columns[Any], on_terminal: OnTerminal) -> None:
+    cells = {Kind.TEXT: "orders", Kind.NUMBER: 123_456_789, Kind.BYTES: 123_456_789, Kind.TIME_MS: 1795343811300}
+    of_rows = [replace(column, value=None) for column in columns]
+    printed = on_terminal(lambda: write_listing(of_rows, [[cells[column.kind] for column in columns]], "table"))
     assert [line for line in printed.splitlines() if len(line) > 80] == []
 
 
