@@ -46,6 +46,7 @@ from bus.settings.listeners import Listener
 
 _log = logging.getLogger(__name__)
 
+OF_CLUSTER = (CLUSTER_NAME,)  # what a request names that is about the cluster
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
 _KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be
 _NONE: Mapping[str, Refused] = {}

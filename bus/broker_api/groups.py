@@ -8,9 +8,10 @@ committed for another topic of the same name is never shown; and no call holds t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.requests import InvalidArgument, Items
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_state import ClusterState
@@ -24,6 +25,9 @@ from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.tasks import answered
+from bus.security.acls import AclOperation, AclResource, AclResourceType
+
+MemberCommand = rq.JoinGroup | rq.SyncGroup | rq.LeaveGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,14 @@ class OffsetCommitting:
         return self.looked_up.outcomes(self.answer.result())
 
 
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """`operations`: what the caller may do with the group, as far as it was asked for."""
+
+    group: rq.DescribedGroup
+    operations: Sequence[AclOperation] = ()
+
+
 class GroupApi:
     def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, shares: LoopShares) -> None:
         self._cluster = cluster
@@ -76,16 +88,20 @@ class GroupApi:
         self.listen = coordinator.listen
         self.unlisten = coordinator.unlisten
 
-    async def find_coordinator(self, group_id: str) -> BrokerEndpoint | Refused:
-        return await self._coordinator.find(group_id)
+    async def find_coordinator(self, access: Access, group_id: str) -> BrokerEndpoint | Refused:
+        return await access.refusal_of_request([group_id], []) or await self._coordinator.find(group_id)
 
     # ------------------------------------------------------------------ members
 
-    async def call(self, command: rq.JoinGroup | rq.SyncGroup | rq.LeaveGroup) -> GroupAnswer:
-        return await self._coordinator.call(command)
+    async def call(
+        self, access: Access, group_id: str, decode: Callable[[], Awaitable[MemberCommand | Refused]]
+    ) -> GroupAnswer:
+        """`decode`: the command, which may be large, of a caller that has the right to it."""
+        command = await access.refusal_of_request([group_id]) or await decode()
+        return command if isinstance(command, Refused) else await self._coordinator.call(command)
 
-    def heartbeat(self, command: rq.Heartbeat) -> rq.HeartbeatTaken | Refused:
-        return self._coordinator.heartbeat(command)
+    async def heartbeat(self, access: Access, command: rq.Heartbeat) -> rq.HeartbeatTaken | Refused:
+        return await access.refusal_of_request([command.group_id]) or self._coordinator.heartbeat(command)
 
     def protocol_type(self, group_id: str) -> str | None:
         """That of the group as it is; None if there is none, or nothing is known of it for now."""
@@ -93,32 +109,62 @@ class GroupApi:
 
     # ------------------------------------------------------------------ offsets
 
-    async def begin_commit(self, member: GroupMember, offsets: Items[PartitionOffset]) -> OffsetCommitting:
+    async def begin_commit(
+        self, access: Access, member: GroupMember, offsets: Items[PartitionOffset]
+    ) -> OffsetCommitting:
         """Raises `InvalidArgument` for more partitions than a request may name."""
         require_count(len(offsets), PARTITIONS_MAX, "partitions")
-        state, share = self._cluster.state, self._shares.begin()
-        found: list[rq.OffsetToCommit | Refused] = []
-        await share.extend(found, (with_topic_id(item, state) for item in offsets))
+        refused = await access.refusal_of_request([member.group_id])
+        found = await find_partitions(access, offsets, self._cluster, self._shares, refused)
         looked_up = commit_of(member, found)
         if not looked_up.command.offsets:
             return OffsetCommitting(looked_up, answered(rq.OffsetsCommitted(())))
         return OffsetCommitting(looked_up, await self._coordinator.begin(looked_up.command))
 
-    async def commit(self, member: GroupMember, offsets: Items[PartitionOffset]) -> list[Refused | None]:
+    async def commit(
+        self, access: Access, member: GroupMember, offsets: Items[PartitionOffset]
+    ) -> list[Refused | None]:
         """Raises as `begin_commit` does."""
-        committing = await self.begin_commit(member, offsets)
+        committing = await self.begin_commit(access, member, offsets)
         await committing.answer
         return committing.outcomes()
 
-    async def fetch_offsets(self, questions: Items[rq.OffsetFetch]) -> list[list[rq.CommittedOffset] | Refused]:
-        """An answer for each group. A partition that was asked for by name and has no offset has NO_OFFSET. Raises
-        `InvalidArgument` for too many groups."""
+    async def fetch_offsets(
+        self, access: Access, questions: Items[rq.OffsetFetch]
+    ) -> list[list[rq.CommittedOffset] | Refused]:
+        """An answer for each group. A partition that was asked for by name and has no offset has NO_OFFSET; those of
+        topics that the caller may not describe are refused, behind the others. Of all partitions of a group the caller
+        gets those that it may describe. Raises `InvalidArgument` for too many groups."""
         require_count(len(questions), GROUPS_MAX, "groups")
-        asked: list[rq.OffsetFetch] = []
-        share = self._shares.begin()
-        await share.extend(asked, questions)
+        (describe_topic,) = access.call.view_needs
+        asked: list[rq.OffsetFetch] = await self._shares.begin().extend([], questions)
+        named = [one.topic for question in asked for one in question.partitions or ()]
+        denied = await access.refusals(describe_topic, named)
+        permitted = asked
+        if denied:
+            permitted = [
+                question
+                if question.partitions is None
+                else replace(question, partitions=tuple(one for one in question.partitions if one.topic not in denied))
+                for question in asked
+            ]
+        answers = await access.answer_items(permitted, lambda question: question.group_id, self._fetch_offsets)
+        for question, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, Refused):
+                continue
+            if question.partitions is None:
+                answer[:] = await access.filter_visible(answer, lambda one: one.partition.topic)
+            else:
+                answer += [
+                    rq.CommittedOffset(one, "", rq.NO_OFFSET, refused=denied[one.topic])
+                    for one in question.partitions
+                    if one.topic in denied
+                ]
+        return answers
+
+    async def _fetch_offsets(self, asked: Sequence[rq.OffsetFetch]) -> list[list[rq.CommittedOffset] | Refused]:
         found = await self._ask(asked)
-        share.renew()
+        share = self._shares.begin()
         answers: list[list[rq.CommittedOffset] | Refused] = []
         for question, answer in zip(asked, found, strict=True):
             if not isinstance(answer, rq.OffsetsFetched):
@@ -135,18 +181,39 @@ class GroupApi:
             answers.append(offsets)
         return answers
 
-    async def delete_offsets(self, command: rq.OffsetDelete) -> Sequence[Refused | None] | Refused:
-        answer = await self._coordinator.call(command)
-        if isinstance(answer, rq.OffsetsDeleted):
-            return answer.partitions
-        assert isinstance(answer, Refused), f"expected the answer to an OffsetDelete, found {answer}"
-        return answer
+    async def delete_offsets(
+        self, access: Access, group_id: str, partitions: Sequence[TopicPartition] | Refused
+    ) -> Sequence[Refused | None] | Refused:
+        """`partitions`: a refusal where the request names too many."""
+        access.changes.begin(lambda: [group_id])
+        refused = await access.refusal_of_request([group_id])
+        found: Sequence[Refused | None] | Refused
+        if isinstance(partitions, Refused):
+            found = refused or partitions
+        else:
+            found = refused or await self._delete_offsets(access, group_id, partitions)
+        access.changes.report_in_order([found])
+        return found
+
+    async def _delete_offsets(
+        self, access: Access, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> Sequence[Refused | None] | Refused:
+        denied = await access.refused_places(partitions, lambda one: one.topic)
+        permitted = tuple(one for place, one in enumerate(partitions) if place not in denied)
+        deleted: GroupAnswer = rq.OffsetsDeleted(())
+        if permitted or not partitions:
+            deleted = await self._coordinator.call(rq.OffsetDelete(group_id, permitted))
+        if isinstance(deleted, Refused):
+            return deleted
+        assert isinstance(deleted, rq.OffsetsDeleted), f"expected the answer to an OffsetDelete, found {deleted}"
+        outcomes = iter(deleted.partitions)
+        return [denied.get(place) or next(outcomes) for place in range(len(partitions))]
 
     # ------------------------------------------------------------------ administration
 
-    async def list_groups(self, states: Items[str]) -> tuple[list[GroupListing], Refused | None]:
-        """Of all partitions that this broker leads; and why some may be missing, if they may. No `states`: in any;
-        their names count in any case of letters, as in Kafka."""
+    async def list_groups(self, access: Access, states: Items[str]) -> tuple[Sequence[GroupListing], Refused | None]:
+        """Of all partitions that this broker leads those that the caller may see; and why some may be missing, if they
+        may. No `states`: in any; their names count in any case of letters, as in Kafka."""
         too_many = check_count(len(states), STATES_MAX, "states")
         if too_many is not None:
             return [], too_many
@@ -161,11 +228,23 @@ class GroupApi:
                 await share.wait()
             if not wanted or group.state.lower() in wanted:
                 listed.append(group)
-        return listed, refused
+        return await access.filter_visible(listed, lambda group: group.group_id), refused
 
-    async def describe_groups(self, group_ids: Items[str]) -> list[rq.DescribedGroup | Refused]:
+    async def describe_groups(
+        self, access: Access, group_ids: Items[str], *, with_operations: bool = False
+    ) -> list[GroupDescription | Refused]:
         """Raises `InvalidArgument` for too many groups, as `delete_groups` does."""
         require_count(len(group_ids), GROUPS_MAX, "groups")
+        described = await access.answer_items(group_ids, str, self._describe_groups)
+
+        def with_operations_of(group: rq.DescribedGroup) -> GroupDescription:
+            resource = AclResource(AclResourceType.GROUP, group.group_id)
+            return GroupDescription(group, access.operations(resource) if with_operations else ())
+
+        found = (one if isinstance(one, Refused) else with_operations_of(one) for one in described)
+        return await self._shares.begin().extend([], found)
+
+    async def _describe_groups(self, group_ids: Sequence[str]) -> list[rq.DescribedGroup | Refused]:
         described: list[rq.DescribedGroup | Refused] = []
         for answer in await self._ask([rq.DescribeGroup(group_id) for group_id in group_ids]):
             assert isinstance(answer, (rq.DescribedGroup, Refused)), (
@@ -174,8 +253,11 @@ class GroupApi:
             described.append(answer)
         return described
 
-    async def delete_groups(self, group_ids: Items[str]) -> list[Refused | None]:
+    async def delete_groups(self, access: Access, group_ids: Items[str]) -> list[Refused | None]:
         require_count(len(group_ids), GROUPS_MAX, "groups")
+        return await access.change_items(group_ids, str, self._delete_groups)
+
+    async def _delete_groups(self, group_ids: Sequence[str]) -> list[Refused | None]:
         answers = await self._ask([rq.DeleteGroup(group_id) for group_id in group_ids])
         return [answer if isinstance(answer, Refused) else None for answer in answers]
 
@@ -199,6 +281,19 @@ class GroupApi:
             answers.append(refused or self._coordinator.submit(command))
             asked.add(command.group_id)
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
+
+
+async def find_partitions(
+    access: Access, offsets: Items[PartitionOffset], cluster: Cluster, shares: LoopShares, refused: Refused | None
+) -> list[rq.OffsetToCommit | Refused]:
+    """Return what is to be committed for each partition, or why it may not be. `refused`: why none may."""
+    share = shares.begin()
+    asked: list[PartitionOffset] = await share.extend([], offsets)
+    if refused is not None:
+        return [refused] * len(asked)
+    denied, state = await access.refused_places(asked, lambda item: item.partition.topic), cluster.state
+    found = (denied.get(place) or with_topic_id(item, state) for place, item in enumerate(asked))
+    return await share.extend([], found)
 
 
 def with_topic_id(item: PartitionOffset, state: ClusterState) -> rq.OffsetToCommit | Refused:

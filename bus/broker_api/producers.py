@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.broker_api.requests import gather_answers
+from bus.broker_api.authorization import OF_CLUSTER, Access
+from bus.broker_api.requests import Items, gather_answers
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition
@@ -41,6 +42,7 @@ class ProducerApi:
 
     async def init(
         self,
+        access: Access,
         name: str | None,
         *,
         producer_id: int | None,
@@ -48,7 +50,11 @@ class ProducerApi:
         keeps_epoch: bool,
         instance_id: bytes = b"",
     ) -> ProducerIdentity | Refused:
-        """`producer_id` and `producer_epoch`: what the caller has been so far."""
+        """`producer_id` and `producer_epoch`: what the caller has been so far. It needs a right to the name, as if it
+        were a transactional id, or to write at all."""
+        refused = await access.refusal_of_request([name] if name else [], [] if name else OF_CLUSTER)
+        if refused is not None:
+            return refused
         if producer_epoch and producer_id is None:
             return _invalid(f"expected a producer id with producer epoch {producer_epoch}, found none")
         return await self._cluster.producers.init(
@@ -60,10 +66,19 @@ class ProducerApi:
         )
 
     async def resume(
-        self, producer_id: int, producer_epoch: int, partitions: Iterable[tuple[TopicPartition, str]]
+        self, access: Access, producer_id: int, producer_epoch: int, partitions: Items[tuple[TopicPartition, str]]
     ) -> list[ResumeResult]:
         """An answer for each of `partitions`, with the id of its topic (empty: not checked). All are asked at once, so
         that a busy one holds up no other."""
+
+        async def resume(permitted: Sequence[tuple[TopicPartition, str]]) -> list[ResumeResult]:
+            return await self._resume(producer_id, producer_epoch, permitted)
+
+        return await access.answer_items(partitions, lambda one: one[0].topic, resume)
+
+    async def _resume(
+        self, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[TopicPartition, str]]
+    ) -> list[ResumeResult]:
         refused = check_identity(producer_id, producer_epoch) or self._cluster.producers.check(
             ProducerStamp(producer_id, producer_epoch, 0)
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bus.broker_api.groups import GroupMember, PartitionOffset, outcomes_of, require_count, with_topic_id
+from bus.broker_api.authorization import OF_CLUSTER, Access
+from bus.broker_api.groups import GroupMember, PartitionOffset, find_partitions, outcomes_of, require_count
 from bus.broker_api.producers import check_identity
 from bus.broker_api.requests import Items
 from bus.consumer_groups import requests as groups
@@ -67,16 +68,20 @@ class TransactionApi:
         self._timeout_ms = request_timeout_ms
         self.endpoint = cluster.endpoint
 
-    async def find_coordinator(self, transactional_id: str) -> BrokerEndpoint | Refused:
+    async def find_coordinator(self, access: Access, transactional_id: str) -> BrokerEndpoint | Refused:
         """Raises `NotController`."""
-        return await self._coordinator.find(transactional_id)
+        refused = await access.refusal_of_request([], [transactional_id])
+        return refused or await self._coordinator.find(transactional_id)
 
     # ------------------------------------------------------------------ producers
 
     async def init_producer(
-        self, transactional_id: str, timeout_ms: int, *, producer_id: int | None, producer_epoch: int
+        self, access: Access, transactional_id: str, timeout_ms: int, *, producer_id: int | None, producer_epoch: int
     ) -> ProducerIdentity | Refused:
         """`producer_id` None: a new instance. CONCURRENT_TRANSACTIONS if what was open could not be ended in time."""
+        refused = await access.refusal_of_request([transactional_id], [])
+        if refused is not None:
+            return refused
         command = rq.InitProducerId(transactional_id, timeout_ms)
         if producer_id is not None:
             refused = check_identity(producer_id, producer_epoch)
@@ -95,6 +100,7 @@ class TransactionApi:
 
     async def commit_offsets(
         self,
+        access: Access,
         transactional_id: str,
         identity: ProducerIdentity,
         member: GroupMember,
@@ -105,9 +111,8 @@ class TransactionApi:
         """Of each partition why its offset is not pending in the transaction; None if it is. Raises `InvalidArgument`
         for more partitions than a request may name."""
         require_count(len(offsets), GROUP_PARTITIONS_MAX, "partitions")
-        state, share = self._cluster.state, self._shares.begin()
-        found: list[groups.OffsetToCommit | Refused] = []
-        await share.extend(found, (with_topic_id(item, state) for item in offsets))
+        refused = await access.refusal_of_request([transactional_id], [member.group_id])
+        found = await find_partitions(access, offsets, self._cluster, self._shares, refused)
         command = groups.TxnOffsetCommit(
             member.group_id,
             groups.TransactionKey(identity.producer_id, identity.producer_epoch),
@@ -136,6 +141,7 @@ class TransactionApi:
 
     async def end(
         self,
+        access: Access,
         transactional_id: str,
         identity: ProducerIdentity,
         *,
@@ -143,7 +149,9 @@ class TransactionApi:
         last_sequences: Items[tuple[TopicPartition, int]],
     ) -> rq.TransactionEnded | Refused:
         """REQUEST_TIMED_OUT: the same call has to be repeated, and no other."""
-        refused = check_identity(identity.producer_id, identity.producer_epoch)
+        refused = await access.refusal_of_request([transactional_id]) or check_identity(
+            identity.producer_id, identity.producer_epoch
+        )
         if refused is not None:
             return refused
         if len(last_sequences) > PARTITIONS_MAX:
@@ -181,9 +189,10 @@ class TransactionApi:
     # ------------------------------------------------------------------ administration
 
     async def list_transactions(
-        self, states: Items[str], producer_ids: Items[int], *, duration_ms: int
+        self, access: Access, states: Items[str], producer_ids: Items[int], *, duration_ms: int
     ) -> ListedTransactions:
-        """Of the coordinators on this broker. Raises `InvalidArgument` for too many filters."""
+        """Of the coordinators on this broker, those that the caller may see. Raises `InvalidArgument` for too many
+        filters."""
         require_count(len(states), STATES_MAX, "states")
         require_count(len(producer_ids), IDS_MAX, "producer ids")
         known = {state.value for state in TransactionState}
@@ -197,19 +206,28 @@ class TransactionApi:
         own_id = self.endpoint.broker_id
         matching = (list_transaction(each, own_id) for each in there if wanted.matches(each, now_ms=now_ms))
         await self._shares.begin().extend(listed, matching)
-        return ListedTransactions(listed, unknown, refused)
+        visible = await access.filter_visible(listed, lambda one: one.transactional_id)
+        return ListedTransactions(visible, unknown, refused)
 
     async def describe_transactions(
-        self, transactional_ids: Items[str], listener: str
+        self, access: Access, transactional_ids: Items[str], listener: str
     ) -> list[TransactionDescription | Refused]:
-        """Describe each, with this broker's address for clients of the listener. Raises `InvalidArgument` for too many
-        ids."""
+        """Describe each, with those topics and groups that the caller may see, and with this broker's address for
+        clients of the listener. Raises `InvalidArgument` for too many ids."""
         require_count(len(transactional_ids), IDS_MAX, "transactional ids")
-        unproved = await self._prove()
-        described: list[TransactionDescription | Refused] = []
-        for transactional_id in transactional_ids:
-            described.append(unproved or await self._describe(transactional_id, listener))
-        return described
+        of_topics, of_groups = access.call.view_needs
+
+        async def describe(permitted: Sequence[str]) -> list[TransactionDescription | Refused]:
+            unproved = await self._prove()
+            return [unproved or await self._describe(transactional_id, listener) for transactional_id in permitted]
+
+        async def visible(found: TransactionDescription) -> TransactionDescription:
+            partitions = await access.filter_visible(found.partitions, lambda one: one.topic, of_topics)
+            group_ids = await access.filter_visible(found.group_ids, str, of_groups)
+            return replace(found, partitions=tuple(partitions), group_ids=tuple(group_ids))
+
+        answers = await access.answer_items(transactional_ids, str, describe)
+        return [answer if isinstance(answer, Refused) else await visible(answer) for answer in answers]
 
     async def _describe(self, transactional_id: str, listener: str) -> TransactionDescription | Refused:
         number = self._coordinator.partition_of(transactional_id)
@@ -236,11 +254,16 @@ class TransactionApi:
             group_ids=tuple(sorted(found.groups)),
         )
 
-    async def abort(self, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
-        answer = await self._wait_for_end(self._coordinator.submit(rq.AbortTransaction(transactional_id, expected)))
+    async def abort(self, access: Access, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
+        access.changes.begin(lambda: [transactional_id])
+        answer: rq.TransactionEnded | Refused | None = await access.refusal_of_request(OF_CLUSTER)
+        if answer is None:
+            command = rq.AbortTransaction(transactional_id, expected)
+            answer = await self._wait_for_end(self._coordinator.submit(command))
+        access.changes.report_in_order([answer])
         return answer if isinstance(answer, Refused) else None
 
-    async def fence(self, transactional_ids: Items[str]) -> list[FencedProducer | Refused]:
+    async def fence(self, access: Access, transactional_ids: Items[str]) -> list[FencedProducer | Refused]:
         """All at once. Raises `InvalidArgument` for too many ids."""
         require_count(len(transactional_ids), IDS_MAX, "transactional ids")
 
@@ -248,13 +271,21 @@ class TransactionApi:
             answer = await self._initialize(rq.FenceProducer(transactional_id))
             return answer if isinstance(answer, Refused) else FencedProducer(answer.producer_id, answer.producer_epoch)
 
-        return await asyncio.gather(*map(fence, transactional_ids))
+        async def fence_all(permitted: Sequence[str]) -> list[FencedProducer | Refused]:
+            return await asyncio.gather(*map(fence, permitted))
 
-    async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ProducerState] | Refused]:
+        return await access.change_items(transactional_ids, str, fence_all)
+
+    async def describe_producers(
+        self, access: Access, partitions: Items[TopicPartition]
+    ) -> list[list[ProducerState] | Refused]:
         """Of each partition the producers whose records are in the log, as far as memory knows them, and what is staged
         beside it, also if no transaction needs it any more; by producer id. Raises `InvalidArgument` for too many
         partitions."""
         require_count(len(partitions), IDS_MAX, "partitions")
+        return await access.answer_items(partitions, lambda one: one.topic, self._describe_producers)
+
+    async def _describe_producers(self, partitions: Sequence[TopicPartition]) -> list[list[ProducerState] | Refused]:
         unproved = await self._cluster.prove_leadership()
         if unproved is not None:
             return [unproved] * len(partitions)
@@ -297,23 +328,32 @@ class TransactionApi:
 
     # ------------------------------------------------------------------ other brokers
 
-    async def add(self, additions: Iterable[TransactionAddition]) -> rq.Added | Refused:
-        """The first refusal, if there is one."""
+    async def add(
+        self, access: Access, transactions: Sequence[Sequence[TransactionAddition]]
+    ) -> list[rq.Added | Refused]:
+        """An answer for each transaction, which is the first refusal of what is to be added to it, if there is one."""
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return [refused or await self._add(additions) for additions in transactions]
+
+    async def _add(self, additions: Iterable[TransactionAddition]) -> rq.Added | Refused:
         found = await asyncio.gather(*map(self._coordinator.add, additions))
         refused = next((answer for answer in found if isinstance(answer, Refused)), None)
         alone = all(isinstance(answer, rq.Added) and answer.may_be_one_phase for answer in found)
         return refused or rq.Added(may_be_one_phase=alone)
 
-    async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
+    async def step(self, access: Access, kind: StepKind, request: StepRequest) -> StepAnswer:
         """Refused as a whole for what no coordinator asks: its number is written to the log of the partition's table,
         where one that is too large would make the log unreadable."""
-        refused = check_step(request.transactional_id, request.number, request.coordinator_partition) or check_identity(
-            request.producer_id, request.producer_epoch
+        refused = (
+            await access.refusal_of_request(OF_CLUSTER)
+            or check_step(request.transactional_id, request.number, request.coordinator_partition)
+            or check_identity(request.producer_id, request.producer_epoch)
         )
         if refused is not None:
             return StepAnswer([refused] * len(request.partitions), [refused] * len(request.groups))
         return await self._participants.step(kind, request)
 
-    async def find_needed(self, coordinator_partition: int, traces: Traces) -> Traces | Refused:
+    async def find_needed(self, access: Access, coordinator_partition: int, traces: Traces) -> Traces | Refused:
         """See `TransactionPeers.find_needed`; refused unless this broker is the coordinator."""
-        return await self._coordinator.find_needed(coordinator_partition, traces)
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return refused or await self._coordinator.find_needed(coordinator_partition, traces)

@@ -115,6 +115,8 @@ class ApiBench:
         self.users = Runtime("users", on_call)
         self.users.on_change = lambda _: None
         unused: Any = Runtime("unused", on_call)
+        clock: Any = Runtime("clock", on_call)
+        clock.now_ms = lambda: 1
         kept: Any = audit or _NoAudit()
         self.api = BrokerApi(
             self.cluster,
@@ -124,7 +126,7 @@ class ApiBench:
             kept,
             config,
             tokens={},
-            clock=unused,
+            clock=clock,
             calls=unused,
             stopping=Stopping(),
             shares=LoopShares(),

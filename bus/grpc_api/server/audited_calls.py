@@ -133,8 +133,6 @@ _NOTHING_DONE = frozenset(
     )
 )
 CHANGED_ITEMS: Mapping[str, _ChangedItems] = {
-    "DeleteGroups": _ChangedItems(_named("groups", "group_id"), lambda request: request.group_ids),
-    "OffsetDelete": _one(lambda request: str(request.group_id)),
     "AlterPartitionReassignments": _ChangedItems(_partitions, _partitions_asked),
     "ElectLeaders": _ChangedItems(_partitions, lambda request: [one.topic for one in request.topics] or [""]),
     "UnregisterBroker": _one(lambda request: f"broker {request.broker_id}"),
@@ -148,11 +146,6 @@ CHANGED_ITEMS: Mapping[str, _ChangedItems] = {
     "AlterUserScramCredentials": _ChangedItems(
         _named("users", "user"),
         lambda request: dict.fromkeys(one.user for one in (*request.upsertions, *request.deletions)),
-    ),
-    "AbortTransaction": _one(lambda request: str(request.transactional_id)),
-    "FenceProducers": _ChangedItems(
-        _named("producers", "transactional_id"),
-        lambda request: request.transactional_ids,
     ),
 }
 

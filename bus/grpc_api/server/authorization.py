@@ -326,74 +326,6 @@ _committed = Items(
 
 # Calls not here name what their needs are about in the usual fields, and have a place for an error in the answer.
 _FORMS_OF_THEIR_OWN: Mapping[str, Form] = {
-    "InitProducerId": Form(
-        names=_init_producer_names,
-        refuse=lambda _, refused: with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), refused),
-    ),
-    "ResumeProducer": Form(
-        items=Items(
-            "partitions",
-            "partitions",
-            _of_topic,
-            lambda item, refused: [
-                with_error(
-                    pb.ResumeProducerPartitionResponse(
-                        topic=item.topic, partition=item.partition, last_sequence=-1, last_epoch=-1, version=-1
-                    ),
-                    refused,
-                )
-            ],
-        ),
-    ),
-    "FindCoordinator": Form(names=_coordinator_names),
-    "JoinGroup": Form(
-        refuse=lambda asked, refused: with_error(
-            pb.JoinGroupResponse(generation=-1, member_id=asked.member_id), refused
-        ),
-    ),
-    "OffsetCommit": Form(items=_committed),
-    "OffsetFetch": Form(
-        items=Items(
-            "groups",
-            "groups",
-            lambda group: ([group.group_id],),
-            _entry(pb.OffsetFetchGroupResponse, "group_id"),
-        ),
-    ),
-    "OffsetDelete": Form(
-        items=Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.OffsetCommitPartitionResponse)),
-    ),
-    "ListGroups": Form(shown=Shown("groups", lambda group: group.group_id)),
-    "DescribeGroups": Form(
-        items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DescribedGroup, "group_id")),
-    ),
-    "DeleteGroups": Form(
-        items=Items("group_ids", "groups", _itself, _entry_of_text(pb.DeletedGroup, "group_id")),
-    ),
-    "TxnOffsetCommit": Form(items=_committed),
-    "EndTxn": Form(
-        refuse=lambda _, refused: with_error(pb.EndTxnResponse(producer_id=-1, producer_epoch=-1), refused),
-    ),
-    "ListTransactions": Form(shown=Shown("transactions", lambda one: one.transactional_id)),
-    "DescribeTransactions": Form(
-        items=Items(
-            "transactional_ids",
-            "transactions",
-            _itself,
-            _entry_of_text(pb.DescribedTransaction, "transactional_id"),
-        ),
-    ),
-    "DescribeProducers": Form(
-        items=Items("topics", "partitions", _of_topic, _entry_for_each_partition(pb.PartitionProducers)),
-    ),
-    "FenceProducers": Form(
-        items=Items(
-            "transactional_ids",
-            "producers",
-            _itself,
-            _entry_of_text(pb.FencedProducer, "transactional_id", producer_id=-1, producer_epoch=-1),
-        ),
-    ),
     "AlterUserScramCredentials": Form(
         refuse=lambda request, refused: pb.AlterUserScramCredentialsResponse(
             users=[
@@ -407,16 +339,6 @@ _FORMS_OF_THEIR_OWN: Mapping[str, Form] = {
             entries=[with_error(pb.AlteredQuotas(entity=one.entity), refused) for one in request.entries]
         ),
     ),
-    "AddPartitionsToTxn": Form(
-        refuse=lambda request, refused: pb.AddPartitionsToTxnResponse(
-            transactions=[with_error(pb.TransactionAdded(), refused) for _ in request.transactions]
-        ),
-    ),
-    "VoteTransaction": _step,
-    "ApplyTransaction": _step,
-    "DropTransaction": _step,
-    "CommitTransaction": _step,
-    "ResolveTransaction": _step,
 }
 
 
@@ -442,6 +364,33 @@ def _form_of(call: Call, method: MethodDescriptor) -> Form:
 # Their rights are checked in broker_api, by the API that answers them.
 _CHECKED_IN_API = frozenset(
     (
+        "InitProducerId",
+        "ResumeProducer",
+        "FindCoordinator",
+        "JoinGroup",
+        "SyncGroup",
+        "Heartbeat",
+        "LeaveGroup",
+        "OffsetCommit",
+        "OffsetFetch",
+        "OffsetDelete",
+        "ListGroups",
+        "DescribeGroups",
+        "DeleteGroups",
+        "TxnOffsetCommit",
+        "EndTxn",
+        "ListTransactions",
+        "DescribeTransactions",
+        "DescribeProducers",
+        "AbortTransaction",
+        "FenceProducers",
+        "AddPartitionsToTxn",
+        "VoteTransaction",
+        "ApplyTransaction",
+        "DropTransaction",
+        "CommitTransaction",
+        "ResolveTransaction",
+        "FindNeeded",
         "ListOffsets",
         "DeleteRecords",
         "MaintainLog",

@@ -14,10 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-import grpc
 from google.protobuf.message import DecodeError
 
-from bus.broker_api.groups import GroupApi, GroupMember, PartitionOffset, require_count
+from bus.broker_api.authorization import Access
+from bus.broker_api.groups import (
+    GroupApi,
+    GroupDescription,
+    GroupMember,
+    MemberCommand,
+    PartitionOffset,
+    require_count,
+)
 from bus.broker_api.requests import Caller
 from bus.client_texts import shown
 from bus.consumer_groups import requests as rq
@@ -36,9 +43,9 @@ from bus.consumer_groups.bounds import (
 )
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import Converted, caller_of, encode_broker, with_error
+from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import GROUP_LISTING, PENDING_OFFSETS, decode_partitions
+from bus.grpc_api.value_messages import GROUP_LISTING, OPERATIONS, PENDING_OFFSETS, decode_partitions
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
@@ -267,10 +274,13 @@ def encode_coordinator(answer: BrokerEndpoint | Refused, listener: str) -> pb.Fi
     return pb.FindCoordinatorResponse(coordinator=coordinator)
 
 
-def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint, listener: str) -> pb.DescribedGroup:
-    if not isinstance(answer, rq.DescribedGroup):
-        is_unknown = answer.code is ErrorCode.GROUP_ID_NOT_FOUND
-        return with_error(pb.DescribedGroup(group_id=group_id, state="Dead" if is_unknown else ""), answer)
+def encode_describe(
+    group_id: str, description: GroupDescription | Refused, coordinator: BrokerEndpoint, listener: str
+) -> pb.DescribedGroup:
+    if isinstance(description, Refused):
+        is_unknown = description.code is ErrorCode.GROUP_ID_NOT_FOUND
+        return with_error(pb.DescribedGroup(group_id=group_id, state="Dead" if is_unknown else ""), description)
+    answer = description.group
     return pb.DescribedGroup(
         group_id=group_id,
         state=answer.state,
@@ -293,6 +303,7 @@ def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint, lis
             for member in answer.members
         ],
         pending_offsets=map(PENDING_OFFSETS.encode, answer.pending_offsets),
+        authorized_operations=map(OPERATIONS.number, description.operations),
     )
 
 
@@ -389,40 +400,45 @@ class GroupHandler:
         self._shares = shares
         self._listener = listener
 
-    async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        return encode_coordinator(await self._api.find_coordinator(request.key), self._listener)
+    async def find_coordinator(self, access: Access, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        return encode_coordinator(await self._api.find_coordinator(access, request.key), self._listener)
 
-    async def join(self, request: pb.JoinGroupRequest, context: grpc.aio.ServicerContext) -> pb.JoinGroupResponse:
-        command = await self._decode(
-            request, functools.partial(decode_join, request, caller_of(context, self._listener))
-        )
-        answer = command if isinstance(command, Refused) else await self._api.call(command)
-        return encode_join(request, answer)
+    async def join(self, access: Access, request: pb.JoinGroupRequest) -> pb.JoinGroupResponse:
+        def decode() -> rq.JoinGroup | Refused:
+            return decode_join(request, access.caller)
 
-    async def sync(self, request: pb.SyncGroupRequest) -> pb.SyncGroupResponse:
-        protocol_type = self._api.protocol_type(request.group_id)
-        command = await self._decode(request, functools.partial(decode_sync, request, protocol_type))
-        answer = command if isinstance(command, Refused) else await self._api.call(command)
-        return encode_sync(answer)
+        return encode_join(request, await self._call(access, request, decode))
 
-    async def _decode(self, request: pb.JoinGroupRequest | pb.SyncGroupRequest, decode: Callable[[], T]) -> T:
-        return decode() if request.ByteSize() < _THREAD_BYTES_MIN else await self._blocking.compute(decode)
+    async def sync(self, access: Access, request: pb.SyncGroupRequest) -> pb.SyncGroupResponse:
+        def decode() -> rq.SyncGroup | Refused:
+            return decode_sync(request, self._api.protocol_type(request.group_id))
 
-    async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        return encode_heartbeat(self._api.heartbeat(decode_heartbeat(request)))
+        return encode_sync(await self._call(access, request, decode))
 
-    async def leave(self, request: pb.LeaveGroupRequest) -> pb.LeaveGroupResponse:
-        command = decode_leave(request)
-        answer = command if isinstance(command, Refused) else await self._api.call(command)
-        return encode_leave(request, answer)
+    async def leave(self, access: Access, request: pb.LeaveGroupRequest) -> pb.LeaveGroupResponse:
+        return encode_leave(request, await self._call(access, request, functools.partial(decode_leave, request)))
+
+    async def _call(
+        self,
+        access: Access,
+        request: pb.JoinGroupRequest | pb.SyncGroupRequest | pb.LeaveGroupRequest,
+        decode: Callable[[], MemberCommand | Refused],
+    ) -> GroupAnswer:
+        async def decode_request() -> MemberCommand | Refused:
+            return decode() if request.ByteSize() < _THREAD_BYTES_MIN else await self._blocking.compute(decode)
+
+        return await self._api.call(access, request.group_id, decode_request)
+
+    async def heartbeat(self, access: Access, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        return encode_heartbeat(await self._api.heartbeat(access, decode_heartbeat(request)))
 
     # ------------------------------------------------------------------ offsets
 
-    async def commit(self, request: pb.OffsetCommitRequest) -> pb.OffsetCommitResponse:
-        return encode_commit(request, await self._api.commit(member_of(request), offsets_of(request)))
+    async def commit(self, access: Access, request: pb.OffsetCommitRequest) -> pb.OffsetCommitResponse:
+        return encode_commit(request, await self._api.commit(access, member_of(request), offsets_of(request)))
 
-    async def fetch_offsets(self, request: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
-        answers = await self._api.fetch_offsets(questions_of(request))
+    async def fetch_offsets(self, access: Access, request: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
+        answers = await self._api.fetch_offsets(access, questions_of(request))
         response, share = pb.OffsetFetchResponse(), self._shares.begin()
         for group, answer in zip(request.groups, answers, strict=True):
             part = response.groups.add(group_id=group.group_id)
@@ -432,38 +448,39 @@ class GroupHandler:
             await share.extend(part.offsets, map(encode_committed, answer))
         return response
 
-    async def delete_offsets(self, request: pb.OffsetDeleteRequest) -> pb.OffsetDeleteResponse:
-        refused = check_count(count_partitions(request.topics), PARTITIONS_MAX, "partitions")
-        if refused is not None:
-            return encode_offset_delete((), refused)
-        partitions = decode_partitions(request.topics)
-        answer = await self._api.delete_offsets(rq.OffsetDelete(request.group_id, partitions))
+    async def delete_offsets(self, access: Access, request: pb.OffsetDeleteRequest) -> pb.OffsetDeleteResponse:
+        too_many = check_count(count_partitions(request.topics), PARTITIONS_MAX, "partitions")
+        partitions = () if too_many is not None else decode_partitions(request.topics)
+        answer = await self._api.delete_offsets(access, request.group_id, too_many or partitions)
         return encode_offset_delete(partitions, answer)
 
     # ------------------------------------------------------------------ administration
 
-    async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
-        listed, refused = await self._api.list_groups(request.states)
+    async def list_groups(self, access: Access, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        listed, refused = await self._api.list_groups(access, request.states)
         response = pb.ListGroupsResponse()
         await self._shares.begin().extend(response.groups, map(GROUP_LISTING.encode, listed))
         return response if refused is None else with_error(response, refused)
 
-    async def describe_groups(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
-        answers = await self._api.describe_groups(request.group_ids)
+    async def describe_groups(self, access: Access, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
+        answers = await self._api.describe_groups(
+            access, request.group_ids, with_operations=request.include_authorized_operations
+        )
         response = pb.DescribeGroupsResponse()
         size = 0
         for group_id, answer in zip(request.group_ids, answers, strict=True):
             is_full = size >= _ANSWER_BYTES_MAX
-            shown = _too_large(group_id) if is_full else answer
-            described = encode_describe(group_id, shown, self._own, self._listener)
+            described = encode_describe(
+                group_id, _too_large(group_id) if is_full else answer, self._own, self._listener
+            )
             response.groups.append(described)
             if described.members and not is_full:
                 size += described.ByteSize()
                 await asyncio.sleep(0)
         return response
 
-    async def delete_groups(self, request: pb.DeleteGroupsRequest) -> pb.DeleteGroupsResponse:
-        answers = await self._api.delete_groups(request.group_ids)
+    async def delete_groups(self, access: Access, request: pb.DeleteGroupsRequest) -> pb.DeleteGroupsResponse:
+        answers = await self._api.delete_groups(access, request.group_ids)
         return pb.DeleteGroupsResponse(groups=map(encode_delete, request.group_ids, answers))
 
 

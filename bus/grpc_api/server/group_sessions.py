@@ -12,18 +12,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.calls import READ_GROUP, READ_TOPIC
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.consumer_groups.requests import GroupAnswer, HeartbeatTaken
-from bus.errors import Refused
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests
@@ -32,7 +31,6 @@ from bus.runtime.logs import request_id
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256
-_NONE: Mapping[str, Refused] = {}
 
 
 class GroupSessionHandler:
@@ -76,7 +74,7 @@ _Response = tuple[pb.GroupSessionResponse, Held | None]  # and the request that 
 
 
 class _Session:
-    def __init__(self, api: GroupApi, access: Access | None) -> None:
+    def __init__(self, api: GroupApi, access: Access) -> None:
         self._api = api
         self._access = access
         self._responses: deque[_Response] = deque()
@@ -118,12 +116,11 @@ class _Session:
 
     async def _heartbeat(self, request: pb.GroupSessionRequest, held: Held) -> None:
         command = calls.decode_heartbeat(request.heartbeat)
-        refused = await self._check_group(command.group_id)
-        if refused is not None:
-            self._stop_listening()  # to what is told of a group that the member may not read any more
-            self._respond_to_heartbeat(request, refused, held)
+        answer = await self._api.heartbeat(self._access, command)
+        if isinstance(answer, Refused) and answer.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            self._stop_listening()  # to notices of a group that the member may not read any more
+            self._respond_to_heartbeat(request, answer, held)
             return
-        answer = self._api.heartbeat(command)
         member = (command.group_id, command.member_id)
         if member != self._member:
             self._stop_listening()
@@ -141,28 +138,9 @@ class _Session:
 
     async def _commit(self, request: pb.GroupSessionRequest, held: Held) -> None:
         asked = request.offset_commit
-        denied = await self._find_denied(asked)
-        allowed = [item for item in asked.partitions if item.topic not in denied]
-        if denied and not allowed:
-            self._respond_to_commit(request, [denied[item.topic] for item in asked.partitions], held)
-            return
-        offsets = calls.offsets_of(asked) if not denied else calls.offsets_in(allowed)
-        committing = await self._api.begin_commit(calls.member_of(asked), offsets)
+        committing = await self._api.begin_commit(self._access, calls.member_of(asked), calls.offsets_of(asked))
         self._unanswered += 1
-        committing.answer.add_done_callback(functools.partial(self._on_committed, request, committing, denied, held))
-
-    async def _check_group(self, group_id: str) -> Refused | None:
-        return None if self._access is None else await self._access.refusal(READ_GROUP, group_id)
-
-    async def _find_denied(self, asked: pb.OffsetCommitRequest) -> Mapping[str, Refused]:
-        """By topic: why no offsets of it may be committed."""
-        if self._access is None:
-            return _NONE
-        topics = [item.topic for item in asked.partitions]
-        refused = await self._check_group(asked.group_id)
-        if refused is not None:
-            return dict.fromkeys(topics, refused)
-        return await self._access.refusals(READ_TOPIC, topics)
+        committing.answer.add_done_callback(functools.partial(self._on_committed, request, committing, held))
 
     # ------------------------------------------------------------------ out
 
@@ -170,7 +148,6 @@ class _Session:
         self,
         request: pb.GroupSessionRequest,
         committing: OffsetCommitting,
-        denied: Mapping[str, Refused],
         held: Held,
         answer: asyncio.Future[GroupAnswer],
     ) -> None:
@@ -179,14 +156,7 @@ class _Session:
         if answer.cancelled() or self._is_closed:
             held.drop()
             return
-        outcomes = iter(committing.outcomes())
-        partitions = request.offset_commit.partitions
-        self._respond_to_commit(request, [denied.get(item.topic) or next(outcomes) for item in partitions], held)
-
-    def _respond_to_commit(
-        self, request: pb.GroupSessionRequest, outcomes: Sequence[Refused | None], held: Held
-    ) -> None:
-        response = calls.encode_commit(request.offset_commit, outcomes)
+        response = calls.encode_commit(request.offset_commit, committing.outcomes())
         self._respond(pb.GroupSessionResponse(correlation_id=request.correlation_id, offset_commit=response), held)
 
     def _on_notice(self, refused: Refused) -> None:

@@ -205,8 +205,9 @@ class ProducerHandler:
         self._api = api
         self._shares = shares
 
-    async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+    async def init(self, access: Access, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         identity = await self._api.init(
+            access,
             request.name or None,
             producer_id=request.producer_id if request.HasField("producer_id") else None,
             producer_epoch=request.producer_epoch,
@@ -217,13 +218,17 @@ class ProducerHandler:
             return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), identity)
         return pb.InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
 
-    async def resume(self, request: pb.ResumeProducerRequest) -> pb.ResumeProducerResponse:
-        partitions = ((TopicPartition(asked.topic, asked.partition), asked.topic_id) for asked in request.partitions)
-        results = await self._api.resume(request.producer_id, request.producer_epoch, partitions)
+    async def resume(self, access: Access, request: pb.ResumeProducerRequest) -> pb.ResumeProducerResponse:
+        partitions = Converted(request.partitions, _resumed_partition)
+        results = await self._api.resume(access, request.producer_id, request.producer_epoch, partitions)
         response = pb.ResumeProducerResponse()
         resumed = itertools.starmap(_resumed, zip(request.partitions, results, strict=True))
         await self._shares.begin().extend(response.partitions, resumed)
         return response
+
+
+def _resumed_partition(asked: pb.ResumeProducerPartition) -> tuple[TopicPartition, str]:
+    return TopicPartition(asked.topic, asked.partition), asked.topic_id
 
 
 def _resumed(asked: pb.ResumeProducerPartition, result: ResumeResult) -> pb.ResumeProducerPartitionResponse:

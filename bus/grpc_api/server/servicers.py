@@ -75,10 +75,10 @@ class Handlers:
         self.acls = AclHandler(api.acls, api.shares)
         self.users = UserHandler(api.users, api.shares)
 
-    async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+    async def find_coordinator(self, access: Access, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
-            return await self.transactions.find_coordinator(request)
-        return await self.groups.find_coordinator(request)
+            return await self.transactions.find_coordinator(access, request)
+        return await self.groups.find_coordinator(access, request)
 
 
 def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, HandleWithAccess]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
+from bus.broker_api.authorization import Access
 from bus.broker_api.transactions import TransactionApi
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, refusal_of, with_error
@@ -174,16 +175,17 @@ class TransactionHandler:
 
     # ------------------------------------------------------------------ producers
 
-    async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        return encode_coordinator(await self._api.find_coordinator(request.key), self._listener)
+    async def find_coordinator(self, access: Access, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        return encode_coordinator(await self._api.find_coordinator(access, request.key), self._listener)
 
-    async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+    async def init(self, access: Access, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         if request.name or request.keep_epoch:
             refused = Refused(
                 ErrorCode.INVALID_REQUEST, "expected a name or a transactional id, found both, or an epoch to keep"
             )
             return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), refused)
         identity = await self._api.init_producer(
+            access,
             request.transactional_id,
             request.transaction_timeout_ms,
             producer_id=request.producer_id if request.HasField("producer_id") else None,
@@ -193,8 +195,9 @@ class TransactionHandler:
             return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), identity)
         return pb.InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
 
-    async def commit_offsets(self, request: pb.TxnOffsetCommitRequest) -> pb.TxnOffsetCommitResponse:
+    async def commit_offsets(self, access: Access, request: pb.TxnOffsetCommitRequest) -> pb.TxnOffsetCommitResponse:
         outcomes = await self._api.commit_offsets(
+            access,
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             member_of(request),
@@ -203,8 +206,9 @@ class TransactionHandler:
         )
         return pb.TxnOffsetCommitResponse(partitions=encode_outcomes(request.partitions, outcomes))
 
-    async def end(self, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
+    async def end(self, access: Access, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
         answer = await self._api.end(
+            access,
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             is_commit=request.is_commit,
@@ -216,16 +220,20 @@ class TransactionHandler:
 
     # ------------------------------------------------------------------ administration
 
-    async def list_transactions(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+    async def list_transactions(
+        self, access: Access, request: pb.ListTransactionsRequest
+    ) -> pb.ListTransactionsResponse:
         listed = await self._api.list_transactions(
-            request.states, request.producer_ids, duration_ms=request.duration_ms
+            access, request.states, request.producer_ids, duration_ms=request.duration_ms
         )
         response = pb.ListTransactionsResponse(unknown_states=listed.unknown_states)
         await self._shares.begin().extend(response.transactions, map(TRANSACTION_LISTING.encode, listed.transactions))
         return response if listed.refused is None else with_error(response, listed.refused)
 
-    async def describe_transactions(self, request: pb.DescribeTransactionsRequest) -> pb.DescribeTransactionsResponse:
-        answers = await self._api.describe_transactions(request.transactional_ids, self._listener)
+    async def describe_transactions(
+        self, access: Access, request: pb.DescribeTransactionsRequest
+    ) -> pb.DescribeTransactionsResponse:
+        answers = await self._api.describe_transactions(access, request.transactional_ids, self._listener)
         response = pb.DescribeTransactionsResponse()
         encoded = (
             TRANSACTION.encode_answer(answer, transactional_id=transactional_id)
@@ -234,9 +242,11 @@ class TransactionHandler:
         await self._shares.begin().extend(response.transactions, encoded)
         return response
 
-    async def describe_producers(self, request: pb.DescribeProducersRequest) -> pb.DescribeProducersResponse:
+    async def describe_producers(
+        self, access: Access, request: pb.DescribeProducersRequest
+    ) -> pb.DescribeProducersResponse:
         names = decode_partitions(request.topics)
-        answers = await self._api.describe_producers(names)
+        answers = await self._api.describe_producers(access, names)
         response = pb.DescribeProducersResponse()
         share = self._shares.begin()
         for name, answer in zip(names, answers, strict=True):
@@ -247,16 +257,16 @@ class TransactionHandler:
                 await share.extend(part.producers, map(PRODUCER.encode, answer))
         return response
 
-    async def abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
+    async def abort(self, access: Access, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
         expected = None
         if request.HasField("producer_id"):
             expected = ProducerIdentity(request.producer_id, request.producer_epoch)
-        refused = await self._api.abort(request.transactional_id, expected)
+        refused = await self._api.abort(access, request.transactional_id, expected)
         response = pb.AbortTransactionResponse()
         return response if refused is None else with_error(response, refused)
 
-    async def fence(self, request: pb.FenceProducersRequest) -> pb.FenceProducersResponse:
-        answers = await self._api.fence(request.transactional_ids)
+    async def fence(self, access: Access, request: pb.FenceProducersRequest) -> pb.FenceProducersResponse:
+        answers = await self._api.fence(access, request.transactional_ids)
         fenced = (
             FENCED_PRODUCER.encode_answer(answer, transactional_id=name)
             for name, answer in zip(request.transactional_ids, answers, strict=True)
@@ -265,14 +275,14 @@ class TransactionHandler:
 
     # ------------------------------------------------------------------ other brokers
 
-    async def add(self, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
-        response = pb.AddPartitionsToTxnResponse()
-        for additions in request.transactions:
-            response.transactions.append(encode_added(await self._api.add(additions_of(additions))))
-        return response
+    async def add(self, access: Access, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
+        answers = await self._api.add(access, list(map(additions_of, request.transactions)))
+        return pb.AddPartitionsToTxnResponse(transactions=map(encode_added, answers))
 
-    async def _step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:
-        return encode_step_answer(await self._api.step(kind, step_of(request)))
+    async def _step(
+        self, kind: StepKind, access: Access, request: pb.TransactionStepRequest
+    ) -> pb.TransactionStepResponse:
+        return encode_step_answer(await self._api.step(access, kind, step_of(request)))
 
     vote = functools.partialmethod(_step, StepKind.VOTE)
     commit = functools.partialmethod(_step, StepKind.COMMIT)
@@ -280,8 +290,8 @@ class TransactionHandler:
     drop = functools.partialmethod(_step, StepKind.DROP)
     resolve = functools.partialmethod(_step, StepKind.RESOLVE)
 
-    async def find_needed(self, request: pb.FindNeededRequest) -> pb.FindNeededResponse:
-        found = await self._api.find_needed(request.coordinator_partition, traces_of(request.traces))
+    async def find_needed(self, access: Access, request: pb.FindNeededRequest) -> pb.FindNeededResponse:
+        found = await self._api.find_needed(access, request.coordinator_partition, traces_of(request.traces))
         if isinstance(found, Refused):
             return with_error(pb.FindNeededResponse(), found)
         return pb.FindNeededResponse(traces=encode_traces(found), ended=encode_traces(Traces(found.ended)))

@@ -19,8 +19,12 @@ from bus.model import TopicPartition
 from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.tasks import answered
+from tests.support.api_bench import open_access
 from tests.support.proofs import proved, unproved
 
+COMMIT, FETCH, LIST, DESCRIBE, DELETE = map(
+    open_access, ("OffsetCommit", "OffsetFetch", "ListGroups", "DescribeGroups", "DeleteGroups")
+)
 MEMBER = GroupMember("g", 1, "m", None)
 
 
@@ -55,7 +59,7 @@ def test_commit_is_taken_for_partitions_that_exist_under_the_id_of_their_topic()
     too_large = Refused(ErrorCode.OFFSET_METADATA_TOO_LARGE, "too large")
     coordinator = FakeCoordinator(rq.OffsetsCommitted((too_large, None)))
     offsets = [offset_of("t", 2, 1), offset_of("t", 1, 5), offset_of("none", 0, 1), offset_of("t", 0, 6)]
-    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, offsets))
+    outcomes = asyncio.run(api_on(coordinator).commit(COMMIT, MEMBER, offsets))
     assert [outcome and outcome.code for outcome in outcomes] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
@@ -71,7 +75,7 @@ def test_commit_is_taken_for_partitions_that_exist_under_the_id_of_their_topic()
 
 def test_coordinator_that_refuses_a_commit_refuses_what_it_was_asked_about() -> None:
     coordinator = FakeCoordinator(Refused(ErrorCode.UNKNOWN_MEMBER_ID, "who?"))
-    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, [offset_of("none", 0, 1), offset_of("t", 1, 5)]))
+    outcomes = asyncio.run(api_on(coordinator).commit(COMMIT, MEMBER, [offset_of("none", 0, 1), offset_of("t", 1, 5)]))
     assert [outcome and outcome.code for outcome in outcomes] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -80,7 +84,7 @@ def test_coordinator_that_refuses_a_commit_refuses_what_it_was_asked_about() -> 
 
 def test_commit_of_partitions_that_do_not_exist_asks_no_coordinator() -> None:
     coordinator = FakeCoordinator(None)
-    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, [offset_of("none", 0, 1)]))
+    outcomes = asyncio.run(api_on(coordinator).commit(COMMIT, MEMBER, [offset_of("none", 0, 1)]))
     assert [outcome and outcome.code for outcome in outcomes] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert coordinator.asked == []
 
@@ -92,14 +96,14 @@ def test_offset_of_a_deleted_topic_is_not_shown_for_its_namesake(partitions: Any
     deleted = rq.CommittedOffset(TopicPartition("t", 0), "id of the deleted one", 5)
     there = rq.CommittedOffset(TopicPartition("t", 1), "id", 7)
     api = api_on(FakeCoordinator(rq.OffsetsFetched((deleted, there))))
-    ((answer),) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", partitions)]))
+    ((answer),) = asyncio.run(api.fetch_offsets(FETCH, [rq.OffsetFetch("g", partitions)]))
     assert not isinstance(answer, Refused)
     assert [(one.partition, one.offset) for one in answer] == [*expected, (TopicPartition("t", 1), 7)]
 
 
 def test_group_that_is_named_twice_is_asked_once() -> None:
     coordinator = FakeCoordinator(Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"))
-    answers = asyncio.run(api_on(coordinator).delete_groups(["a", "b", "a"]))
+    answers = asyncio.run(api_on(coordinator).delete_groups(DELETE, ["a", "b", "a"]))
     assert [answer and answer.code for answer in answers] == [
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -121,10 +125,10 @@ def test_requests_with_too_many_items_are_refused_before_any_is_looked_at() -> N
 
     api = api_on(FakeCoordinator(None))
     for call in (
-        api.commit(MEMBER, TooMany(PARTITIONS_MAX + 1)),
-        api.fetch_offsets(TooMany(GROUPS_MAX + 1)),
-        api.describe_groups(TooMany(GROUPS_MAX + 1)),
-        api.delete_groups(TooMany(GROUPS_MAX + 1)),
+        api.commit(COMMIT, MEMBER, TooMany(PARTITIONS_MAX + 1)),
+        api.fetch_offsets(FETCH, TooMany(GROUPS_MAX + 1)),
+        api.describe_groups(DESCRIBE, TooMany(GROUPS_MAX + 1)),
+        api.delete_groups(DELETE, TooMany(GROUPS_MAX + 1)),
     ):
         with pytest.raises(InvalidArgument, match="expected at most"):
             asyncio.run(call)
@@ -150,7 +154,7 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
-        await api_on(FakeCoordinator(rq.OffsetsFetched(()))).fetch_offsets(Questions())
+        await api_on(FakeCoordinator(rq.OffsetsFetched(()))).fetch_offsets(FETCH, Questions())
         other.cancel()
 
     asyncio.run(scenario())
@@ -161,16 +165,16 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
 
 def test_group_that_is_described_by_no_description_is_a_broken_invariant() -> None:
     with pytest.raises(AssertionError, match="DescribeGroup"):
-        asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(["g"]))
+        asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(DESCRIBE, ["g"]))
 
 
 def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups() -> None:
     coordinator = FakeCoordinator(rq.OffsetsFetched(()))
     api = api_on(coordinator, unproved)
-    (answer,) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None)]))
+    (answer,) = asyncio.run(api.fetch_offsets(FETCH, [rq.OffsetFetch("g", None)]))
     assert isinstance(answer, Refused)
     assert answer.code is ErrorCode.NOT_COORDINATOR
-    listed, refused = asyncio.run(api.list_groups([]))
+    listed, refused = asyncio.run(api.list_groups(LIST, []))
     assert (listed, refused and refused.code) == ([], ErrorCode.NOT_COORDINATOR)
     assert coordinator.asked == []
 
@@ -183,7 +187,7 @@ def test_committed_offsets_rest_on_a_look_at_the_metadata_that_began_after_the_q
         return None
 
     api = api_on(FakeCoordinator(rq.OffsetsFetched(())), prove)
-    assert asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None), rq.OffsetFetch("h", None)])) == [[], []]
+    assert asyncio.run(api.fetch_offsets(FETCH, [rq.OffsetFetch("g", None), rq.OffsetFetch("h", None)])) == [[], []]
     assert looks == [True]
 
 
@@ -191,5 +195,5 @@ def test_unstable_offset_is_answered_as_it_is_also_if_it_was_not_asked_for_by_na
     refused = Refused(ErrorCode.UNSTABLE_OFFSET_COMMIT, "wait")
     unstable = rq.CommittedOffset(TopicPartition("t", 0), "", rq.NO_OFFSET, refused=refused)
     api = api_on(FakeCoordinator(rq.OffsetsFetched((unstable,))))
-    (answer,) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None, require_stable=True)]))
+    (answer,) = asyncio.run(api.fetch_offsets(FETCH, [rq.OffsetFetch("g", None, require_stable=True)]))
     assert answer == [unstable]

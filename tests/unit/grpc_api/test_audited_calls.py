@@ -12,6 +12,7 @@ import pytest
 
 from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import InvalidArgument, OverQuota, Unavailable
+from bus.consumer_groups.requests import DeleteGroup, GroupDeleted
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
@@ -20,6 +21,7 @@ from bus.runtime.tasks import answered
 from bus.security.audit_trail import AuditEvent
 from tests.support.api_bench import FOR_ALL, ApiBench, KeptAudit, raise_reached
 from tests.support.cancelled_calls import QuietContext
+from tests.support.proofs import proved
 
 NO_ANSWER = "the call ended without an answer: it may be done"
 SECRET = b"what is made of a password"
@@ -266,21 +268,26 @@ def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
     assert SECRET.decode() not in repr(events)
 
 
-class AnsweringServicer:
-    """It changes what it can."""
-
-    async def DeleteGroups(self, request: Any, context: Any) -> pb.DeleteGroupsResponse:
-        codes = {"done": 0, "missing": ErrorCode.GROUP_ID_NOT_FOUND, "maybe": ErrorCode.KAFKA_STORAGE_ERROR}
-        return pb.DeleteGroupsResponse(
-            groups=[pb.DeletedGroup(group_id=name, error_code=int(codes[name])) for name in request.group_ids]
-        )
-
-
 def test_what_was_refused_is_told_apart_from_what_is_done_and_what_may_be() -> None:
-    audit: Any = Audit()
-    request = pb.DeleteGroupsRequest(group_ids=["done", "missing", "maybe"])
-    asyncio.run(AuditedServicer(AnsweringServicer(), audit, "L").DeleteGroups(request, QuietContext()))
-    assert [event.resource for event in audit.events] == ["done", "missing", "maybe"]
+    codes = {"missing": ErrorCode.GROUP_ID_NOT_FOUND, "maybe": ErrorCode.KAFKA_STORAGE_ERROR}
+    audit = KeptAudit()
+
+    async def play() -> None:
+        def delete(command: DeleteGroup) -> Any:
+            code = codes.get(command.group_id)
+            return answered(GroupDeleted() if code is None else Refused(code, "for a reason"))
+
+        bench = bench_of(audit)
+        bench.cluster.prove_leadership = proved
+        bench.coordinator.submit = delete
+        await bench.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=["done", "missing", "maybe"]))
+
+    asyncio.run(play())
+    assert [(event.resource, event.error) for event in audit.events] == [
+        ("done", ""),
+        ("missing", "GROUP_ID_NOT_FOUND: for a reason"),
+        ("maybe", "KAFKA_STORAGE_ERROR: for a reason"),
+    ]
     assert audit.refused == ["missing"]
 
 

@@ -15,12 +15,16 @@ from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, apply
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.errors import ErrorCode
+from bus.consumer_groups import requests as groups
+from bus.descriptions import GroupListing
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.authorization import FORMS, CallAuthorization
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import AutoCreation, TopicResult
+from bus.runtime.tasks import answered
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import index_of
 from bus.security.acls import (
@@ -28,8 +32,12 @@ from bus.security.acls import (
     AclOperation,
     AclResourceType,
 )
+from bus.settings.broker import BrokerConfig
+from bus.transactions import requests as transactions
+from bus.transactions.state import Transaction, TransactionPartition, TransactionState
 from tests.support.acls import allow
 from tests.support.api_bench import BY_ACLS, FOR_ALL, ApiBench, Reached, answering, names_of
+from tests.support.proofs import proved
 
 METHODS = {method.name: method for service in (BUS, CLUSTER, REFLECTION) for method in service.methods}
 CHECK_THEMSELVES = {name for name, row in CALLS.items() if row.is_checked_by_handler}
@@ -152,7 +160,7 @@ def test_who_is_allowed_nothing_has_the_runtime_asked_for_nothing_and_is_refused
 
 @pytest.mark.parametrize("method", sorted(CHECKED_IN_API))
 def test_a_super_user_is_refused_nothing(method: str) -> None:
-    found = outcome(ApiBench(super_users="User:alice"), method)
+    found = outcome(ApiBench(super_users="User:alice", state=with_topics("x")), method)
     assert found is None or not codes_in(found) & CODES, method
     assert found is None or method in {"Metadata", "DescribeConfigs", "AlterConfigs", *OF_LISTS}, method
 
@@ -190,45 +198,69 @@ def test_topics_of_several_partitions_are_refused_partition_by_partition() -> No
             pb.TopicPartitions(topic="b", partitions=[4]),
         ]
     )
-    response = pb.DescribeProducersResponse(
-        partitions=[pb.PartitionProducers(topic="mine", partition=number) for number in (2, 3)]
-    )
-    found, _ = answer(authorization(allow(AclOperation.READ, "mine")), "DescribeProducers", request, response)
+    bench, asked = ApiBench(allow(AclOperation.READ, "mine")), list[Any]()
+    bench.cluster.prove_leadership = proved
+
+    def find(name: TopicPartition) -> Refused:
+        asked.append(str(name))
+        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+
+    bench.cluster.host.find = find
+    found = bench.answer("DescribeProducers", request)
     places = [(one.topic, one.partition, one.error_code) for one in found.partitions]
-    assert places == [("a", 0, 29), ("a", 1, 29), ("mine", 2, 0), ("mine", 3, 0), ("b", 4, 29)]
+    assert places == [("a", 0, 29), ("a", 1, 29), ("mine", 2, 6), ("mine", 3, 6), ("b", 4, 29)]
+    assert asked == ["mine-2", "mine-3"]
 
 
 def test_a_transaction_shows_the_topics_and_groups_that_may_be_described() -> None:
-    request = pb.DescribeTransactionsRequest(transactional_ids=["t"])
-    described = pb.DescribedTransaction(
-        transactional_id="t",
-        topics=[pb.TopicPartitions(topic=one, partitions=[0]) for one in ("a", "mine")],
-        group_ids=["g", "mine"],
+    described = transactions.DescribedTransaction(
+        "t", "Ongoing", 1, 1, 0, 1, 1, 1, None, (part("a", 0), part("mine", 0), part("mine", 1)), ("g", "mine")
     )
     acls = [
         allow(AclOperation.DESCRIBE, "t", AclResourceType.TRANSACTIONAL_ID),
         allow(AclOperation.READ, "mine"),
         allow(AclOperation.READ, "mine", AclResourceType.GROUP),
     ]
-    response = pb.DescribeTransactionsResponse(transactions=[described])
-    found, _ = answer(authorization(*acls), "DescribeTransactions", request, response)
-    (one,) = found.transactions
-    assert ([topic.topic for topic in one.topics], list(one.group_ids)) == (["mine"], ["mine"])
+    bench = ApiBench(*acls)
+    bench.cluster.prove_leadership = proved
+    bench.transactions.coordinator.partition_of = lambda _: 0
+    bench.transactions.coordinator.submit = lambda _: answered(described)
+    found = bench.answer("DescribeTransactions", pb.DescribeTransactionsRequest(transactional_ids=["other", "t"]))
+    other, one = found.transactions
+    assert (other.transactional_id, other.error_code) == ("other", 53)
+    assert [(topic.topic, list(topic.partitions)) for topic in one.topics] == [("mine", [0, 1])]
+    assert list(one.group_ids) == ["mine"]
 
 
-def test_an_answer_that_is_an_error_as_a_whole_stays_what_it_is() -> None:
+def part(topic: str, partition: int) -> TransactionPartition:
+    return TransactionPartition(topic, "id", partition)
+
+
+def offset_delete(answer: Any) -> tuple[Any, list[Any]]:
+    """The answer where the topic `a` is denied, and what the coordinator was asked; it gives `answer`."""
     request = pb.OffsetDeleteRequest(
         group_id="g", topics=[pb.TopicPartitions(topic=one, partitions=[0]) for one in ("a", "mine")]
     )
-    acls = (allow(AclOperation.DELETE, "g", AclResourceType.GROUP), allow(AclOperation.READ, "mine"))
-    response = pb.OffsetDeleteResponse(error_code=pb.ERROR_CODE_NOT_COORDINATOR)
-    found, _ = answer(authorization(*acls), "OffsetDelete", request, response)
-    assert found == response
+    group, asked = allow(AclOperation.DELETE, "g", AclResourceType.GROUP), list[Any]()
+    bench = ApiBench(group, allow(AclOperation.READ, "mine"))
+    bench.coordinator.call = answering(lambda _: answer, asked)
+    return bench.answer("OffsetDelete", request), asked
+
+
+def test_an_answer_that_is_an_error_as_a_whole_stays_what_it_is() -> None:
+    found, _ = offset_delete(Refused(ErrorCode.NOT_COORDINATOR, "elsewhere"))
+    assert found == pb.OffsetDeleteResponse(error_code=pb.ERROR_CODE_NOT_COORDINATOR, error_message="elsewhere")
+
+
+def test_offsets_are_deleted_of_topics_that_may_be_read() -> None:
+    found, asked = offset_delete(groups.OffsetsDeleted((None,)))
+    assert [(one.topic, one.partition, one.error_code) for one in found.partitions] == [("a", 0, 29), ("mine", 0, 0)]
+    assert asked == [groups.OffsetDelete("g", (TopicPartition("mine", 0),))]
 
 
 def test_the_first_need_that_is_not_met_is_the_one_that_is_told() -> None:
     request = pb.TxnOffsetCommitRequest(
-        transactional_id="t", group_id="g", partitions=[pb.OffsetCommitPartition(topic="a", partition=1)]
+        transactional_id="t", group_id="g", partitions=[pb.OffsetCommitPartition(topic="a", partition=0)]
     )
     acls = (
         allow(AclOperation.WRITE, "t", AclResourceType.TRANSACTIONAL_ID),
@@ -236,17 +268,46 @@ def test_the_first_need_that_is_not_met_is_the_one_that_is_told() -> None:
         allow(AclOperation.READ, "a"),
     )
     for count, code in enumerate((53, 30, 29)):
-        found, asked = answer(authorization(*acls[:count]), "TxnOffsetCommit", request)
-        assert [(one.topic, one.partition, one.error_code) for one in found.partitions] == [("a", 1, code)]
-        assert not asked
-    _, asked = answer(authorization(*acls), "TxnOffsetCommit", request, pb.TxnOffsetCommitResponse())
-    assert asked == [request]
+        found = ApiBench(*acls[:count], state=with_topics("a")).answer("TxnOffsetCommit", request)
+        assert [(one.topic, one.partition, one.error_code) for one in found.partitions] == [("a", 0, code)]
+    with pytest.raises(Reached, match="commit_in_transaction"):
+        ApiBench(*acls, state=with_topics("a")).answer("TxnOffsetCommit", request)
+
+
+def test_offsets_are_committed_of_topics_that_may_be_read() -> None:
+    request = pb.OffsetCommitRequest(
+        group_id="g", partitions=[pb.OffsetCommitPartition(topic=one, offset=1) for one in ("secret", "a", "none")]
+    )
+    group = allow(AclOperation.READ, "g", AclResourceType.GROUP)
+    bench, asked = ApiBench(group, allow(AclOperation.READ, "a"), state=with_topics("a", "secret")), list[Any]()
+    bench.coordinator.begin = answering(lambda _: answered(groups.OffsetsCommitted((None,))), asked)
+    found = bench.answer("OffsetCommit", request)
+    assert [(one.topic, one.error_code) for one in found.partitions] == [("secret", 29), ("a", 0), ("none", 29)]
+    assert [[one.partition.topic for one in command.offsets] for command in asked] == [["a"]]
+    found = ApiBench(allow(AclOperation.READ, "a")).answer("OffsetCommit", request)
+    assert [one.error_code for one in found.partitions] == [30, 30, 30]
+
+
+def test_what_a_member_sends_is_not_decoded_for_one_that_has_no_right_to_the_group() -> None:
+    request = pb.JoinGroupRequest(
+        group_id="g", member_id="m", protocol_type="consumer", protocols=[pb.GroupProtocol(name="p", metadata=b"\xff")]
+    )
+    refused = ApiBench().answer("JoinGroup", request)
+    assert (refused.error_code, refused.generation, refused.member_id) == (30, -1, "m")
+    group = allow(AclOperation.READ, "g", AclResourceType.GROUP)
+    assert ApiBench(group).answer("JoinGroup", request).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_an_identity_needs_idempotent_write_or_any_topic_to_write_to_and_a_name_the_right_to_it() -> None:
     def code(request: pb.InitProducerIdRequest, *acls: AclBinding) -> int:
-        found, _ = answer(authorization(*acls), "InitProducerId", request, pb.InitProducerIdResponse())
-        return int(found.error_code)
+        bench = ApiBench(*acls)
+        handle = bench.calls_of.handlers.producers.init
+        if request.transactional_id:
+            handle = bench.calls_of.handlers.transactions.init
+        try:
+            return int(asyncio.run(handle(bench.access("InitProducerId"), request)).error_code)
+        except Reached:
+            return 0
 
     nameless = pb.InitProducerIdRequest()
     assert code(nameless) == 31
@@ -287,16 +348,27 @@ def test_configs_of_a_broker_are_those_of_the_cluster() -> None:
 
 
 def test_groups_are_listed_as_far_as_they_may_be_described() -> None:
-    response = pb.ListGroupsResponse(groups=[pb.ListedGroup(group_id=name) for name in ("a", "b")])
-
     def listed(*acls: AclBinding) -> list[str]:
-        found, _ = answer(authorization(*acls), "ListGroups", pb.ListGroupsRequest(), response)
+        bench = ApiBench(*acls)
+        bench.cluster.prove_leadership = proved
+        there = [GroupListing(group_id=name, protocol_type="consumer", state="Stable") for name in ("a", "b")]
+        bench.coordinator.list_groups = lambda: (there, None)
+        found = bench.answer("ListGroups", pb.ListGroupsRequest())
         assert found.error_code == 0
         return [one.group_id for one in found.groups]
 
+    assert listed() == []
     assert listed(allow(AclOperation.READ, "b", AclResourceType.GROUP)) == ["b"]
-    response = pb.ListGroupsResponse(groups=[pb.ListedGroup(group_id=name) for name in ("a", "b")])
     assert listed(allow(AclOperation.DESCRIBE, "kafka-cluster", AclResourceType.CLUSTER)) == ["a", "b"]
+
+
+def test_transactions_are_listed_as_far_as_they_may_be_described() -> None:
+    bench = ApiBench(allow(AclOperation.WRITE, "b", AclResourceType.TRANSACTIONAL_ID))
+    bench.cluster.prove_leadership = proved
+    there = [Transaction(name, 0, 1, 0, 1_000, TransactionState.EMPTY, 1) for name in ("a", "b")]
+    bench.transactions.coordinator.list_transactions = lambda: (there, None)
+    found = bench.answer("ListTransactions", pb.ListTransactionsRequest())
+    assert [one.transactional_id for one in found.transactions] == ["b"]
 
 
 def with_topics(*names: str) -> ClusterState:
@@ -377,55 +449,52 @@ def test_offsets_are_shown_of_topics_that_may_be_described() -> None:
         groups=[
             pb.OffsetFetchGroup(group_id="hidden", topics=named),
             pb.OffsetFetchGroup(group_id="g", topics=named),
-            pb.OffsetFetchGroup(group_id="g", all_partitions=True),
+            pb.OffsetFetchGroup(group_id="h", all_partitions=True),
         ]
     )
 
-    def fetched(asked: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
-        return pb.OffsetFetchResponse(
-            groups=[
-                pb.OffsetFetchGroupResponse(
-                    group_id=group.group_id,
-                    offsets=[
-                        pb.CommittedOffset(topic=topic, offset=7)
-                        for topic in ([one.topic for one in group.topics] or ["other", "mine"])
-                    ],
-                )
-                for group in asked.groups
-            ]
-        )
+    def fetched(asked: groups.OffsetFetch) -> asyncio.Future[Any]:
+        partitions = asked.partitions
+        if partitions is None:
+            partitions = tuple(TopicPartition(topic, 0) for topic in ("other", "mine"))
+        offsets = (groups.CommittedOffset(one, f"id {one.topic}", 7) for one in partitions)
+        return answered(groups.OffsetsFetched(tuple(offsets)))
 
-    acls = (allow(AclOperation.READ, "g", AclResourceType.GROUP), allow(AclOperation.READ, "mine"))
-    found, _ = answer(authorization(*acls), "OffsetFetch", request, fetched)
+    acls = [allow(AclOperation.READ, name, AclResourceType.GROUP) for name in ("g", "h")]
+    bench = ApiBench(*acls, allow(AclOperation.READ, "mine"), state=with_topics("other", "mine"))
+    bench.cluster.prove_leadership = proved
+    bench.coordinator.submit = fetched
+    found = bench.answer("OffsetFetch", request)
     offsets = [
-        [(one.topic, one.partition, one.offset, one.error_code) for one in group.offsets] for group in found.groups
+        [(one.topic, one.partition, one.offset, one.leader_epoch, one.error_code) for one in group.offsets]
+        for group in found.groups
     ]
     assert [group.error_code for group in found.groups] == [30, 0, 0]
     assert offsets == [
         [],
-        [("mine", 0, 7, 0), ("other", 0, -1, 29), ("other", 1, -1, 29)],
-        [("mine", 0, 7, 0)],
+        [("mine", 0, 7, -1, 0), ("mine", 1, 7, -1, 0), ("other", 0, -1, -1, 29), ("other", 1, -1, -1, 29)],
+        [("mine", 0, 7, -1, 0)],
     ]
 
 
 def test_operations_are_told_on_request_also_where_nobody_is_asked() -> None:
-    request = pb.DescribeGroupsRequest(group_ids=["g"], include_authorized_operations=True)
-
-    def described(asked: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
-        return pb.DescribeGroupsResponse(groups=[pb.DescribedGroup(group_id=one) for one in asked.group_ids])
-
     acl = allow(AclOperation.DESCRIBE, "g", AclResourceType.GROUP)
-    found, _ = answer(authorization(acl), "DescribeGroups", request, described)
-    assert list(found.groups[0].authorized_operations) == [pb.ACL_OPERATION_DESCRIBE]
-    open_to_all = CallAuthorization(Authorizer(lambda: EMPTY_CLUSTER, None, LoopShares()))
-    found, _ = answer(open_to_all, "DescribeGroups", request, described)
-    assert list(found.groups[0].authorized_operations) == [
+
+    def operations(config: BrokerConfig, *, is_wanted: bool) -> list[int]:
+        bench = ApiBench(acl, config=config)
+        bench.cluster.prove_leadership = proved
+        described = groups.DescribedGroup("g", "Empty", "", "", 0, "", ())
+        bench.coordinator.submit = lambda _: answered(described)
+        request = pb.DescribeGroupsRequest(group_ids=["g"], include_authorized_operations=is_wanted)
+        return list(bench.answer("DescribeGroups", request).groups[0].authorized_operations)
+
+    assert operations(BY_ACLS, is_wanted=True) == [pb.ACL_OPERATION_DESCRIBE]
+    assert operations(FOR_ALL, is_wanted=True) == [
         pb.ACL_OPERATION_READ,
         pb.ACL_OPERATION_DELETE,
         pb.ACL_OPERATION_DESCRIBE,
     ]
-    found, _ = answer(open_to_all, "DescribeGroups", pb.DescribeGroupsRequest(group_ids=["g"]), described)
-    assert not found.groups[0].authorized_operations
+    assert not operations(FOR_ALL, is_wanted=False)
 
 
 def test_without_an_authorizer_handlers_are_called_as_they_are() -> None:
@@ -434,6 +503,6 @@ def test_without_an_authorizer_handlers_are_called_as_they_are() -> None:
     async def handle(request: Any) -> Any:
         return request
 
-    with_operations = {"DescribeGroups", "DescribeCluster"}
+    with_operations = {"DescribeCluster"}
     for method in METHODS.keys() - with_operations:
         assert open_to_all.around(method, handle, lambda: ALICE) is handle
