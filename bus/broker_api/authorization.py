@@ -1,4 +1,4 @@
-"""Whether the callers of this broker may do what they ask for, by the ACLs of the cluster.
+"""Decides whether the callers of this broker may do what they ask for, by the ACLs of the cluster.
 
 Guards two promises: an ACL that this broker has applied acts on the next request of every stream; and a request that is
 allowed again costs one look-up for each resource that it names.
@@ -40,7 +40,6 @@ from bus.security.acls import (
     AclBindingFilter,
     AclOperation,
     AclResource,
-    AclResourceType,
 )
 from bus.settings.listeners import Listener
 
@@ -82,28 +81,20 @@ class Authorizer:
         return self._state().acls
 
     def access(self, caller: Caller, call: str) -> Access:
-        """For the requests of one call, or of one stream."""
+        """Return what the requests of one call, or of one stream, may do."""
         return Access(self, caller, CALLS[call], ChangeAudit(self._audit, CALLS[call].audited, Reporter(caller, call)))
 
     def access_sent_on(self, caller: Caller, call: str, sender: Access) -> Access:
-        """For a call that another broker sends on. It may do what the caller may whom that broker names; the change is
-        audited as one of the broker's, since whoever sends a call on chooses the name in it."""
+        """Return what a call that another broker sends on may do: what the caller may whom that broker names. A change
+        is audited as one of the broker's, since whoever sends a call on chooses the name in it."""
         rule = f"for {caller.principal} from {caller.host} by {call}"
         reporter = Reporter(sender.caller, sender.call.name, rule)
         return Access(self, caller, CALLS[call], ChangeAudit(self._audit, CALLS[call].audited, reporter))
 
     def access_of_broker(self, caller: Caller, call: str) -> Access:
-        """For what a broker does for itself."""
+        """Return what a broker may do for itself, which is everything."""
         everyone = Authorizer(self._state, None, self.shares)
         return everyone.access(caller, call)
-
-    # Until all calls check their rights in their APIs.
-
-    def allowed_operations(self, caller: Caller, resource_type: AclResourceType, name: str) -> Sequence[AclOperation]:
-        """Of those that there are on a resource of the type; all of them if nothing is asked (KIP-430)."""
-        if self.policy is None:
-            return OPERATIONS[resource_type]
-        return allowed_operations(self.index, requester_of(caller), AclResource(resource_type, name), self.policy)
 
 
 def requester_of(caller: Caller) -> Requester:
@@ -111,7 +102,7 @@ def requester_of(caller: Caller) -> Requester:
 
 
 class Access:
-    """Who asks, by which call, and what they may; the methods of the APIs take it first.
+    """The caller of a method of an API, which takes it first: who asks, by which call, and what it may.
 
     The names of resources are given for the needs of the call's row in `CALLS`, in their order. Remembers what was
     allowed, for as long as the ACLs are the same. `changes`: the audit of what the call changes.
@@ -130,12 +121,12 @@ class Access:
 
     @property
     def allows_all(self) -> bool:
-        """Whether nothing is asked, for want of an authorizer."""
+        """True if nothing is asked, for want of an authorizer."""
         return self._policy is None
 
     @property
     def is_current(self) -> bool:
-        """Whether the ACLs are those by which it has decided last."""
+        """True if the ACLs are those by which it has decided last."""
         return self._policy is None or self._authorizer.index is self._index
 
     # ------------------------------------------------------------------ requests
@@ -228,6 +219,9 @@ class Access:
             self.changes.begin(lambda: names)
         except Exception as error:  # its request is none that could change anything
             _log.debug("call %s changes nothing: %s", self.call.name, error)
+        else:
+            step.close()
+            _log.error("call %s states what it changes after its first await: it has no row", self.call.name)
 
     # ------------------------------------------------------------------ answers
 
@@ -249,7 +243,7 @@ class Access:
     # ------------------------------------------------------------------ names
 
     async def refusals(self, need: Need, names: Sequence[str]) -> Mapping[str, Refused]:
-        """Of these names, which are those of resources, the ones on which the caller is not allowed what it needs."""
+        """Return a refusal for each of these names of resources on which the caller is not allowed what it needs."""
         if self._policy is None:
             return _NONE
         if self._authorizer.index is self._index and not self._authorizer.log.has_grants:
@@ -262,7 +256,7 @@ class Access:
         return (await self.refusals(need, (name,))).get(name)
 
     async def visible(self, need: Need, names: Iterable[str]) -> frozenset[str]:
-        """Of these names those on which it is."""
+        """Return those of these names on which the caller is allowed what it needs."""
         distinct = frozenset(names)
         if self._policy is None:
             return distinct
@@ -363,6 +357,12 @@ def warnings_of_access(policy: AclPolicy | None, open_listeners: Iterable[Listen
 # The access control lists for administrators: to add, to list and to remove bindings.
 
 
+def show_acl(acl: AclBinding) -> str:
+    """The binding in a row of the audit, on one line."""
+    resource = f"{acl.resource_type.name} {acl.pattern_type.name} {acl.resource_name}"
+    return f"{acl.permission.name} {acl.principal} {acl.operation.name} {resource} from {acl.host}"
+
+
 class AclApi:
     """Each call is refused with SECURITY_DISABLED where no authorizer would act by the lists, as in Kafka."""
 
@@ -371,13 +371,20 @@ class AclApi:
         self._authorizer = authorizer
         self._shares = shares
 
-    async def create(self, acls: Sequence[AclBinding]) -> list[Refused | None] | Refused:
+    async def create(self, access: Access, acls: Items[AclBinding]) -> list[Refused | None] | Refused:
         """Create the bindings. Return for each of them None once every broker that is not fenced acts by it, or why it
         was refused."""
-        return self._check_enabled() or await self._cluster.controller.create_acls(acls)
+        access.changes.begin(lambda: map(show_acl, acls))
+        refused = await access.refusal_of_request(OF_CLUSTER) or self._check_enabled()
+        answers = refused or await self._cluster.controller.create_acls(list(acls))
+        if isinstance(answers, Refused):
+            access.changes.report_all(answers)
+        else:
+            access.changes.report_in_order(answers)
+        return answers
 
-    async def describe(self, wanted: AclBindingFilter) -> list[AclBinding] | Refused:
-        refused = self._check_enabled()
+    async def describe(self, access: Access, wanted: AclBindingFilter) -> list[AclBinding] | Refused:
+        refused = await access.refusal_of_request(OF_CLUSTER) or self._check_enabled()
         if refused is not None:
             return refused
         found: list[AclBinding] = []
@@ -389,9 +396,16 @@ class AclApi:
                 found.append(acl)
         return found
 
-    async def delete(self, filters: Sequence[AclBindingFilter]) -> list[list[AclBinding]] | Refused:
+    async def delete(self, access: Access, filters: Items[AclBindingFilter]) -> list[list[AclBinding]] | Refused:
         """Delete what the filters match. Return the bindings of each filter once only fenced brokers act by them."""
-        return self._check_enabled() or await self._cluster.controller.delete_acls(filters)
+        access.changes.begin(lambda: [""])
+        refused = await access.refusal_of_request(OF_CLUSTER) or self._check_enabled()
+        answers = refused or await self._cluster.controller.delete_acls(list(filters))
+        if isinstance(answers, Refused):
+            access.changes.report_all(answers)
+        else:
+            access.changes.report(lambda: ((show_acl(acl), None) for found in answers for acl in found))
+        return answers
 
     def _check_enabled(self) -> Refused | None:
         if self._authorizer.is_enabled:

@@ -91,7 +91,6 @@ class Call:
     item_needs: tuple[Need, ...] = ()
     view_needs: tuple[Need, ...] = ()
     creation_needs: tuple[Need, ...] = ()
-    is_checked_by_handler: bool = False  # a stream checks each of its requests; or everybody may make the call
     is_forwarded: bool = False  # what only the controller can do of it, any broker sends there
     is_reading: bool = False  # it changes nothing that a restarted broker would have to find again
     audited: Audited | None = None  # None: it changes nothing for good, or only records and offsets
@@ -111,20 +110,18 @@ _ROWS = (
         "produce.stream",
         needs=(WRITE_TRANSACTIONAL_ID,),
         item_needs=(WRITE_TOPIC,),
-        is_checked_by_handler=True,
     ),
     Call(
         "ProduceOnce",
         "produce.once",
         needs=(WRITE_TRANSACTIONAL_ID,),
         item_needs=(WRITE_TOPIC,),
-        is_checked_by_handler=True,
     ),
     # A producer with a name is one with a transactional id as far as it is about the name.
     Call("InitProducerId", "producers.init", needs=(WRITE_TRANSACTIONAL_ID, IDEMPOTENT_WRITE), is_forwarded=True),
     Call("ResumeProducer", "producers.resume", item_needs=(WRITE_TOPIC,)),
-    Call("Fetch", "fetch.stream", item_needs=(READ_TOPIC,), is_checked_by_handler=True, is_reading=True),
-    Call("FetchOnce", "fetch.once", item_needs=(READ_TOPIC,), is_checked_by_handler=True, is_reading=True),
+    Call("Fetch", "fetch.stream", item_needs=(READ_TOPIC,), is_reading=True),
+    Call("FetchOnce", "fetch.once", item_needs=(READ_TOPIC,), is_reading=True),
     Call("ListOffsets", "metadata.list_offsets", item_needs=(DESCRIBE_TOPIC,), is_reading=True),
     Call("DeleteRecords", "maintenance.delete_records", item_needs=(DELETE_TOPIC,), audited=_DELETES_TOPICS),
     Call("MaintainLog", "maintenance.maintain", needs=(ALTER_TOPIC,), audited=_ALTERS_TOPICS),
@@ -141,7 +138,6 @@ _ROWS = (
         "group_sessions.stream",
         needs=(READ_GROUP,),
         item_needs=(READ_TOPIC,),
-        is_checked_by_handler=True,
     ),
     Call("OffsetCommit", "groups.commit", needs=(READ_GROUP,), item_needs=(READ_TOPIC,)),
     Call(
@@ -240,7 +236,7 @@ _ROWS = (
     Call("ListViews", "metadata.list_views", view_needs=(DESCRIBE_TOPIC,), is_reading=True),
     # ---------------------------------------------------------------- the cluster
     # The answer is the same for all.
-    Call("ApiVersions", "cluster_admin.api_versions", is_checked_by_handler=True, is_reading=True),
+    Call("ApiVersions", "cluster_admin.api_versions", is_reading=True),
     Call("DescribeCluster", "cluster_admin.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     Call(
         "ElectLeaders",
@@ -274,10 +270,10 @@ _ROWS = (
         audited=_ALTERS_CLUSTER,
     ),
     # This one is gRPC's own: it describes the calls.
-    Call("ServerReflectionInfo", "reflection", needs=(DESCRIBE_CLUSTER,), is_checked_by_handler=True, is_reading=True),
+    Call("ServerReflectionInfo", "reflection", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     # ---------------------------------------------------------------- users, quotas, ACLs
     # A caller gets its name by it.
-    Call("SaslAuthenticate", "logins.authenticate", is_checked_by_handler=True, is_reading=True),
+    Call("SaslAuthenticate", "logins.authenticate", is_reading=True),
     Call("DescribeUserScramCredentials", "users.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True, items_max=1_000),
     Call("AlterUserScramCredentials", "users.alter", needs=(ALTER_CLUSTER,), audited=_ALTERS_USERS, items_max=1_000),
     Call("DescribeClientQuotas", "quotas.describe", needs=(DESCRIBE_CONFIGS_OF_CLUSTER,), is_reading=True),

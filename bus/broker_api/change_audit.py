@@ -48,7 +48,8 @@ class _Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Whose row it is. `call`: by which the change came; `rule`: for whom it was sent on, empty if it was not."""
+    """The caller of whom a row tells. `call`: by which the change came; `rule`: for whom it was sent on, empty if it
+    was not."""
 
     caller: Caller
     call: str
@@ -56,7 +57,7 @@ class Reporter:
 
 
 class ChangeAudit:
-    """Of one call. Without `audit`, and for a call that changes nothing (`audited` None), nothing is kept."""
+    """The audit of one call. Without `audit`, and for a call that changes nothing (`audited` None), nothing is kept."""
 
     def __init__(self, audit: AuditLog | None, audited: Audited | None, reporter: Reporter) -> None:
         self._audit = audit if audit is not None and audit.is_enabled else None

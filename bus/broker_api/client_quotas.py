@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.requests import Caller
 from bus.errors import ErrorCode, Refused, show_names
 from bus.runtime.blocking import FairTurns
@@ -32,6 +33,7 @@ from bus.security.quota_usage import Allowance, QuotaMeters, RateMeter, Windows
 from bus.security.quotas import (
     CLIENT_ID,
     CONTROLLER_MUTATION_RATE,
+    DEFAULT,
     ENTITY_TYPES,
     USER,
     AlterQuotas,
@@ -243,6 +245,9 @@ class DrainRates:
 Parts = Sequence[tuple[str, Part]]  # by type; None in a filter: any name
 
 
+Alterations = Sequence[tuple[Parts, Sequence[tuple[str, float | None]]]]
+
+
 class QuotaAdminApi:
     """Quotas for administrators: which there are, changes of them, and what is used of them."""
 
@@ -250,18 +255,27 @@ class QuotaAdminApi:
         self._cluster = cluster
         self._quotas = quotas
 
-    def describe(self, parts: Parts, *, is_strict: bool) -> Mapping[QuotaEntity, Quotas] | Refused:
+    async def describe(
+        self, access: Access, parts: Parts, *, is_strict: bool
+    ) -> Mapping[QuotaEntity, Quotas] | Refused:
         """Return the quotas of each entity that matches."""
-        refused = _check_types(parts)
+        refused = await access.refusal_of_request(OF_CLUSTER) or _check_types(parts)
         if refused is not None:
             return refused
         known, wanted = self._cluster.state.quotas, dict(parts)
         return {entity: known[entity] for entity in known if matches(entity, wanted, is_strict=is_strict)}
 
-    async def alter(
-        self, alterations: Sequence[tuple[Parts, Sequence[tuple[str, float | None]]]], *, validate_only: bool
-    ) -> list[Refused | None]:
+    async def alter(self, access: Access, alterations: Alterations, *, validate_only: bool) -> list[Refused | None]:
         """An answer for each, in order. An entity that is named again is refused."""
+        access.changes.begin(lambda: (_show(parts) for parts, _ in alterations), is_change=not validate_only)
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return [refused] * len(alterations)
+        answers = await self._alter(alterations, validate_only=validate_only)
+        access.changes.report_in_order(answers)
+        return answers
+
+    async def _alter(self, alterations: Alterations, *, validate_only: bool) -> list[Refused | None]:
         answers: list[Refused | None] = []
         commands: list[AlterQuotas] = []
         for parts, changes in alterations:
@@ -274,8 +288,13 @@ class QuotaAdminApi:
         outcomes = iter(await self._cluster.controller.alter_quotas(commands) if commands else ())
         return [answer or _refusal(next(outcomes)) for answer in answers]
 
-    def usage(self) -> list[QuotaUsage]:
-        return self._quotas.usage()
+    async def usage(self, access: Access) -> list[QuotaUsage] | Refused:
+        return await access.refusal_of_request(OF_CLUSTER) or self._quotas.usage()
+
+
+def _show(parts: Parts) -> str:
+    """The entity in a row of the audit."""
+    return ", ".join(f"{kind}={name!r}" if name is DEFAULT else f"{kind}={name}" for kind, name in parts)
 
 
 def _command(parts: Parts, changes: Sequence[tuple[str, float | None]], validate_only: bool) -> AlterQuotas | Refused:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_MAX, LEVEL_MIN, Broker, replica_state
@@ -52,9 +53,14 @@ class ClusterAdminApi:
         """Return what the brokers of the cluster have agreed on, as far as this one has followed it."""
         return (FeatureLevels(BUS_VERSION, self._cluster.state.level, LEVEL_MIN, LEVEL_MAX),)
 
-    async def describe(self, listener: str, *, is_fenced_included: bool) -> ClusterDescription:
+    async def describe(
+        self, access: Access, listener: str, *, is_fenced_included: bool
+    ) -> ClusterDescription | Refused:
         """Describe it with the addresses for clients of the listener; a broker that has none has an empty host. At
         level 0, where a root has one broker, this one is the controller."""
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return refused
         state = self._cluster.state
         replica_counts: Counter[int] = Counter()
         under_replicated_count = offline_count = 0
@@ -85,18 +91,49 @@ class ClusterAdminApi:
             offline_partitions=offline_count,
         )
 
-    async def elect_leaders(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | Refused]:
-        """None named: all that are led by another broker than the preferred one, a thousand at most. The answer has the
+    async def elect_leaders(
+        self, access: Access, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | Refused] | Refused:
+        """None: all that are led by another broker than the preferred one, a thousand at most. The answer has the
         leaders of those that were named, or else of those that have changed. A partition that is named twice counts
         once."""
-        named = dict.fromkeys(partitions)
-        answers = await self._cluster.controller.elect_leaders(
-            tuple(named) or None, changes_max=None if named else _ELECTIONS_MAX
-        )
-        return dict.fromkeys(named, answers) if isinstance(answers, Refused) else answers
+        access.changes.begin(lambda: dict.fromkeys(one.topic for one in partitions or ()) or [""])
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        answers = refused or await self._elect_leaders(partitions)
+        if isinstance(answers, Refused):
+            access.changes.report_all(answers)
+        else:
+            access.changes.report(lambda: ((str(partition), answer) for partition, answer in answers.items()))
+        return answers
 
-    async def reassign_partitions(self, reassignments: Reassignments) -> list[Refused | None]:
+    async def _elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | Refused]:
+        named = None if partitions is None else tuple(dict.fromkeys(partitions))
+        if named == ():
+            return {}
+        answers = await self._cluster.controller.elect_leaders(
+            named, changes_max=_ELECTIONS_MAX if named is None else None
+        )
+        return dict.fromkeys(named or (), answers) if isinstance(answers, Refused) else answers
+
+    async def reassign_partitions(self, access: Access, reassignments: Reassignments) -> list[Refused | None] | Refused:
         """An answer for each, in order. A partition that is named again is refused."""
+        access.changes.begin(lambda: (str(partition) for partition, _ in reassignments))
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            access.changes.report_all(refused)
+            return refused
+        answers = await self._reassign_partitions(reassignments)
+        access.changes.report_in_order(answers)
+        return answers
+
+    async def refusal_of_list(self, access: Access) -> Refused | None:
+        """Why the caller may not see which reassignments are under way. None ever is: it counts as soon as it is
+        committed."""
+        return await access.refusal_of_request(OF_CLUSTER)
+
+    async def _reassign_partitions(self, reassignments: Reassignments) -> list[Refused | None]:
         wanted: dict[TopicPartition, Sequence[int] | None] = {}
         again: dict[int, Refused] = {}
         for place, (partition, replicas) in enumerate(reassignments):
@@ -112,10 +149,21 @@ class ClusterAdminApi:
             found.append(answer if isinstance(answer, Refused) else None)
         return found
 
-    async def unregister_broker(self, broker_id: int) -> Refused | None:
-        return await self._cluster.controller.unregister_broker(broker_id)
+    async def unregister_broker(self, access: Access, broker_id: int) -> Refused | None:
+        access.changes.begin(lambda: [f"broker {broker_id}"])
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        refused = refused or await self._cluster.controller.unregister_broker(broker_id)
+        access.changes.report_all(refused)
+        return refused
 
-    async def update_feature(self, feature: str, level: int, *, validate_only: bool) -> Refused | None:
+    async def update_feature(self, access: Access, feature: str, level: int, *, validate_only: bool) -> Refused | None:
+        access.changes.begin(lambda: [f"{feature} {level}"], is_change=not validate_only)
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        refused = refused or await self._update_feature(feature, level, validate_only=validate_only)
+        access.changes.report_all(refused)
+        return refused
+
+    async def _update_feature(self, feature: str, level: int, *, validate_only: bool) -> Refused | None:
         if feature != BUS_VERSION:
             message = f"expected the feature {BUS_VERSION}, found {show_names([feature])!r}"
             return Refused(ErrorCode.INVALID_UPDATE_VERSION, message)
@@ -148,8 +196,13 @@ class UserApi:
     def __init__(self, users: UserDirectory) -> None:
         self._users = users
 
-    async def describe(self, names: Sequence[str]) -> Iterator[tuple[str, DescribedUser | Refused]]:
+    async def describe(
+        self, access: Access, names: Sequence[str]
+    ) -> Iterator[tuple[str, DescribedUser | Refused]] | Refused:
         """No names: all, in order. As an iterator, since there may be many."""
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return refused
         try:
             known = (await self._users.describe()).by_name
         except StorageFault as fault:
@@ -159,8 +212,17 @@ class UserApi:
             return ((name, _described(known[name])) for name in sorted(known))
         return ((name, _find(known, name, names.count(name))) for name in dict.fromkeys(names))
 
-    async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
+    async def alter(self, access: Access, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
         """Return for each user None or why nothing was changed of it, in the order in which they are first named."""
+        access.changes.begin(lambda: _users_of(alterations))
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return dict.fromkeys(_users_of(alterations), refused)
+        answers = await self._alter(alterations) if alterations else {}
+        access.changes.report(answers.items)
+        return answers
+
+    async def _alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
         try:
             answers = await self._users.alter(alterations)
         except StorageFault as fault:
@@ -170,6 +232,12 @@ class UserApi:
             verb = "deleted" if isinstance(one, DeleteScram) else "set"
             _log.info("the password of user %r for %s is %s", one.name, one.mechanism, verb)
         return answers
+
+
+def _users_of(alterations: Sequence[Alteration]) -> Mapping[str, None]:
+    """Return the names in the order of Kafka's request: those that are to be set, then those that are to be deleted."""
+    named = sorted(alterations, key=lambda one: isinstance(one, DeleteScram))
+    return dict.fromkeys(one.name for one in named)
 
 
 def _find(known: Mapping[str, Credentials], name: str, count: int) -> DescribedUser | Refused:
@@ -197,10 +265,10 @@ class ClusterApi:
         self._audit = audit
         self.endpoint = cluster.endpoint
 
-    @property
-    def identity(self) -> BrokerIdentity:
+    async def identify(self, access: Access) -> BrokerIdentity | Refused:
         storage = self._cluster.storage
-        return BrokerIdentity(storage.cluster_id, self.endpoint.broker_id, storage.incarnation)
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return refused or BrokerIdentity(storage.cluster_id, self.endpoint.broker_id, storage.incarnation)
 
     @property
     def controller(self) -> BrokerEndpoint | None:
@@ -215,26 +283,32 @@ class ClusterApi:
     async def wait_until_applied(self, metadata_offset: int) -> None:
         await self._cluster.metadata.wait_until_applied(metadata_offset)
 
-    async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
-        return await self._cluster.heartbeats.register(command, cluster_id=cluster_id)
+    async def register(self, access: Access, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return refused or await self._cluster.heartbeats.register(command, cluster_id=cluster_id)
 
-    async def raise_leader_epoch(self, command: RaiseLeaderEpoch) -> int | Refused:
+    async def raise_leader_epoch(self, access: Access, command: RaiseLeaderEpoch) -> int | Refused:
         """See `decide_raise_leader_epoch`; NOT_CONTROLLER from any other broker."""
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return refused
         try:
             return await self._cluster.controller.raise_leader_epoch(command)
         except NotController as error:
             return Refused(ErrorCode.NOT_CONTROLLER, str(error))
 
-    async def append_audit(self, rows: bytes) -> Refused | None:
+    async def append_audit(self, access: Access, rows: bytes) -> Refused | None:
         """Rows of another broker."""
-        return await self._audit.append_rows(rows)
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return refused or await self._audit.append_rows(rows)
 
-    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
-        return await self._cluster.heartbeats.take(heartbeat)
+    async def heartbeat(self, access: Access, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        return refused or await self._cluster.heartbeats.take(heartbeat)
 
-    async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer | Refused:
+    async def committed_versions(self, access: Access, request: VersionsRequest) -> VersionsAnswer | Refused:
         """Note how far a follower has come, and return what this broker has committed as a leader behind that."""
-        refused = self._cluster.host.in_sync.take(request.report)
+        refused = await access.refusal_of_request(OF_CLUSTER) or self._cluster.host.in_sync.take(request.report)
         if refused is not None:
             return refused
         committed, wake = self._cluster.host.committed_versions, asyncio.Event()

@@ -73,7 +73,7 @@ class OffsetCommitting:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupWithOperations:
     """`operations`: what the caller may do with the group, as far as it was asked for."""
 
     group: rq.DescribedGroup
@@ -212,8 +212,8 @@ class GroupApi:
     # ------------------------------------------------------------------ administration
 
     async def list_groups(self, access: Access, states: Items[str]) -> tuple[Sequence[GroupListing], Refused | None]:
-        """Of all partitions that this broker leads those that the caller may see; and why some may be missing, if they
-        may. No `states`: in any; their names count in any case of letters, as in Kafka."""
+        """Return the groups that this broker leads and the caller may see; and why some may be missing, if they may. No
+        `states`: in any; their names count in any case of letters, as in Kafka."""
         too_many = check_count(len(states), STATES_MAX, "states")
         if too_many is not None:
             return [], too_many
@@ -232,14 +232,14 @@ class GroupApi:
 
     async def describe_groups(
         self, access: Access, group_ids: Items[str], *, with_operations: bool = False
-    ) -> list[GroupDescription | Refused]:
+    ) -> list[GroupWithOperations | Refused]:
         """Raises `InvalidArgument` for too many groups, as `delete_groups` does."""
         require_count(len(group_ids), GROUPS_MAX, "groups")
         described = await access.answer_items(group_ids, str, self._describe_groups)
 
-        def with_operations_of(group: rq.DescribedGroup) -> GroupDescription:
+        def with_operations_of(group: rq.DescribedGroup) -> GroupWithOperations:
             resource = AclResource(AclResourceType.GROUP, group.group_id)
-            return GroupDescription(group, access.operations(resource) if with_operations else ())
+            return GroupWithOperations(group, access.operations(resource) if with_operations else ())
 
         found = (one if isinstance(one, Refused) else with_operations_of(one) for one in described)
         return await self._shares.begin().extend([], found)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bus.broker_api.authorization import Access
+from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.requests import BrokerStopping, Items, gather_answers
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
@@ -166,9 +166,12 @@ class MaintenanceApi:
         access.changes.report_in_order([result])
         return result
 
-    async def describe_log_dirs(self, topics: Iterable[str]) -> LogDir:
+    async def describe_log_dirs(self, access: Access, topics: Iterable[str]) -> LogDir | Refused:
         """What the partitions of the topics, or all, take in the root. Does not wait for a proof that this broker still
         leads them: it is asked where the volume is full, and no broker can prove anything."""
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return refused
         storage, broker_id = self._cluster.storage, self._cluster.endpoint.broker_id
         volume = await self._calls.housekeep(functools.partial(_measure_volume, storage))
         replicas: list[Replica] = []

@@ -191,8 +191,8 @@ class TransactionApi:
     async def list_transactions(
         self, access: Access, states: Items[str], producer_ids: Items[int], *, duration_ms: int
     ) -> ListedTransactions:
-        """Of the coordinators on this broker, those that the caller may see. Raises `InvalidArgument` for too many
-        filters."""
+        """Return those of the coordinators on this broker that the caller may see. Raises `InvalidArgument` for too
+        many filters."""
         require_count(len(states), STATES_MAX, "states")
         require_count(len(producer_ids), IDS_MAX, "producer ids")
         known = {state.value for state in TransactionState}

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from bus.broker_api.authorization import AclApi
+from bus.broker_api.authorization import Access, AclApi
 from bus.broker_api.client_quotas import QuotaAdminApi
 from bus.broker_api.cluster_admin import DescribedUser, UserApi
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
-from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.conversions import Converted, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import ACL, ACL_FILTER, CREDENTIAL, encode_quota_entity
 from bus.runtime.loop_shares import LoopShares
@@ -27,8 +27,8 @@ class AclHandler:
         self._api = api
         self._shares = shares
 
-    async def create(self, request: pb.CreateAclsRequest) -> pb.CreateAclsResponse:
-        answer = await self._api.create(list(map(_binding, request.acls)))
+    async def create(self, access: Access, request: pb.CreateAclsRequest) -> pb.CreateAclsResponse:
+        answer = await self._api.create(access, Converted(request.acls, _binding))
         if isinstance(answer, Refused):
             return with_error(pb.CreateAclsResponse(), answer)
         response = pb.CreateAclsResponse()
@@ -38,16 +38,16 @@ class AclHandler:
                 with_error(created, why)
         return response
 
-    async def describe(self, request: pb.DescribeAclsRequest) -> pb.DescribeAclsResponse:
-        answer = await self._api.describe(_filter(request.filter))
+    async def describe(self, access: Access, request: pb.DescribeAclsRequest) -> pb.DescribeAclsResponse:
+        answer = await self._api.describe(access, _filter(request.filter))
         if isinstance(answer, Refused):
             return with_error(pb.DescribeAclsResponse(), answer)
         response = pb.DescribeAclsResponse()
         await self._shares.begin().extend(response.acls, map(ACL.encode, answer))
         return response
 
-    async def delete(self, request: pb.DeleteAclsRequest) -> pb.DeleteAclsResponse:
-        answer = await self._api.delete(list(map(_filter, request.filters)))
+    async def delete(self, access: Access, request: pb.DeleteAclsRequest) -> pb.DeleteAclsResponse:
+        answer = await self._api.delete(access, Converted(request.filters, _filter))
         if isinstance(answer, Refused):
             return with_error(pb.DeleteAclsResponse(), answer)
         response, share = pb.DeleteAclsResponse(), self._shares.begin()
@@ -76,21 +76,25 @@ class UserHandler:
         self._shares = shares
 
     async def describe(
-        self, request: pb.DescribeUserScramCredentialsRequest
+        self, access: Access, request: pb.DescribeUserScramCredentialsRequest
     ) -> pb.DescribeUserScramCredentialsResponse:
         response = pb.DescribeUserScramCredentialsResponse()
-        found = await self._api.describe(list(request.users))
+        found = await self._api.describe(access, list(request.users))
+        if isinstance(found, Refused):
+            return with_error(response, found)
         described = (_described(name, answer) for name, answer in found)
         await self._shares.begin().extend(response.users, described)
         return response
 
-    async def alter(self, request: pb.AlterUserScramCredentialsRequest) -> pb.AlterUserScramCredentialsResponse:
+    async def alter(
+        self, access: Access, request: pb.AlterUserScramCredentialsRequest
+    ) -> pb.AlterUserScramCredentialsResponse:
         alterations: list[Alteration] = [DeleteScram(one.user, one.mechanism) for one in request.deletions]
         alterations += [
             SetScram(one.user, one.mechanism, one.iterations, one.salt, one.salted_password)
             for one in request.upsertions
         ]
-        answers = await self._api.alter(alterations) if alterations else {}
+        answers = await self._api.alter(access, alterations)
         response = pb.AlterUserScramCredentialsResponse()
         altered = (_altered(name, refusal) for name, refusal in answers.items())
         await self._shares.begin().extend(response.users, altered)
@@ -115,9 +119,11 @@ class QuotaHandler:
         self._api = api
         self._shares = shares
 
-    async def describe(self, request: pb.DescribeClientQuotasRequest) -> pb.DescribeClientQuotasResponse:
+    async def describe(
+        self, access: Access, request: pb.DescribeClientQuotasRequest
+    ) -> pb.DescribeClientQuotasResponse:
         wanted = [(one.part.type, None if one.any_name else _name(one.part)) for one in request.parts]
-        found = self._api.describe(wanted, is_strict=request.strict)
+        found = await self._api.describe(access, wanted, is_strict=request.strict)
         response = pb.DescribeClientQuotasResponse()
         if isinstance(found, Refused):
             return with_error(response, found)
@@ -125,7 +131,7 @@ class QuotaHandler:
         await self._shares.begin().extend(response.entries, entries)
         return response
 
-    async def alter(self, request: pb.AlterClientQuotasRequest) -> pb.AlterClientQuotasResponse:
+    async def alter(self, access: Access, request: pb.AlterClientQuotasRequest) -> pb.AlterClientQuotasResponse:
         asked = [
             (
                 [(part.type, _name(part)) for part in one.entity],
@@ -133,7 +139,7 @@ class QuotaHandler:
             )
             for one in request.entries
         ]
-        answers = await self._api.alter(asked, validate_only=request.validate_only)
+        answers = await self._api.alter(access, asked, validate_only=request.validate_only)
         response = pb.AlterClientQuotasResponse()
         for one, refusal in zip(request.entries, answers, strict=True):
             altered = response.entries.add(entity=one.entity)
@@ -141,8 +147,11 @@ class QuotaHandler:
                 with_error(altered, refusal)
         return response
 
-    async def usage(self, _: pb.DescribeQuotaUsageRequest) -> pb.DescribeQuotaUsageResponse:
+    async def usage(self, access: Access, _: pb.DescribeQuotaUsageRequest) -> pb.DescribeQuotaUsageResponse:
         response = pb.DescribeQuotaUsageResponse()
+        used = await self._api.usage(access)
+        if isinstance(used, Refused):
+            return with_error(response, used)
         entries = (
             pb.QuotaUsage(
                 entity=_parts(one.entity),
@@ -151,7 +160,7 @@ class QuotaHandler:
                 rate=one.rate,
                 throttle_time_ms=min(one.wait_ms, 2**31 - 1),
             )
-            for one in self._api.usage()
+            for one in used
         )
         await self._shares.begin().extend(response.entries, entries)
         return response

@@ -13,14 +13,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from bus.broker_api.authorization import Access, Authorizer
+from bus.broker_api.authorization import OF_CLUSTER, Access, Authorizer, show_acl
 from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi
+from bus.broker_api.pipeline import auditing_end
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
-from bus.grpc_api.server.authorization import CallAuthorization
 from bus.grpc_api.server.conversions import (
     encode_lagging,
     lagging_of,
@@ -29,12 +29,12 @@ from bus.grpc_api.server.conversions import (
     versions_of,
     with_error,
 )
-from bus.grpc_api.server.guards import auditing_end
+from bus.grpc_api.server.guards import ending_of
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import CLUSTER, decode_partitions
+from bus.grpc_api.value_messages import ACL, CLUSTER, OPERATIONS, decode_partitions
 from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import LoopShares
@@ -42,8 +42,9 @@ from bus.runtime.metadata.controller_watch import ControllerWatch
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.followed_tables import FollowerReport, VersionsRequest
 from bus.runtime.tasks import time_limit
+from bus.security.acls import CLUSTER as THE_CLUSTER
 
-HandleWithAccess = Callable[[Access, Any], Awaitable[Any]]
+Handle = Callable[[Access, Any], Awaitable[Any]]
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _OWN_CALLS = ("InitProducerId",)  # that a broker makes for itself, and nobody is asked whether it may
 _RETRY_S = 0.1
@@ -59,7 +60,7 @@ class Forwarding:
         self,
         api: ClusterApi,
         peers: GrpcPeers,
-        handlers: Mapping[str, HandleWithAccess],
+        handlers: Mapping[str, Handle],
         *,
         listener: str,
         timeout_ms: int,
@@ -71,7 +72,7 @@ class Forwarding:
         self._timeout_s = timeout_ms / 1000
         self._watch = ControllerWatch(lambda: api.controller)
 
-    async def handle(self, request: Message, access: Access) -> Any:
+    async def handle(self, access: Access, request: Message) -> Any:
         """What the handler answers here or, if this broker is not the controller, what the controller answers.
 
         Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
@@ -136,11 +137,25 @@ def _report_changes(access: Access, response: Any) -> None:
     """Audit what the controller has answered: a refusal of the whole, an entry for each thing that the call has stated,
     or nothing if it is done."""
     refused = refusal_of(response) if "error_code" in response.DESCRIPTOR.fields_by_name else None
+    outcomes_of = _OUTCOMES_OF.get(access.call.name)
     entries = None if refused is not None else _entries_of(response)
-    if entries is None:
+    if refused is None and outcomes_of is not None:
+        access.changes.report(lambda: outcomes_of(response))
+    elif entries is None:
         access.changes.report_all(refused)
     else:
         access.changes.report_in_order(map(refusal_of, entries))
+
+
+# Of calls that do not name what they change: the answer does.
+_OUTCOMES_OF: Mapping[str, Callable[[Any], Iterable[tuple[str, Refused | None]]]] = {
+    "ElectLeaders": lambda answer: (
+        (str(TopicPartition(one.topic, one.partition)), refusal_of(one)) for one in answer.partitions
+    ),
+    "DeleteAcls": lambda answer: (
+        (show_acl(ACL.decode(acl)), None) for result in answer.results for acl in result.acls
+    ),
+}
 
 
 def _entries_of(response: Any) -> Iterable[Any] | None:
@@ -157,16 +172,19 @@ class ClusterHandler:
     envelope is checked as that of the client, not as that of the broker that sends it on."""
 
     def __init__(
-        self, api: ClusterApi, authorizer: Authorizer, handlers_at: Callable[[str], Mapping[str, HandleWithAccess]]
+        self, api: ClusterApi, authorizer: Authorizer, handlers_at: Callable[[str], Mapping[str, Handle]]
     ) -> None:
         self._api = api
         self._authorizer = authorizer
         self._handlers_at = handlers_at
 
-    async def identify(self, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
-        return encode_identity(self._api.identity)
+    async def identify(self, access: Access, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
+        found = await self._api.identify(access)
+        if isinstance(found, Refused):
+            return with_error(pb.IdentifyBrokerResponse(), found)
+        return encode_identity(found)
 
-    async def register(self, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
+    async def register(self, access: Access, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
         command = RegisterBroker(
             BrokerEndpoint(
                 request.broker_id,
@@ -179,12 +197,12 @@ class ClusterHandler:
             level_min=request.min_feature_level,
             level_max=request.max_feature_level,
         )
-        answer = await self._api.register(command, cluster_id=request.cluster_id)
+        answer = await self._api.register(access, command, cluster_id=request.cluster_id)
         if isinstance(answer, Refused):
             return with_error(pb.RegisterBrokerResponse(), answer)
         return pb.RegisterBrokerResponse(broker_epoch=answer.broker_epoch, metadata_offset=answer.metadata_offset)
 
-    async def heartbeat(self, request: pb.BrokerHeartbeatRequest) -> pb.BrokerHeartbeatResponse:
+    async def heartbeat(self, access: Access, request: pb.BrokerHeartbeatRequest) -> pb.BrokerHeartbeatResponse:
         heartbeat = BrokerHeartbeat(
             broker_id=request.broker_id,
             broker_epoch=request.broker_epoch,
@@ -197,7 +215,7 @@ class ClusterHandler:
             wants_fence=request.want_fence,
             is_unanswered=request.is_unanswered,
         )
-        answer = await self._api.heartbeat(heartbeat)
+        answer = await self._api.heartbeat(access, heartbeat)
         if isinstance(answer, Refused):
             return with_error(pb.BrokerHeartbeatResponse(), answer)
         return pb.BrokerHeartbeatResponse(
@@ -206,14 +224,17 @@ class ClusterHandler:
             lagging=encode_lagging(answer.lagging),
         )
 
-    async def committed_versions(self, request: pb.CommittedVersionsRequest) -> pb.CommittedVersionsResponse:
+    async def committed_versions(
+        self, access: Access, request: pb.CommittedVersionsRequest
+    ) -> pb.CommittedVersionsResponse:
         answer = await self._api.committed_versions(
+            access,
             VersionsRequest(
                 request.incarnation_id,
                 request.after,
                 min(max(0, request.max_wait_ms), _WAIT_MS_MAX),
                 FollowerReport(request.broker_id, request.broker_epoch, versions_of(request.applied)),
-            )
+            ),
         )
         if isinstance(answer, Refused):
             return with_error(pb.CommittedVersionsResponse(), answer)
@@ -224,21 +245,26 @@ class ClusterHandler:
             is_awaited=answer.is_awaited,
         )
 
-    async def raise_leader_epoch(self, request: pb.RaiseLeaderEpochRequest) -> pb.RaiseLeaderEpochResponse:
+    async def raise_leader_epoch(
+        self, access: Access, request: pb.RaiseLeaderEpochRequest
+    ) -> pb.RaiseLeaderEpochResponse:
         command = RaiseLeaderEpoch(
             TopicPartition(request.topic, request.partition), request.broker_id, request.broker_epoch, request.above
         )
-        answer = await self._api.raise_leader_epoch(command)
+        answer = await self._api.raise_leader_epoch(access, command)
         if isinstance(answer, Refused):
             return with_error(pb.RaiseLeaderEpochResponse(), answer)
         return pb.RaiseLeaderEpochResponse(leader_epoch=answer)
 
-    async def append_audit(self, request: pb.AppendAuditRequest) -> pb.AppendAuditResponse:
-        refusal = await self._api.append_audit(request.rows)
+    async def append_audit(self, access: Access, request: pb.AppendAuditRequest) -> pb.AppendAuditResponse:
+        refusal = await self._api.append_audit(access, request.rows)
         response = pb.AppendAuditResponse()
         return response if refusal is None else with_error(response, refusal)
 
     async def envelope(self, access: Access, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
+        refused = await access.refusal_of_request(OF_CLUSTER)
+        if refused is not None:
+            return with_error(pb.EnvelopeResponse(), refused)
         if request.is_own and request.method not in _OWN_CALLS:
             names = ", ".join(_OWN_CALLS)
             raise InvalidArgument(f"expected a broker's own call, {names}, found {request.method[:100]!r}")
@@ -253,22 +279,12 @@ class ClusterHandler:
             inside = self._authorizer.access_of_broker(caller, request.method)
         else:
             inside = self._authorizer.access_sent_on(caller, request.method, sender=access)
-            handle = self._checking(handle)
         try:
-            with auditing_end(inside, lambda probe: handle(probe, message)):
+            with auditing_end(inside, lambda probe: handle(probe, message), ending_of):
                 response = await handle(inside, message)
         except NotController as error:
             return with_error(pb.EnvelopeResponse(), Refused(ErrorCode.NOT_CONTROLLER, str(error)))
         return pb.EnvelopeResponse(response=response.SerializeToString(), metadata_offset=self._api.metadata_offset)
-
-    def _checking(self, handle: HandleWithAccess) -> HandleWithAccess:
-        async def answer(access: Access, message: Any) -> Any:
-            checked = CallAuthorization(self._authorizer).around(
-                access.call.name, lambda readable: handle(access, readable), lambda: access.caller
-            )
-            return await checked(message)
-
-        return answer
 
 
 def _caller_of(envelope: pb.EnvelopeRequest) -> Caller:
@@ -291,7 +307,7 @@ class ClusterAdminHandler:
         self._shares = shares
         self._listener = listener
 
-    async def api_versions(self, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+    async def api_versions(self, _: Access, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
         response = pb.ApiVersionsResponse(
             contract_version=CONTRACT_VERSION,
             broker_software_version=software_version(),
@@ -305,48 +321,61 @@ class ClusterAdminHandler:
             response.contract = pb.DESCRIPTOR.serialized_pb
         return response
 
-    async def describe(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
-        found = await self._api.describe(self._listener, is_fenced_included=request.include_fenced_brokers)
-        response: pb.DescribeClusterResponse = CLUSTER.encode(found)
+    async def describe(self, access: Access, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        found = await self._api.describe(access, self._listener, is_fenced_included=request.include_fenced_brokers)
+        operations = access.operations(THE_CLUSTER) if request.include_authorized_operations else ()
+        if isinstance(found, Refused):
+            return with_error(pb.DescribeClusterResponse(), found)
+        response: pb.DescribeClusterResponse = CLUSTER.encode(
+            found, authorized_operations=map(OPERATIONS.number, operations)
+        )
         return response
 
-    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
-        named = decode_partitions(request.topics)
+    async def elect_leaders(self, access: Access, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
+        named = decode_partitions(request.topics) if request.topics else None
         response = pb.ElectLeadersResponse()
-        if request.topics and not named:
-            return response
-        answers = await self._api.elect_leaders(named)
+        answers = await self._api.elect_leaders(access, named)
+        if isinstance(answers, Refused):
+            return with_error(response, answers)
         elected = (_elected(partition, answer) for partition, answer in answers.items())
         await self._shares.begin().extend(response.partitions, elected)
         return response
 
     async def alter_reassignments(
-        self, request: pb.AlterPartitionReassignmentsRequest
+        self, access: Access, request: pb.AlterPartitionReassignmentsRequest
     ) -> pb.AlterPartitionReassignmentsResponse:
         asked = [
             (TopicPartition(one.topic, one.partition), None if one.cancel else tuple(one.replica_ids))
             for one in request.partitions
         ]
         response = pb.AlterPartitionReassignmentsResponse()
-        for (partition, _), refusal in zip(asked, await self._api.reassign_partitions(asked), strict=True):
+        answers = await self._api.reassign_partitions(access, asked)
+        if isinstance(answers, Refused):
+            return with_error(response, answers)
+        for (partition, _), refusal in zip(asked, answers, strict=True):
             result = response.partitions.add(topic=partition.topic, partition=partition.partition)
             if refusal is not None:
                 with_error(result, refusal)
         return response
 
     async def list_reassignments(
-        self, _: pb.ListPartitionReassignmentsRequest
+        self, access: Access, _: pb.ListPartitionReassignmentsRequest
     ) -> pb.ListPartitionReassignmentsResponse:
-        """None is ever under way: a reassignment counts as soon as it is committed."""
-        return pb.ListPartitionReassignmentsResponse()
+        refusal = await self._api.refusal_of_list(access)
+        response = pb.ListPartitionReassignmentsResponse()
+        return response if refusal is None else with_error(response, refusal)
 
-    async def unregister_broker(self, request: pb.UnregisterBrokerRequest) -> pb.UnregisterBrokerResponse:
-        refusal = await self._api.unregister_broker(request.broker_id)
+    async def unregister_broker(
+        self, access: Access, request: pb.UnregisterBrokerRequest
+    ) -> pb.UnregisterBrokerResponse:
+        refusal = await self._api.unregister_broker(access, request.broker_id)
         response = pb.UnregisterBrokerResponse()
         return response if refusal is None else with_error(response, refusal)
 
-    async def update_features(self, request: pb.UpdateFeaturesRequest) -> pb.UpdateFeaturesResponse:
-        refusal = await self._api.update_feature(request.feature, request.level, validate_only=request.validate_only)
+    async def update_features(self, access: Access, request: pb.UpdateFeaturesRequest) -> pb.UpdateFeaturesResponse:
+        refusal = await self._api.update_feature(
+            access, request.feature, request.level, validate_only=request.validate_only
+        )
         response = pb.UpdateFeaturesResponse()
         return response if refusal is None else with_error(response, refusal)
 

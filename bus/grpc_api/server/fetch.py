@@ -56,12 +56,11 @@ class FetchHandler:
         self._requests = requests
         self._listener = listener
 
-    async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
-        pace = CallerPace(self._quotas, caller_of(context, self._listener), CONSUMER_BYTE_RATE)
+    async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext, access: Access) -> bytes:
+        pace = CallerPace(self._quotas, access.caller, CONSUMER_BYTE_RATE)
         room = self._api.room_for(pace.caller.connection)
         context.add_done_callback(lambda _: room.release())
         answered = _Answered(request)
-        access = self._authorizer.access(pace.caller, "FetchOnce")
         with until_logout():
             encoded = await self._fetch(answered, room, pace, access, None)
             await pace.wait(context.time_remaining())

@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from bus.broker_api.authorization import Access
 from bus.broker_api.groups import (
     GroupApi,
-    GroupDescription,
     GroupMember,
+    GroupWithOperations,
     MemberCommand,
     PartitionOffset,
     require_count,
@@ -275,7 +275,7 @@ def encode_coordinator(answer: BrokerEndpoint | Refused, listener: str) -> pb.Fi
 
 
 def encode_describe(
-    group_id: str, description: GroupDescription | Refused, coordinator: BrokerEndpoint, listener: str
+    group_id: str, description: GroupWithOperations | Refused, coordinator: BrokerEndpoint, listener: str
 ) -> pb.DescribedGroup:
     if isinstance(description, Refused):
         is_unknown = description.code is ErrorCode.GROUP_ID_NOT_FOUND

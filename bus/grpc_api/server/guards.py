@@ -20,9 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 
 from bus.addresses import counted_host
-from bus.broker_api.authorization import Access
 from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.change_audit import NO_ANSWER
 from bus.broker_api.requests import (
     BrokerStopping,
     Caller,
@@ -33,8 +31,7 @@ from bus.broker_api.requests import (
     Unavailable,
     new_request_id,
 )
-from bus.errors import ErrorCode, NotController
-from bus.grpc_api.server.audited_calls import CHANGED_ITEMS
+from bus.errors import ErrorCode
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
@@ -326,40 +323,19 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
             return grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}"
 
 
-# The status of a call that was refused before its work began.
-_NOTHING_DONE = frozenset(
-    (
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNAUTHENTICATED,
-    )
+# Of a call that was refused before its work began.
+_NOTHING_DONE = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAUTHENTICATED,
 )
 
 
-@contextlib.contextmanager
-def auditing_end(access: Access, call: Callable[[Access], Any]) -> Iterator[None]:
-    """Around a call: audit one that ends without an answer, in the middle of its work or before it. `call`: its
-    handler, with its request."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        _audit_end(access, call, NO_ANSWER)
-        raise
-    except NotController:
-        raise
-    except Exception as error:
-        status, details = status_of(error)
-        if status not in _NOTHING_DONE:
-            _audit_end(access, call, f"the call ended with {status.name}, {details}: it may be done")
-        raise
-
-
-def _audit_end(access: Access, call: Callable[[Access], Any], error: str) -> None:
-    if access.call.name in CHANGED_ITEMS:  # `AuditedServicer` does it
-        return
-    access.state_changes(call)
-    access.changes.report_unknown(error)
+def ending_of(error: Exception) -> str | None:
+    """How the status says that an error ended a call; None if its work did not begin."""
+    status, details = status_of(error)
+    return None if status in _NOTHING_DONE else f"{status.name}, {details}"
 
 
 # What gRPC logs, with a traceback, of a call whose last batch failed before it noticed that the client was gone: the

@@ -65,9 +65,11 @@ class MaintenanceHandler:
             return with_error(pb.SwapFilesResponse(version=-1), result)
         return pb.SwapFilesResponse(version=result.version)
 
-    async def describe_log_dirs(self, request: pb.DescribeLogDirsRequest) -> pb.DescribeLogDirsResponse:
-        found = await self._api.describe_log_dirs(request.topics)
+    async def describe_log_dirs(self, access: Access, request: pb.DescribeLogDirsRequest) -> pb.DescribeLogDirsResponse:
+        found = await self._api.describe_log_dirs(access, request.topics)
         response = pb.DescribeLogDirsResponse()
+        if isinstance(found, Refused):
+            return with_error(response, found)
         log_dir = response.log_dirs.add(path=found.path, total_bytes=-1, usable_bytes=-1)
         if isinstance(found.volume, Refused):
             with_error(log_dir, found.volume)

@@ -12,7 +12,6 @@ from grpc_health.v1 import health_pb2
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.principals import PrincipalRules
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.grpc_api.server.audited_calls import AuditedEnvelopes, AuditedServicer
 from bus.grpc_api.server.certificates import listener_credentials, with_principal
 from bus.grpc_api.server.guards import (
     CallsInFlight,
@@ -87,10 +86,8 @@ class BusServer:
             bus = BusServicer(api, self._streams, self._config, peers, one.name, self._open_streams)
             is_between_brokers = one.name == self._config.inter_broker_listener.name
             cluster = ClusterServicer(api, bus, is_between_brokers=is_between_brokers)
-            audited = AuditedServicer(bus, api.audit, one.name) if api.audit.is_enabled else bus
-            audited_cluster = AuditedEnvelopes(cluster, api.audit, one.name) if api.audit.is_enabled else cluster
             reflection = ReflectionServicer(api, self._streams, self._open_streams, one.name)
-            one.door.open(audited, audited_cluster, reflection, one.recognise_by_login(api))
+            one.door.open(bus, cluster, reflection, one.recognise_by_login(api))
         self._tell_health(health_pb2.HealthCheckResponse.SERVING)
 
     def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -16,6 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc_reflection.v1alpha import reflection_pb2
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
+from bus.broker_api.pipeline import Step, Wrap, assemble
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.grpc_api.server.guards import CallsInFlight, of_one_request
 from bus.grpc_api.server.logins import WITHOUT_LOGIN
@@ -63,16 +64,22 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _around(self, handle: Handler, method: MethodDescriptor) -> Handler:
         """A caller is authenticated before any of its request is read. The call counts as in flight once the request
         has been read."""
-        handle = self.calls.counted(handle)
+        steps = self._steps(method)
         if not method.client_streaming:
             seconds_max = LOGIN_SECONDS_MAX if method.name == WITHOUT_LOGIN else None
-            handle = of_one_request(handle, method.input_type.name, seconds_max)
-        return handle if self._recognise is None else self._recognise(handle, method.name)
+            steps[Step.READ] = functools.partial(of_one_request, name=method.input_type.name, seconds_max=seconds_max)
+        return assemble(steps, handle)
 
     def _around_unread(self, handle: Handler, method: MethodDescriptor) -> Handler:
         """For handlers that have no use for a request."""
-        handle = self.calls.counted(handle)
-        return handle if self._recognise is None else self._recognise(handle, method.name)
+        return assemble(self._steps(method), handle)
+
+    def _steps(self, method: MethodDescriptor) -> dict[Step, Wrap]:
+        steps: dict[Step, Wrap] = {Step.COUNT: self.calls.counted}
+        recognise = self._recognise
+        if recognise is not None:
+            steps[Step.IDENTIFY] = lambda handle: recognise(handle, method.name)
+        return steps
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         handler = self._handlers.get(path)

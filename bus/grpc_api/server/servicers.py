@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -19,10 +18,10 @@ from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS, Call
+from bus.broker_api.pipeline import Handle, Step, Wrap, assemble, auditing_end
 from bus.broker_api.requests import Caller
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
-from bus.grpc_api.server.authorization import FORMS, CallAuthorization, Handle
-from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding, HandleWithAccess
+from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
 from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_calls import GroupHandler
@@ -30,8 +29,8 @@ from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.guards import (
     OpenStreams,
     StreamRegistry,
-    auditing_end,
     check_login,
+    ending_of,
     guard,
     guard_answers,
     guard_stream,
@@ -51,8 +50,6 @@ from bus.settings.broker import BrokerConfig
 
 _LISTENERS_MAX = 64  # whose handlers for calls that other brokers forward are kept
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
-
-_Method = Callable[..., Awaitable[Any]]  # of a request, its `context`, and behind the audit its `access`
 
 
 class Handlers:
@@ -81,35 +78,16 @@ class Handlers:
         return await self.groups.find_coordinator(access, request)
 
 
-def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, HandleWithAccess]:
+def forwarded_handlers(api: BrokerApi, listener: str) -> Mapping[str, Handle]:
     """Answer the calls that only the controller can do, by their names, for the clients of a listener."""
     handlers = Handlers(api, listener)
-    return {call.name: with_access(find_handler(handlers, call)) for call in CALLS.values() if call.is_forwarded}
-
-
-def with_access(handle: Callable[..., Any]) -> HandleWithAccess:
-    """Return the handler as one that takes the access of its caller first, which those have whose API checks it."""
-    if "access" in inspect.signature(handle).parameters:
-        return handle
-
-    async def answer(_: Access, request: Any) -> Any:
-        return await handle(request)
-
-    return answer
+    return {call.name: find_handler(handlers, call) for call in CALLS.values() if call.is_forwarded}
 
 
 def find_handler(handlers: object, call: Call) -> Callable[..., Any]:
     """The handler that the row of the call names. Raises `AttributeError` if there is none."""
     found: Callable[..., Any] = operator.attrgetter(call.handler)(handlers)
     return found
-
-
-def _with_context(handle: Callable[..., Any]) -> _Method:
-    """Return the handler with all that a step before it has: the request, the call's context, and its access."""
-    if "context" in inspect.signature(handle).parameters:
-        return lambda request, context, access: handle(request, context)
-    checking = with_access(handle)
-    return lambda request, context, access: checking(access, request)
 
 
 class BusServicer:
@@ -130,7 +108,6 @@ class BusServicer:
         self._quotas = api.quotas
         self._listener = listener
         self._authorizer = api.authorizer
-        self._authorization = CallAuthorization(api.authorizer)
         handlers = self.handlers = Handlers(api, listener)
         handlers.produce = ProduceHandler(
             api.produce,
@@ -159,67 +136,61 @@ class BusServicer:
             timeout_ms=config.request_timeout_ms,
         )
         init = CALLS["InitProducerId"]
-        self._init_producer = self._after(_STEPS, init, self._forwarding_of(init))
-        self._init_in_transactions = self._after(_STEPS, init, _with_context(handlers.transactions.init))
+        self._init_producer = self._method(init, self._forwarding.handle)
+        self._init_in_transactions = self._method(init, handlers.transactions.init)
+        # Its room in memory is given back when the call ends, of which the context tells.
+        self.FetchOnce = assemble(self._steps(CALLS["FetchOnce"]), handlers.fetch.once)
 
-    def __getattr__(self, method: str) -> _Method:
+    def __getattr__(self, method: str) -> Handle:
         """The method of a call without steps of its own."""
         if method not in BUS.methods_by_name:
             raise AttributeError(method)
         call = CALLS[method]
-        handle = self._forwarding_of(call) if call.is_forwarded else _with_context(find_handler(self.handlers, call))
-        return self._after(_STEPS, call, handle)
+        return self._method(call, self._forwarding.handle if call.is_forwarded else find_handler(self.handlers, call))
 
-    def of_broker(self, call: Call, handle: Handle) -> _Method:
-        """The method of a call that brokers make; no quota is about them."""
-        return self._after([step for step in _STEPS if step is not BusServicer._pace], call, _with_context(handle))
+    def _method(self, call: Call, handle: Handle, *, is_paced: bool = True) -> Handle:
+        """The method of a call with one request and one answer."""
 
-    def _after(self, steps: Sequence[_Step], call: Call, handle: _Method) -> _Method:
-        for step in reversed(steps):
-            handle = step(self, call, handle)
-        return handle
+        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
+            return await handle(access, request)
 
-    def _hold_memory(self, _: Call, handle: _Method) -> _Method:
+        return assemble(self._steps(call, is_paced=is_paced), answer)
+
+    def _steps(self, call: Call, *, is_paced: bool = True) -> Mapping[Step, Wrap]:
+        """No quota is about the calls between brokers."""
+        steps: dict[Step, Wrap] = {
+            Step.HOLD_MEMORY: self._hold_memory,
+            Step.GUARD: _guard,
+            Step.AUDIT: functools.partial(self._audit, call),
+        }
+        if is_paced:
+            steps[Step.PACE] = self._pace
+        return steps
+
+    def of_broker(self, call: Call, handle: Handle) -> Handle:
+        """The method of a call that brokers make."""
+        return self._method(call, handle, is_paced=False)
+
+    def _hold_memory(self, handle: Handle) -> Handle:
         async def answer(request: Any, context: ServicerContext) -> Any:
             with hold_request(self._control_memory, request, context.peer()) as held:
                 return await handle(held, context)
 
         return answer
 
-    def _guard(self, _: Call, handle: _Method) -> _Method:
-        async def answer(request: Any, context: ServicerContext) -> Any:
-            return await guard(functools.partial(handle, context=context), request, context)
-
-        return answer
-
-    def _audit(self, call: Call, handle: _Method) -> _Method:
+    def _audit(self, call: Call, handle: Handle) -> Handle:
         async def answer(request: Any, context: ServicerContext) -> Any:
             access = self._authorizer.access(caller_of(context, self._listener), call.name)
-            with auditing_end(access, lambda probe: find_handler(self.handlers, call)(probe, request)):
+            with auditing_end(access, lambda probe: find_handler(self.handlers, call)(probe, request), ending_of):
                 return await handle(request, context, access)
 
         return answer
 
-    def _pace(self, _: Call, handle: _Method) -> _Method:
+    def _pace(self, handle: Handle) -> Handle:
         async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
             if self._quotas.has(REQUEST_RATE):
                 await self._take_turn(CallerPace(self._quotas, access.caller), context)
             return await handle(request, context, access)
-
-        return answer
-
-    def _authorize(self, call: Call, handle: _Method) -> _Method:
-        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
-            allowed = self._authorization.around(
-                call.name, lambda readable: handle(readable, context, access), lambda: access.caller
-            )
-            return await allowed(request)
-
-        return handle if call.name not in FORMS else answer
-
-    def _forwarding_of(self, call: Call) -> _Method:
-        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
-            return await self._forwarding.handle(request, access)
 
         return answer
 
@@ -229,12 +200,16 @@ class BusServicer:
         check_login()  # it may have waited for long
         pace.note_request(count)
 
-    async def _stream(self, handle: Any, requests: Any, context: ServicerContext) -> None:
+    async def _stream(self, handle: Handle, requests: Any, context: ServicerContext) -> None:
+        """The steps of a stream; those of each of its requests are in its handler."""
+        await assemble({Step.GUARD: _guard_stream, Step.OPEN_STREAM: self._open_stream}, handle)(requests, context)
+
+    def _open_stream(self, handle: Handle) -> Handle:
         async def counted(readable: Any, context: ServicerContext) -> None:
             with self._open_streams.one(caller_of(context, self._listener)):
                 await handle(readable, context)
 
-        await guard_stream(counted, requests, context)
+        return counted
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await self._stream(self.handlers.produce.stream, request_iterator, context)
@@ -257,13 +232,14 @@ class BusServicer:
         await guard_stream(self.handlers.logins.authenticate, request_iterator, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
+        """With the same steps, in the same order, before several answers."""
         maintain = self.handlers.maintenance.maintain
 
         async def paced(readable: Any) -> AsyncGenerator[Any, None]:
             access = self._authorizer.access(caller_of(context, self._listener), "MaintainLog")
             with (
                 self._open_streams.one(access.caller),
-                auditing_end(access, lambda probe: maintain(probe, readable)),
+                auditing_end(access, lambda probe: maintain(probe, readable), ending_of),
             ):
                 await self._begin_maintenance(readable, access.caller, context)
                 async with contextlib.aclosing(maintain(access, readable)) as answers:
@@ -283,19 +259,18 @@ class BusServicer:
             await self._take_turn(pace, context, self.handlers.maintenance.count_partitions(request))
 
 
-# The steps before the handler of a call with one request and one answer, in their order. Before them the door finds out
-# who calls, so that no byte of a stranger's request takes memory; reads the request; and counts the call, so that a
-# broker that stops waits for it.
-_Step = Callable[[BusServicer, Call, _Method], _Method]
-_STEPS: Sequence[_Step] = (
-    BusServicer._hold_memory,  # each step behind it may wait, with the request in memory
-    BusServicer._guard,  # from here on the log has the request's id, and every error becomes a status
-    BusServicer._audit,  # also of a change whose caller goes away while it waits for its turn
-    BusServicer._pace,  # before anything is done or looked up: a caller that owes something of its quota costs nothing
-    BusServicer._authorize,  # behind the wait: the ACLs of this moment decide
-    # The last step is the handler of the row. Where only the controller can do it, that is `Forwarding`: this broker
-    # has checked its caller, and the controller checks it again, by its name in the envelope.
-)
+def _guard(handle: Handle) -> Handle:
+    async def answer(request: Any, context: ServicerContext) -> Any:
+        return await guard(functools.partial(handle, context=context), request, context)
+
+    return answer
+
+
+def _guard_stream(handle: Handle) -> Handle:
+    async def answer(requests: Any, context: ServicerContext) -> None:
+        await guard_stream(handle, requests, context)
+
+    return answer
 
 
 class ClusterServicer:

@@ -22,6 +22,7 @@ from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import TableFiles, Volume
 from bus.runtime.loop_shares import LoopShares
+from tests.support.api_bench import open_access
 
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 T_0, T_1, U_0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -96,7 +97,9 @@ def describe(
     calls: Any = FakeCalls(storage)
     unused: Any = None
     api = MaintenanceApi(cluster, unused, LoopShares(), calls, jobs_max=1, request_timeout_ms=1)
-    return asyncio.run(api.describe_log_dirs(topics)), calls.counts
+    found = asyncio.run(api.describe_log_dirs(open_access("DescribeLogDirs"), topics))
+    assert isinstance(found, LogDir)
+    return found, calls.counts
 
 
 def test_each_broker_has_the_partitions_that_it_leads_or_follows_and_the_controller_the_metadata() -> None:

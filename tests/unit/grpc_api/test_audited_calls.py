@@ -14,12 +14,11 @@ from bus.broker_api.calls import CALLS
 from bus.broker_api.requests import InvalidArgument, OverQuota, Unavailable
 from bus.consumer_groups.requests import DeleteGroup, GroupDeleted
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.audited_calls import CHANGED_ITEMS, AuditedServicer
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.tasks import answered
 from bus.security.audit_trail import AuditEvent
-from tests.support.api_bench import FOR_ALL, ApiBench, KeptAudit, raise_reached
+from tests.support.api_bench import ApiBench, KeptAudit, raise_reached
 from tests.support.cancelled_calls import QuietContext
 from tests.support.proofs import proved
 
@@ -76,30 +75,6 @@ REQUESTS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-class Servicer:
-    """No call of it is ever answered."""
-
-    def __getattr__(self, method: str) -> Any:
-        async def handle(request: Any, context: Any) -> None:
-            await asyncio.Event().wait()
-
-        return handle
-
-
-class Audit:
-    def __init__(self) -> None:
-        self.events: list[AuditEvent] = []
-        self.refused: list[str] = []  # the resources of changes of which nothing was done
-
-    def add(self, event: AuditEvent, *, is_refused: bool = False) -> None:
-        self.events.append(event)
-        if is_refused:
-            self.refused.append(event.resource)
-
-    def now_ms(self) -> int:
-        return 1
-
-
 def hang(path: str) -> Any:
     return Hanging()
 
@@ -118,7 +93,7 @@ class Hanging:
 
 
 def bench_of(audit: KeptAudit, on_call: Any = hang) -> ApiBench:
-    bench = ApiBench(config=FOR_ALL, audit=audit, on_call=on_call)
+    bench = ApiBench(super_users="User:ANONYMOUS;User:alice", audit=audit, on_call=on_call)
     bench.cluster.host.find = lambda *_: SimpleNamespace(
         delete_records=lambda _: asyncio.get_running_loop().create_future(), swap_files=lambda *_: Hanging()
     )
@@ -135,12 +110,7 @@ async def go_away(call: Any) -> None:
     assert waiting.cancelled()
 
 
-MOVED = sorted(
-    name for name, row in CALLS.items() if row.audited is not None and name not in CHANGED_ITEMS and name in REQUESTS
-)
-
-
-@pytest.mark.parametrize("method", MOVED)
+@pytest.mark.parametrize("method", sorted(REQUESTS))
 def test_caller_that_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
     request, names = REQUESTS[method]
     audit = KeptAudit()
@@ -154,7 +124,7 @@ def test_caller_that_goes_away_before_the_answer_leaves_a_row(method: str) -> No
     assert SECRET.decode() not in repr(audit.events)
 
 
-@pytest.mark.parametrize("method", MOVED)
+@pytest.mark.parametrize("method", sorted(REQUESTS))
 def test_caller_that_goes_away_before_its_turn_leaves_a_row_and_has_nothing_done(method: str) -> None:
     """It waits for its quota."""
     request, names = REQUESTS[method]
@@ -191,7 +161,7 @@ def reported_of_one_that_ends_with(error: Exception, method: str, request: Any) 
     return audit.events
 
 
-@pytest.mark.parametrize("method", MOVED)
+@pytest.mark.parametrize("method", sorted(REQUESTS))
 def test_call_that_ends_unavailable_leaves_a_row(method: str) -> None:
     request, names = REQUESTS[method]
     events = reported_of_one_that_ends_with(Unavailable("the controller is away"), method, request)
@@ -202,8 +172,13 @@ def test_call_that_ends_unavailable_leaves_a_row(method: str) -> None:
 
 @pytest.mark.parametrize("error", [InvalidArgument("no such thing"), OverQuota("too much")])
 def test_call_that_was_refused_for_its_request_leaves_no_row(error: Exception) -> None:
-    request, _ = REQUESTS["CreateTopics"]
-    assert reported_of_one_that_ends_with(error, "CreateTopics", request) == []
+    for method in ("CreateTopics", "CreateAcls"):
+        assert reported_of_one_that_ends_with(error, method, REQUESTS[method][0]) == []
+
+
+def test_each_call_that_is_audited_is_played_here() -> None:
+    audited = {name for name, row in CALLS.items() if row.audited is not None}
+    assert audited == {*REQUESTS, "MaintainLog"}, "what the audit keeps of each call is tested"
 
 
 def test_maintenance_that_ends_unavailable_leaves_a_row_beside_those_of_its_answers() -> None:
@@ -244,30 +219,6 @@ def test_call_that_validates_or_cannot_be_read_leaves_no_row() -> None:
     assert audit.events == []
 
 
-def told_of_one_that_goes_away(method: str, request: Any, kind: Any = AuditedServicer) -> list[AuditEvent]:
-    audit: Any = Audit()
-
-    async def go_away() -> None:
-        call = asyncio.ensure_future(getattr(kind(Servicer(), audit, "L"), method)(request, QuietContext()))
-        await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait([call])
-        assert call.cancelled()
-
-    asyncio.run(go_away())
-    events: list[AuditEvent] = audit.events
-    return events
-
-
-@pytest.mark.parametrize("method", sorted(CHANGED_ITEMS.keys() - {"MaintainLog"}))
-def test_who_goes_away_before_the_answer_leaves_a_row(method: str) -> None:
-    request, names = REQUESTS[method]
-    events = told_of_one_that_goes_away(method, request)
-    assert [event.resource for event in events] == names
-    assert {(event.call, event.error, event.listener) for event in events} == {(method, NO_ANSWER, "L")}
-    assert SECRET.decode() not in repr(events)
-
-
 def test_what_was_refused_is_told_apart_from_what_is_done_and_what_may_be() -> None:
     codes = {"missing": ErrorCode.GROUP_ID_NOT_FOUND, "maybe": ErrorCode.KAFKA_STORAGE_ERROR}
     audit = KeptAudit()
@@ -289,64 +240,6 @@ def test_what_was_refused_is_told_apart_from_what_is_done_and_what_may_be() -> N
         ("maybe", "KAFKA_STORAGE_ERROR: for a reason"),
     ]
     assert audit.refused == ["missing"]
-
-
-class EndedContext(QuietContext):
-    """The context of a call that its handler ends with a status."""
-
-    def __init__(self, status: grpc.StatusCode) -> None:
-        self._status = status
-
-    def code(self) -> grpc.StatusCode:
-        return self._status
-
-    def details(self) -> str:
-        return "the controller is away"
-
-
-class EndingServicer:
-    """It ends every call with a status."""
-
-    def __getattr__(self, method: str) -> Any:
-        async def handle(request: Any, context: Any) -> None:
-            raise grpc.aio.AbortError
-
-        return handle
-
-
-def told_of_one_that_ends_with(status: grpc.StatusCode, method: str, request: Any) -> list[AuditEvent]:
-    audit: Any = Audit()
-    called = getattr(AuditedServicer(EndingServicer(), audit, "L"), method)(request, EndedContext(status))
-
-    async def end() -> None:
-        await called
-
-    with pytest.raises(grpc.aio.AbortError):
-        asyncio.run(end())
-    events: list[AuditEvent] = audit.events
-    return events
-
-
-@pytest.mark.parametrize("method", sorted(CHANGED_ITEMS.keys() - {"MaintainLog"}))
-def test_call_that_ends_with_unavailable_leaves_a_row(method: str) -> None:
-    request, names = REQUESTS[method]
-    events = told_of_one_that_ends_with(grpc.StatusCode.UNAVAILABLE, method, request)
-    error = "the call ended with UNAVAILABLE, the controller is away: it may be done"
-    assert [(event.resource, event.error) for event in events] == [(name, error) for name in names]
-    assert SECRET.decode() not in repr(events)
-
-
-@pytest.mark.parametrize("status", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED])
-def test_call_that_was_refused_before_it_began_leaves_no_row(status: grpc.StatusCode) -> None:
-    request, _ = REQUESTS["CreateAcls"]
-    assert told_of_one_that_ends_with(status, "CreateAcls", request) == []
-
-
-def test_what_changes_nothing_leaves_none() -> None:
-    asked = pb.UpdateFeaturesRequest(feature="bus.version", level=3, validate_only=True)
-    assert told_of_one_that_goes_away("UpdateFeatures", asked) == []
-    unreadable = Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "no request")
-    assert told_of_one_that_goes_away("UpdateFeatures", unreadable) == []
 
 
 def test_change_that_a_broker_sends_on_and_does_not_wait_for_may_be_done() -> None:

@@ -68,7 +68,7 @@ class Cluster:
         forwarding = forwarding or self.forwarding()
         began = asyncio.get_running_loop().time()
         access = open_access("CreateTopics", CALLER)
-        assert await forwarding.handle(pb.CreateTopicsRequest(), access) == pb.CreateTopicsResponse()
+        assert await forwarding.handle(access, pb.CreateTopicsRequest()) == pb.CreateTopicsResponse()
         return asyncio.get_running_loop().time() - began
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.broker_api.groups import GroupDescription
+from bus.broker_api.groups import GroupWithOperations
 from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
 from bus.descriptions import PendingOffsets
@@ -81,7 +81,7 @@ def test_unstable_offset_is_an_error_in_its_place_and_stability_is_asked_for_by_
 
 def test_description_tells_what_is_pending() -> None:
     pending = PendingOffsets(7, 3, 2, 99)
-    described = GroupDescription(rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,)))
+    described = GroupWithOperations(rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,)))
     message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1), "PLAINTEXT")
     assert list(message.pending_offsets) == [
         pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
