@@ -121,15 +121,15 @@ class FetchApi:
 
     async def fetch(
         self,
+        access: Access,
         request: FetchRequest,
         room: AnswerRoom,
         fit: FitBatches,
         times: FetchTimes | None = None,
-        access: Access | None = None,
     ) -> list[FetchedPartition]:
         """An answer for each partition that is named, or in a session for each one of which there is anything to tell.
         `room` holds as much as it may have, which the adapter settles by what it makes of it; `fit` says how much that
-        will be. `times` gets where the time went. `access`: what the caller may do; None: everything."""
+        will be. `times` gets where the time went."""
         if request.bytes_max < 0:
             message = f"expected max_bytes from 0 on, found {request.bytes_max}"
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
@@ -173,7 +173,7 @@ class FetchApi:
         return [FetchedPartition(name, 0, refusal) for name in dict.fromkeys(named)]
 
     async def _wish(
-        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches, access: Access | None
+        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches, access: Access
     ) -> tuple[FetchWish, list[FetchedPartition]]:
         """And the answers of partitions that are not fetched: those that the request names twice, and those that the
         caller may not read."""
@@ -186,7 +186,7 @@ class FetchApi:
             for name in request.forgotten:
                 session.forget(name)
             topics += session.topics
-        denied: Mapping[str, Refused] = {} if access is None else await access.refusals(READ_TOPIC, topics)
+        denied = await access.refusals(READ_TOPIC, topics)
         counts = Counter(position.partition for position in asked)
         positions: list[FetchPosition] = []
         refused: dict[TopicPartition, Refused] = {}
@@ -226,11 +226,11 @@ class FetchApi:
 
 
 async def _find_denied_meanwhile(
-    results: Sequence[tuple[FetchPosition, FetchResult]], access: Access | None
+    results: Sequence[tuple[FetchPosition, FetchResult]], access: Access
 ) -> Mapping[str, Refused]:
     """By topic: what the caller might read when its fetch began to wait, and may not read now that there is something
     to read."""
-    if access is None or not results or access.is_current:
+    if not results or access.is_current:
         return {}
     return await access.refusals(READ_TOPIC, [position.partition.topic for position, _ in results])
 

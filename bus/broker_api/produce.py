@@ -263,12 +263,9 @@ class ProduceApi:
 
     # ------------------------------------------------------------------ in
 
-    async def submit(
-        self, request: ProduceRequest, caller: Caller, held: Held, access: Access | None = None
-    ) -> ProduceInFlight:
+    async def submit(self, access: Access, request: ProduceRequest, held: Held) -> ProduceInFlight:
         """Queue the batches of all partitions; what is refused has its answer. `held`: what the request takes in
-        memory, which grows by that of its records and is used until all of them are settled. `access`: what the caller
-        may do; None: everything.
+        memory, which grows by that of its records and is used until all of them are settled.
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
         Rights are checked after the proof of leadership, which brings the metadata up to date, but reported before it:
@@ -278,11 +275,11 @@ class ProduceApi:
         if refusal is not None:
             return await self._refuse(request, refusal)
         unproved = await self._cluster.prove_leadership()
-        if access is not None and request.transactional_id:
+        if request.transactional_id:
             refusal = await access.refusal(WRITE_TRANSACTIONAL_ID, request.transactional_id)
             if refusal is not None:
                 return await self._refuse(request, refusal)
-        denied = _NONE if access is None or access.allows_all else await self._find_denied(request, access)
+        denied = await self._find_denied(request, access)
         if unproved is not None:
             return await self._refuse(request, unproved, denied)
         now_ms = self._clock.now_ms()
@@ -302,7 +299,7 @@ class ProduceApi:
             is_stale = share.wait_count > 0
         except TakesLong:
             decode = functools.partial(request.payload.decode, refused, now_ms)
-            decoded = await self._calls.compute(decode, caller.connection)
+            decoded = await self._calls.compute(decode, access.caller.connection)
             is_stale = True
             share.renew()
         in_flight = self._in_flight(request, decoded, now_ms)
@@ -313,7 +310,7 @@ class ProduceApi:
                 is_stale = True
             if is_stale and not isinstance(target, Refused):
                 target = self._find(destination, request)
-            submitted = self._append(destination, target, item, request, caller, held, in_flight.received_ms)
+            submitted = self._append(destination, target, item, request, access.caller, held, in_flight.received_ms)
             in_flight.submitted.append(submitted)
         return in_flight
 
@@ -347,6 +344,8 @@ class ProduceApi:
 
     async def _find_denied(self, request: ProduceRequest, access: Access) -> Mapping[str, Refused]:
         """By topic."""
+        if access.allows_all:  # a frequent case that need not list the topics
+            return _NONE
         topics: list[str] = []
         await self._shares.begin().extend(topics, (one.partition.topic for one in request.destinations))
         return await access.refusals(WRITE_TOPIC, topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.errors import ErrorCode, Refused
+from tests.support.api_bench import ALICE
 
 UNPROVED = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker cannot tell whether it still leads its partitions")
 DENIED = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "may not use it")
@@ -14,6 +15,7 @@ class DeniedTopics:
     """Access to all topics but these."""
 
     allows_all = False
+    caller = ALICE
 
     def __init__(self, *topics: str) -> None:
         self._topics = topics

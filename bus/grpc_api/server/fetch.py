@@ -106,7 +106,7 @@ class FetchHandler:
         answered: _Answered,
         room: AnswerRoom,
         pace: CallerPace,
-        access: Access | None,
+        access: Access,
         of_stream: _StreamSession | None,
     ) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times. One that is
@@ -136,7 +136,7 @@ class FetchHandler:
         if refusal is not None:
             found = await self._api.refuse(asked, refusal)
         else:
-            found = await self._api.fetch(asked, room, fit_batches, answered.times, access)
+            found = await self._api.fetch(access, asked, room, fit_batches, answered.times)
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
         in_session = None
         if of_stream is not None and session is not None:

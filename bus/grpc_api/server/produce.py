@@ -115,7 +115,7 @@ class ProduceHandler:
             window.end(failure)
 
     async def _take(
-        self, received: ProduceCall | UnparsedCall, pace: CallerPace, access: Access | None, *, is_refused: bool
+        self, received: ProduceCall | UnparsedCall, pace: CallerPace, access: Access, *, is_refused: bool
     ) -> ProduceInFlight:
         """`is_refused`: for want of memory. A request that goes over the quota is taken all the same; the next one of
         those who share it waits."""
@@ -127,7 +127,7 @@ class ProduceHandler:
             request = self._request(await self._parse(received, caller))
             if is_refused:
                 return await self._api.refuse_for_memory(request)
-            in_flight = await self._api.submit(request, caller, held, access)
+            in_flight = await self._api.submit(access, request, held)
             return replace(in_flight, throttle_ms=throttle_ms) if throttle_ms else in_flight
         finally:
             held.drop()

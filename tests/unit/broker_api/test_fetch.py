@@ -26,8 +26,10 @@ from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fit_by_size
 from bus.runtime.partitions.partition import ReadResult
 from bus.settings.broker import BrokerConfig
+from tests.support.api_bench import open_access
 from tests.support.proofs import DeniedTopics, proved
 
+ACCESS = open_access("FetchOnce")
 LIMIT = 1_000
 FOUND = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "as good as records here")
 
@@ -57,7 +59,9 @@ class Bench:
 
     def ask(self, positions: Sequence[FetchPosition], **changes: Any) -> list[FetchedPartition]:
         asked: dict[str, Any] = {"bytes_max": 0, "bytes_min": 1, "wait_ms_max": 500, "turn": 0, **changes}
-        return asyncio.run(self.api.fetch(FetchRequest(positions, **asked), self.api.room_for("client"), fit_by_size))
+        return asyncio.run(
+            self.api.fetch(ACCESS, FetchRequest(positions, **asked), self.api.room_for("client"), fit_by_size)
+        )
 
 
 @pytest.fixture
@@ -180,7 +184,7 @@ def test_session_ends_for_a_caller_that_may_not_read_any_more_what_it_holds(benc
             session.put(FetchPosition(TopicPartition(topic, 0), "", 5, 300, None))
         request = FetchRequest((), 0, 1, 500, turn=0, session=session)
         access: Any = DeniedTopics("u")
-        (answer,) = await bench.api.fetch(request, room, fit_by_size, access=access)
+        (answer,) = await bench.api.fetch(access, request, room, fit_by_size)
         assert answer.partition == TopicPartition("u", 0)
         assert isinstance(answer.result, Refused)
         assert answer.result.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -23,6 +23,7 @@ from bus.runtime.partitions.open_transactions import TransactionMembership
 from bus.runtime.partitions.partition_queue import Appended
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
+from tests.support.api_bench import open_access
 from tests.support.proofs import DENIED, UNPROVED, DeniedTopics, proved, unproved
 
 CALLER = Caller("connection", "/127.0.0.1", "ab12")
@@ -157,13 +158,13 @@ class Bench:
 
     async def submit(self, *topics: str, records: Records | None = None, **changes: Any) -> Any:
         stamp = changes.pop("stamp", ClaimedStamp(None, 0, 0))
-        access = changes.pop("access", None)
+        access = changes.pop("access", open_access("ProduceOnce", CALLER))
         wanted = [Destination(TopicPartition(topic, 0), "", stamp, None) for topic in topics]
         asked = {"correlation_id": 9, "acks": ACKS_ALL, "timeout_ms": 0, **changes}
         request = ProduceRequest(destinations=wanted, payload=records or Records(), **asked)
         held = self.memory.hold(CALLER.connection, request.payload.size_bytes)
         try:
-            return await self.api.submit(request, CALLER, held, access)
+            return await self.api.submit(access, request, held)
         finally:
             held.drop()
 
