@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,17 @@ from bus.broker_api.authorization import Access
 from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.server.cluster import Forwarding
+from bus.grpc_api.server.servicers import forwarded_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import ACL
 from bus.model import BrokerEndpoint
-from tests.support.api_bench import open_access
+from bus.security.acls import CLUSTER_NAME, AclBinding, AclOperation, AclResourceType
+from tests.support.acls import allow
+from tests.support.api_bench import ApiBench, KeptAudit, open_access
 from tests.support.virtual_time import run_virtually
 
 FORMER, PRESENT, SELF = (BrokerEndpoint(number, "h", number) for number in range(3))
+CLUSTER_TYPE = AclResourceType.CLUSTER
 CALLER = Caller("connection", "/10.0.0.1", "request", "User:alice", "loader")
 ANSWER = pb.EnvelopeResponse(response=pb.CreateTopicsResponse().SerializeToString(), metadata_offset=7)
 
@@ -125,3 +131,84 @@ def test_call_is_forwarded_once_a_controller_is_known() -> None:
         assert 6 <= await cluster.create_topics() < 7
 
     run_virtually(play())
+
+
+class Forwarded:
+    """A broker that is not the controller, with ACLs and an audit; `answer`: the controller's, to each call."""
+
+    def __init__(self, answer: Any, *acls: AclBinding) -> None:
+        self.audit = KeptAudit()
+        self.bench = ApiBench(*acls, audit=self.audit, on_call=self._refuse)
+        self._answer = answer
+        self.forwarded: list[str] = []
+        api: Any = SimpleNamespace(
+            controller=PRESENT, endpoint=SELF, wait_until_applied=lambda _: asyncio.sleep(0), identity=None
+        )
+        peers: Any = SimpleNamespace(forward=self._forward)
+        handlers = forwarded_handlers(self.bench.api, "PLAINTEXT")
+        self.forwarding = Forwarding(api, peers, handlers, listener="PLAINTEXT", timeout_ms=30_000)
+
+    def _refuse(self, path: str) -> Any:
+        if path.startswith("cluster.controller."):
+            raise NotController("broker 1 is the controller")
+        raise AssertionError(path)
+
+    async def _forward(self, controller: BrokerEndpoint, envelope: Any, *, timeout_s: float) -> Any:
+        self.forwarded.append(envelope.method)
+        return pb.EnvelopeResponse(response=self._answer.SerializeToString())
+
+    def call(self, method: str, request: Any) -> Any:
+        answers = []
+
+        async def play() -> None:
+            answers.append(await self.forwarding.handle(self.bench.access(method), request))
+
+        run_virtually(play())
+        return answers[0]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        return [(event.call, event.resource, event.error) for event in self.audit.events]
+
+
+def test_what_the_controller_answers_is_audited_by_the_broker_that_was_asked() -> None:
+    results = [
+        pb.TopicResult(name="a"),
+        pb.TopicResult(name="b", error_code=pb.ERROR_CODE_TOPIC_ALREADY_EXISTS, error_message="it is there"),
+        pb.TopicResult(name="c", error_code=pb.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED, error_message="no"),
+    ]
+    broker = Forwarded(pb.CreateTopicsResponse(topics=results), allow(AclOperation.CREATE, CLUSTER_NAME, CLUSTER_TYPE))
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name) for name in "abc"])
+    assert list(broker.call("CreateTopics", request).topics) == results
+    assert broker.rows == [
+        ("CreateTopics", "a", ""),
+        ("CreateTopics", "b", "TOPIC_ALREADY_EXISTS: it is there"),
+    ]
+    assert broker.audit.refused == ["b"]
+
+
+def test_what_the_answer_alone_names_is_audited_by_it() -> None:
+    alter = allow(AclOperation.ALTER, CLUSTER_NAME, CLUSTER_TYPE)
+    removed = pb.DeleteAclsResponse(results=[pb.DeletedAcls(acls=[ACL.encode(alter)])])
+    broker = Forwarded(removed, alter)
+    broker.call("DeleteAcls", pb.DeleteAclsRequest(filters=[pb.AclBindingFilter()]))
+    assert broker.rows == [("DeleteAcls", "ALLOW User:alice ALTER CLUSTER LITERAL kafka-cluster from *", "")]
+    elected = pb.ElectLeadersResponse(partitions=[pb.ElectedLeader(topic="t", partition=1, leader_id=2)])
+    broker = Forwarded(elected, alter)
+    broker.call("ElectLeaders", pb.ElectLeadersRequest())
+    assert broker.rows == [("ElectLeaders", "t-1", "")]
+    whole = pb.DeleteAclsResponse(error_code=pb.ERROR_CODE_SECURITY_DISABLED, error_message="off")
+    broker = Forwarded(whole, alter)
+    broker.call("DeleteAcls", pb.DeleteAclsRequest(filters=[pb.AclBindingFilter()]))
+    assert broker.rows == [("DeleteAcls", "", "SECURITY_DISABLED: off")]
+
+
+def test_a_refusal_is_reported_by_the_broker_that_answers() -> None:
+    request = pb.DeleteTopicsRequest(topics=["mine", "other"])
+    broker = Forwarded(pb.DeleteTopicsResponse(topics=[pb.TopicResult(name=name) for name in request.topics]))
+    broker.call("DeleteTopics", request)
+    assert (broker.forwarded, [event.resource for event in broker.audit.denials]) == ([], ["mine", "other"])
+    answer = pb.DeleteTopicsResponse(topics=[pb.TopicResult(name=name) for name in request.topics])
+    broker = Forwarded(answer, allow(AclOperation.DELETE, "mine"))
+    broker.call("DeleteTopics", request)
+    assert (broker.forwarded, broker.audit.denials) == (["DeleteTopics"], [])  # the controller decides about all
