@@ -10,11 +10,12 @@ producer_decisions.py do), does no I/O.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from bus.cluster_metadata.cluster_state import BUS_VERSION, Broker, ClusterState, Leadership, Topic
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, Broker, ClusterState, Leadership, Topic
+from bus.cluster_metadata.configs import collision_key
 from bus.cluster_metadata.producer_ids import ProducerIdsDraft
 from bus.security.acl_index import AclIndexDraft
 
@@ -102,12 +103,16 @@ class _MapDraft(Generic[KeyT, ValueT]):
 
 
 class ClusterDraft:
-    def __init__(self, state: ClusterState) -> None:
-        self.begin(state)
-        self.snapshot_left: int | None = None  # records that a snapshot still has to have
+    """The state of the cluster while records are applied. A record changes the maps by `put` and `remove`, sets
+    `broker_epoch_max`, `controller` and `level`, and changes partitions, topics and snapshots by the methods below: how
+    a draft keeps leaders, replicas and their counts is its own."""
 
-    def begin(self, state: ClusterState) -> None:
-        self.topics = _MapDraft(state.topics)  # their leaders are in `led`, if they are there
+    def __init__(self, state: ClusterState) -> None:
+        self._begin(state)
+        self._snapshot_remaining: int | None = None  # records that a snapshot still has to have
+
+    def _begin(self, state: ClusterState) -> None:
+        self.topics = _MapDraft(state.topics)  # their leaders are in `_led`, if they are there
         self.topic_names = _MapDraft(state.topic_names)
         self.collisions = _MapDraft(state.collisions)
         self.brokers = _MapDraft(state.brokers)
@@ -117,25 +122,25 @@ class ClusterDraft:
         self.producers = ProducerIdsDraft(state.producers)
         self.acls = AclIndexDraft(state.acls)
         # leaders by the name of a topic that is new, or whose leaders have changed
-        self.led: dict[str, list[_Led]] = {}
+        self._led: dict[str, list[_Led]] = {}
         # broker id -> the amount added to the epoch of each partition that it leads
-        self.raised: Counter[int] = Counter()
+        self._raised: Counter[int] = Counter()
         # replicas by the name of a topic whose replicas have changed
-        self.assigned: dict[str, list[tuple[int, ...]]] = {}
-        self.leader_counts = Counter(state.leader_counts)
+        self._assigned: dict[str, list[tuple[int, ...]]] = {}
+        self._leader_counts = Counter(state.leader_counts)
         self._preferred_counts = Counter(state.preferred_counts)  # counts of the topics that `topics` began with
         self.broker_epoch_max = state.broker_epoch_max
         self.controller = state.controller
         self.level = state.level
 
     def finish(self) -> ClusterState:
-        assert self.snapshot_left is None, "expected the end of a snapshot, found the end of the log"
-        touched = list(self.topics.now if any(self.raised.values()) else {**self.led, **self.assigned})
+        assert self._snapshot_remaining is None, "expected the end of a snapshot, found the end of the log"
+        touched = list(self.topics.now if any(self._raised.values()) else {**self._led, **self._assigned})
         known: dict[Leadership, Leadership] = {}  # one object for partitions that are led alike
         for name in touched:
             topic = self.topics.now[name]
             leaders = tuple(known.setdefault(led, led) for led in self.leaders(name))
-            assignments = tuple(self.assigned.get(name, topic.assignments))
+            assignments = tuple(self._assigned.get(name, topic.assignments))
             if assignments:
                 assignments += ((),) * (len(leaders) - len(assignments))
             self.topics.put(name, replace(topic, partitions=leaders, assignments=assignments))
@@ -144,7 +149,7 @@ class ClusterDraft:
             topic_names=self.topic_names.now,
             collisions=self.collisions.now,
             brokers=self.brokers.now,
-            leader_counts={broker_id: count for broker_id, count in self.leader_counts.items() if count},
+            leader_counts={broker_id: count for broker_id, count in self._leader_counts.items() if count},
             preferred_counts=self._count_preferred(),
             broker_epoch_max=self.broker_epoch_max,
             controller=self.controller,
@@ -169,8 +174,8 @@ class ClusterDraft:
             f"expected {BUS_VERSION} {record.since_level} before a record {type(record).__name__}, found {self.level}"
         )
         record.apply(self)
-        if self.snapshot_left is not None:
-            self.snapshot_left -= 1
+        if self._snapshot_remaining is not None:
+            self._snapshot_remaining -= 1
 
     # ------------------------------------------------------------------ what records share
 
@@ -195,32 +200,19 @@ class ClusterDraft:
         assert broker_id in self.brokers.now, f"expected a registered leader, found broker {broker_id}"
 
     def check_partitions(self, name: str, first: int, count: int) -> None:
-        led = self.led.get(name)
+        led = self._led.get(name)
         known = len(self.topics.now[name].partitions if led is None else led)
         assert count > 0, f"expected at least one partition of {name}, found {count}"
         assert first + count <= known, f"expected a partition of {name} below {known}, found {first + count - 1}"
 
-    def new_partitions(self, count: int, leader_id: int) -> list[_Led]:
-        self.check_leader(leader_id)
-        self.leader_counts[leader_id] += count
-        return [(leader_id, -self.raised[leader_id])] * count
-
     def leaders(self, name: str) -> Iterator[Leadership]:
         """Return the leaders of a topic, by partition."""
-        raised = self.raised
-        led = self.led.get(name)
+        raised = self._raised
+        led = self._led.get(name)
         if led is not None:
             return (Leadership(leader_id, epoch + raised[leader_id]) for leader_id, epoch in led)
         before = self.topics.now[name].partitions
         return (Leadership(one.leader_id, one.leader_epoch + raised[one.leader_id]) for one in before)
-
-    def led_list(self, name: str) -> list[_Led]:
-        """To be changed. What was raised since is added when it is read, to the entries of before as to new ones."""
-        led = self.led.get(name)
-        if led is None:
-            before = self.topics.now[name].partitions
-            led = self.led[name] = [(one.leader_id, one.leader_epoch) for one in before]
-        return led
 
     def led_by(self, broker_id: int) -> Iterator[str]:
         for name in self.topics.now:
@@ -230,11 +222,92 @@ class ClusterDraft:
 
     def followed_by(self, broker_id: int) -> Iterator[str]:
         for name, topic in self.topics.now.items():
-            for number, replicas in enumerate(self.assigned.get(name, topic.assignments)):
+            for number, replicas in enumerate(self._assigned.get(name, topic.assignments)):
                 if broker_id in replicas:
                     yield f"{name}-{number}"
 
     def assigned_replicas(self, name: str, partition: int) -> tuple[int, ...]:
         """() for a partition that has no assignment."""
-        assigned = self.assigned.get(name, self.topics.now[name].assignments)
+        assigned = self._assigned.get(name, self.topics.now[name].assignments)
         return assigned[partition] if partition < len(assigned) else ()
+
+    # ------------------------------------------------------------------ topics and their partitions
+
+    def add_topic(self, name: str, topic_id: str, partitions: int, leader_id: int) -> None:
+        self._led[name] = self._new_partitions(partitions, leader_id)
+        self.topics.put(name, Topic(name, topic_id, ()))
+        self.topic_names.put(topic_id, name)
+        self.collisions.put(collision_key(name), name)
+
+    def remove_topic(self, name: str, topic_id: str) -> None:
+        """Remove the topic; its id is among the deleted ones until its files are gone."""
+        self._leader_counts.subtract(Counter(led.leader_id for led in self.leaders(name)))
+        self.topics.remove(name)
+        self._led.pop(name, None)
+        self._assigned.pop(name, None)
+        self.topic_names.remove(topic_id)
+        self.collisions.remove(collision_key(name))
+        self.deleted_topics.put(topic_id, name)
+
+    def grow_topic(self, name: str, partitions: int, leader_id: int) -> None:
+        """Add partitions up to the new total."""
+        led = self._own_leaders(name)
+        count = len(led)
+        assert partitions > count, f"expected more than the {count} partitions of {name}, found {partitions}"
+        led += self._new_partitions(partitions - count, leader_id)
+
+    def change_leaders(self, name: str, first: int, count: int, leader_id: int, leader_epoch: int) -> None:
+        led, past_last = self._own_leaders(name), first + count
+        self.check_partitions(name, first, count)
+        self.check_leader(leader_id)
+        for number in range(first, past_last):
+            before = led[number][1] + self._raised[led[number][0]]
+            assert leader_epoch > before, f"leader epoch of {name}-{number} went from {before} to {leader_epoch}"
+        for former_leader_id, _ in led[first:past_last]:
+            self._leader_counts[former_leader_id] -= 1
+        self._leader_counts[leader_id] += count
+        led[first:past_last] = [(leader_id, leader_epoch - self._raised[leader_id])] * count
+
+    def raise_leader_epochs(self, broker_id: int) -> None:
+        """Raise the epoch of each partition that the broker leads by one."""
+        self.check_leader(broker_id)
+        self._raised[broker_id] += 1
+
+    def assign_replicas(self, name: str, first: int, replicas: Sequence[tuple[int, ...]]) -> None:
+        """Assign the replicas of the partitions from `first` on."""
+        assigned = self._assigned.get(name)
+        if assigned is None:
+            assigned = self._assigned[name] = list(self.topics.now[name].assignments)
+        past_last = first + len(replicas)
+        assigned += [()] * (past_last - len(assigned))
+        assigned[first:past_last] = replicas
+
+    def _new_partitions(self, count: int, leader_id: int) -> list[_Led]:
+        self.check_leader(leader_id)
+        self._leader_counts[leader_id] += count
+        return [(leader_id, -self._raised[leader_id])] * count
+
+    def _own_leaders(self, name: str) -> list[_Led]:
+        """Return the list of a topic's leaders to be changed. `_raised` is added when an entry is read."""
+        led = self._led.get(name)
+        if led is None:
+            before = self.topics.now[name].partitions
+            led = self._led[name] = [(one.leader_id, one.leader_epoch) for one in before]
+        return led
+
+    # ------------------------------------------------------------------ snapshots
+
+    def begin_snapshot(self, record_count: int) -> None:
+        """Forget everything: a snapshot of so many records follows the record that is being applied."""
+        self._begin(EMPTY_CLUSTER)
+        self._snapshot_remaining = record_count + 1  # counts the present record too
+
+    def end_snapshot(self) -> None:
+        remaining = self._snapshot_remaining
+        assert not remaining, f"expected a snapshot of {remaining} more records, found its end"
+        self._snapshot_remaining = None
+
+    def accept_snapshot(self) -> bool:
+        """End the snapshot as it is; True if one was being read."""
+        was_begun, self._snapshot_remaining = self._snapshot_remaining is not None, None
+        return was_begun

@@ -130,8 +130,7 @@ class _Mending:
     def finish(self, producer_id_max: int) -> Mended:
         """Return the mended state. Tables that exist in the storage and not in the records count only if the records
         are in doubt."""
-        if self.draft.snapshot_left is not None:
-            self.draft.snapshot_left = None
+        if self.draft.accept_snapshot():
             self._note(-1, "expected the end of a snapshot, found the end of the log", "taken as it is")
         if self._contradictions:
             for name, topic in self._found.items():

@@ -74,8 +74,7 @@ class SnapshotBegan(ClusterRecord):
     record_count: int
 
     def apply(self, draft: ClusterDraft) -> None:
-        draft.begin(EMPTY_CLUSTER)
-        draft.snapshot_left = self.record_count + 1  # counts this record too
+        draft.begin_snapshot(self.record_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,10 @@ class SnapshotEnded(ClusterRecord):
     record_count: int
 
     def apply(self, draft: ClusterDraft) -> None:
-        left = draft.snapshot_left
-        assert not left, f"expected a snapshot of {left} more records, found its end"
-        draft.snapshot_left = None
+        draft.end_snapshot()
 
     def mend(self, mending: Mending) -> str:
-        mending.draft.snapshot_left = None
+        mending.draft.accept_snapshot()
         return "the snapshot is taken as it is"
 
 

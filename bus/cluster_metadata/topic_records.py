@@ -8,7 +8,6 @@ never goes back, a topic id never stands for two topics, no two topics have name
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -33,10 +32,7 @@ class TopicCreated(ClusterRecord):
         is_new_id = topic_id not in draft.topic_names.now and topic_id not in draft.deleted_topics.now
         assert is_new_id, f"expected a new topic id for {name}, found {topic_id}, which another topic has"
         assert self.partitions > 0, f"expected at least one partition of {name}, found {self.partitions}"
-        draft.led[name] = draft.new_partitions(self.partitions, self.leader_id)
-        draft.topics.put(name, Topic(name, topic_id, ()))
-        draft.topic_names.put(topic_id, name)
-        draft.collisions.put(collision_key(name), name)
+        draft.add_topic(name, topic_id, self.partitions, self.leader_id)
 
     def describe(self) -> str | None:
         return f"topic {self.topic} was created: {count_of(self.partitions, 'partition')}, id {self.topic_id}"
@@ -69,10 +65,7 @@ class PartitionsAdded(ClusterRecord):
 
     def apply(self, draft: ClusterDraft) -> None:
         name = draft.live_topic(self.topic, self.topic_id).name
-        led = draft.led_list(name)
-        count = len(led)
-        assert self.partitions > count, f"expected more than the {count} partitions of {name}, found {self.partitions}"
-        led += draft.new_partitions(self.partitions - count, self.leader_id)
+        draft.grow_topic(name, self.partitions, self.leader_id)
 
     def describe(self) -> str | None:
         return f"topic {self.topic} has {count_of(self.partitions, 'partition')} now"
@@ -112,18 +105,7 @@ class LeadersChanged(ClusterRecord):
 
     def apply(self, draft: ClusterDraft) -> None:
         name = draft.live_topic(self.topic, self.topic_id).name
-        led = draft.led_list(name)
-        first, leader_id, epoch = self.partition, self.leader_id, self.leader_epoch
-        past_last = first + self.partitions
-        draft.check_partitions(name, first, self.partitions)
-        draft.check_leader(leader_id)
-        for number in range(first, past_last):
-            before = led[number][1] + draft.raised[led[number][0]]
-            assert epoch > before, f"leader epoch of {name}-{number} went from {before} to {epoch}"
-        for former_leader_id, _ in led[first:past_last]:
-            draft.leader_counts[former_leader_id] -= 1
-        draft.leader_counts[leader_id] += self.partitions
-        led[first:past_last] = [(leader_id, epoch - draft.raised[leader_id])] * self.partitions
+        draft.change_leaders(name, self.partition, self.partitions, self.leader_id, self.leader_epoch)
 
     def mend(self, mending: Mending) -> str:
         return _mend_leaders(mending, self, self)
@@ -136,8 +118,7 @@ class LeaderEpochsRaised(ClusterRecord):
     broker_id: int
 
     def apply(self, draft: ClusterDraft) -> None:
-        draft.check_leader(self.broker_id)
-        draft.raised[self.broker_id] += 1
+        draft.raise_leader_epochs(self.broker_id)
 
     def mend(self, mending: Mending) -> str:
         return mending.take_with_leader(self.broker_id, self)
@@ -171,11 +152,7 @@ class ReplicasAssigned(ClusterRecord):
             assert not unknown, f"expected registered replicas of {name}, found broker {unknown[0]}"
             assert len(set(replicas)) == len(replicas), f"expected each replica of {name} once, found {replicas}"
         assert len(lists) in (1, count), f"expected replicas of {count} partitions of {name}, found {len(lists)}"
-        assigned = draft.assigned.get(name)
-        if assigned is None:
-            assigned = draft.assigned[name] = list(draft.topics.now[name].assignments)
-        assigned += [()] * (first + count - len(assigned))
-        assigned[first : first + count] = lists if len(lists) == count else lists * count
+        draft.assign_replicas(name, first, lists if len(lists) == count else lists * count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +185,7 @@ class TopicDeleted(ClusterRecord):
     def apply(self, draft: ClusterDraft) -> None:
         name, topic_id = self.topic, self.topic_id
         draft.live_topic(name, topic_id)
-        draft.leader_counts.subtract(Counter(led.leader_id for led in draft.leaders(name)))
-        draft.topics.remove(name)
-        draft.led.pop(name, None)
-        draft.assigned.pop(name, None)
-        draft.topic_names.remove(topic_id)
-        draft.collisions.remove(collision_key(name))
-        draft.deleted_topics.put(topic_id, name)
+        draft.remove_topic(name, topic_id)
 
     def describe(self) -> str | None:
         return f"topic {self.topic} was deleted, id {self.topic_id}"
