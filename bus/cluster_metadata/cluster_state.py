@@ -5,7 +5,7 @@ Immutable, so a reader may keep one as long as it likes. A state comes about by 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -100,10 +100,6 @@ class ClusterState:
     quotas: Mapping[QuotaEntity, Quotas] = field(default_factory=dict)  # entities that have any
     acls: AclIndex = NO_ACLS
 
-    def topic_by_id(self, topic_id: str) -> Topic | None:
-        name = self.topic_names.get(topic_id)
-        return None if name is None else self.topics[name]
-
     def leadership(self, partition: TopicPartition) -> Leadership | None:
         """None if there is no such topic or partition."""
         topic = self.topics.get(partition.topic)
@@ -119,13 +115,6 @@ class ClusterState:
     def is_alone(self, broker_id: int) -> bool:
         """True if no other broker is registered, fenced or not: then no other can be at work."""
         return self.brokers.keys() <= {broker_id}
-
-    def partitions_led_by(self, broker_id: int) -> Iterator[TopicPartition]:
-        """The partitions in the order of topic creation and partition number."""
-        for topic in self.topics.values():
-            for number, leadership in enumerate(topic.partitions):
-                if leadership.leader_id == broker_id:
-                    yield TopicPartition(topic.name, number)
 
 
 EMPTY_CLUSTER = ClusterState()

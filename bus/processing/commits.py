@@ -47,11 +47,6 @@ class OffsetTracker:
         return True
 
     @property
-    def outstanding(self) -> int:
-        """How many records, or batches, came and are not done."""
-        return len(self._open) - len(self._done)
-
-    @property
     def span(self) -> int:
         """How many records are remembered: those that are not done, and done ones behind them."""
         return self._span

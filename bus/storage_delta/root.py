@@ -52,7 +52,6 @@ from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, 
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.staging import STAGED_CACHE_BYTES, StagedCache
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import (
     PRIVATE_FOLDER,
     Entry,
@@ -257,16 +256,6 @@ def _is_case_blind(store: ObjectStore) -> bool:
     except KeyNotFound:
         return False
     return True
-
-
-def memory_storage() -> DeltaStorage:
-    """A root of its own in memory."""
-    return open_storage_on(MemoryStore())
-
-
-def open_partition_readonly(root: str, topic: str, partition: int) -> PartitionReader:
-    """See `RootReader.open_partition`."""
-    return open_reader(root).open_partition(TopicPartition(topic, partition))
 
 
 def open_reader(root: str) -> RootReader:

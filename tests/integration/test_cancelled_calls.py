@@ -35,6 +35,7 @@ from bus.storage_delta.root import DeltaStorage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
+from tests.support.cluster_states import partitions_led_by
 from tests.support.stores import led
 
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]
@@ -406,7 +407,7 @@ def groups_of(broker: QuietBroker) -> dict[str, Any]:
 
 
 def partitions_of(broker: QuietBroker) -> dict[TopicPartition, Partition]:
-    names = broker.cluster.state.partitions_led_by(0)
+    names = partitions_led_by(broker.cluster.state, 0)
     found = {name: broker.cluster.host.find(name) for name in names if not is_internal_topic(name.topic)}
     return {name: partition for name, partition in found.items() if not isinstance(partition, Refused)}
 
@@ -419,7 +420,7 @@ async def check(broker: QuietBroker) -> None:
     """Memory is what the log replays to, and every partition that it knows is served."""
     await broker.cluster.end_changes()
     assert told_by_the_log(broker.storage) == broker.cluster.state
-    for name in broker.cluster.state.partitions_led_by(0):
+    for name in partitions_led_by(broker.cluster.state, 0):
         assert broker.cluster.host.find_error(name) is None
 
 
@@ -435,7 +436,7 @@ async def check_after_restart(
         if loading:
             await asyncio.wait(loading)
         assert groups_of(again) == groups
-        assert all(again.cluster.host.find_error(name) is None for name in again.cluster.state.partitions_led_by(0))
+        assert all(again.cluster.host.find_error(name) is None for name in partitions_led_by(again.cluster.state, 0))
     finally:
         await again.stop()
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
-from bus.storage_delta.root import memory_storage, open_storage_on
+from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.store import Data
 from tests.support.broker_thread import running_broker
+from tests.support.stores import memory_storage
 
 PARTITION = TopicPartition("t", 0)
 

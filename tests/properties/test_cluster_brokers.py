@@ -54,6 +54,7 @@ from bus.cluster_metadata.partition_placement import decide_elect_leaders, decid
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, Step, TopicPartition
 from bus.settings.broker import BrokerConfig
+from tests.support.cluster_states import partitions_led_by
 
 BROKERS = st.integers(0, 4)
 NAMES = st.sampled_from(["t", "u", "v"])
@@ -108,7 +109,7 @@ class BrokersMachine(RuleBasedStateMachine):
         before = self.state
         command = RegisterBroker(BrokerEndpoint(broker_id, "h", 1), self.life(broker_id, is_new=is_new), rack)
         elected = self.take(decide_elect_controller(self.state, command, gone_broker_ids=gone))
-        assert elected.partitions == sum(1 for _ in self.state.partitions_led_by(broker_id))
+        assert elected.partitions == sum(1 for _ in partitions_led_by(self.state, broker_id))
         broker = self.state.brokers[broker_id]
         assert not broker.is_fenced
         if self.state.level:
@@ -117,7 +118,7 @@ class BrokersMachine(RuleBasedStateMachine):
             assert not set(gone) & set(self.state.unfenced_brokers) - {broker_id}
         was = before.brokers.get(broker_id)
         if was is None or not was.incarnation or was.incarnation != command.incarnation:
-            for partition in before.partitions_led_by(broker_id):
+            for partition in partitions_led_by(before, broker_id):
                 now, old = self.state.leadership(partition), before.leadership(partition)
                 assert now is not None
                 assert old is not None
@@ -126,7 +127,7 @@ class BrokersMachine(RuleBasedStateMachine):
     @rule(broker_id=BROKERS, is_new=st.booleans(), rack=RACKS, port=st.integers(0, 2))
     def register(self, broker_id: int, is_new: bool, rack: str | None, port: int) -> None:
         before, level = self.state.brokers.get(broker_id), self.state.level
-        led = list(self.state.partitions_led_by(broker_id))
+        led = list(partitions_led_by(self.state, broker_id))
         old = self.state
         command = RegisterBroker(BrokerEndpoint(broker_id, "h", port), self.life(broker_id, is_new=is_new), rack)
         answer = self.take(decide_register_broker(self.state, command))
@@ -168,7 +169,7 @@ class BrokersMachine(RuleBasedStateMachine):
         answer = self.take(decide_controlled_shutdown(self.state, broker_id, self.broker_epoch(broker_id, is_stale)))
         self.check_asked(broker_id, is_stale, answer)
         if not isinstance(answer, Refused):
-            assert answer.partitions_left == sum(1 for _ in self.state.partitions_led_by(broker_id))
+            assert answer.partitions_left == sum(1 for _ in partitions_led_by(self.state, broker_id))
             assert not answer.partitions_left or not set(self.state.unfenced_brokers) - {broker_id}
 
     def broker_epoch(self, broker_id: int, is_stale: bool) -> int:

@@ -64,6 +64,7 @@ from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocat
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, ProducerStamp
+from tests.support.cluster_states import partitions_led_by, topic_by_id
 
 GOOD_NAMES = st.sampled_from(["orders", "a.b", "a_b"])
 NAMES = GOOD_NAMES | st.sampled_from(["__internal", "no good", ""])
@@ -120,7 +121,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(broker_id=BROKER_IDS, takes_over=st.booleans())
     def start(self, broker_id: int, takes_over: bool) -> None:
         gone = list(self.state.brokers) if takes_over else []
-        led = sum(1 for _ in self.state.partitions_led_by(broker_id))
+        led = sum(1 for _ in partitions_led_by(self.state, broker_id))
         epochs = {topic.topic_id: topic.partitions for topic in self.state.topics.values()}
         step = decide_elect_controller(
             self.state, RegisterBroker(BrokerEndpoint(broker_id, "host", 1), "life"), gone_broker_ids=gone
@@ -281,7 +282,7 @@ class ClusterMachine(RuleBasedStateMachine):
         topics = self.state.topics
         assert self.state.topic_names == {topic.topic_id: name for name, topic in topics.items()}
         assert self.state.collisions == {name.replace(".", "_"): name for name in topics}
-        assert all(self.state.topic_by_id(topic.topic_id) is topic for topic in topics.values())
+        assert all(topic_by_id(self.state, topic.topic_id) is topic for topic in topics.values())
 
     @invariant()
     def id_stands_for_one_topic_for_ever(self) -> None:

@@ -22,6 +22,7 @@ from bus.cluster_metadata.cluster_records import (
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, HostingPlan, Lead, plan_hosting
 from bus.errors import ErrorCode
 from bus.model import TopicPartition
+from tests.support.cluster_states import partitions_led_by
 from tests.support.host_bench import BROKERS, NO_TOPICS, HostBench, run_host
 from tests.support.partition_bench import code
 
@@ -106,7 +107,7 @@ def test_interrupted_follower_ends_with_exactly_the_partitions_of_the_last_state
         for number, found in partitions.items()
     } == {
         name: (Lead(topic.topic_id, leadership.leader_epoch), topic.configs.get("retention.ms"))
-        for name in state.partitions_led_by(0)
+        for name in partitions_led_by(state, 0)
         if (topic := state.topics[name.topic]) and (leadership := state.leadership(name))
     }
     again = plan_hosting(state, state, hosted, broker_id=0)
@@ -128,7 +129,7 @@ def test_host_whose_openings_end_in_any_order_serves_exactly_the_partitions_of_t
                 if bench.calls.gates:
                     bench.calls.let_go(data.draw(st.integers(0, len(bench.calls.gates) - 1)))
         await bench.settle()
-        led = set(state.partitions_led_by(0))
+        led = set(partitions_led_by(state, 0))
         assert {partition.name for partition in bench.host.partitions} == led
         for name in led:
             topic, leadership = state.topics[name.topic], state.leadership(name)

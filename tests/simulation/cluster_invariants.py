@@ -31,6 +31,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, LATEST_TIMESTAMP, TopicPartition
 from bus.runtime.partitions.partition import Partition
 from tests.simulation.broker_invariants import Highest, Invariant
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change, Version, version_of
+from tests.support.cluster_states import partitions_led_by
 
 if TYPE_CHECKING:
     from tests.simulation.broker_network import Answered
@@ -429,7 +430,7 @@ class ShutdownsAreClean(Invariant):
             return
         for broker in world.brokers:
             if broker.life is not None and broker.life.is_serving and broker.config.broker_id in state.unfenced_brokers:
-                led = next(broker.life.core.cluster.state.partitions_led_by(own), None)
+                led = next(partitions_led_by(broker.life.core.cluster.state, own), None)
                 assert led is None, f"{life.name} ends while {broker.life.name} takes it for the leader of {led}"
 
     def on_timed_out(self, who: str, method: str) -> None:

@@ -18,6 +18,7 @@ from bus.cluster_metadata.cluster_records import apply_all, decode_record
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.model import CLUSTER_METADATA_TOPIC
 from tests.simulation.memos import read_rows
+from tests.support.cluster_states import topic_by_id
 
 if TYPE_CHECKING:
     from tests.simulation.broker_world import BrokerWorld
@@ -115,7 +116,7 @@ class MetadataJournal:
     def find_leader(self, topic_id: str, partition: int, leader_epoch: int) -> int | None:
         """The broker that was ever given that leader epoch; None if none was."""
         for change in reversed(self.changes):
-            topic = change.after.topic_by_id(topic_id)
+            topic = topic_by_id(change.after, topic_id)
             if topic is not None and partition < len(topic.partitions):
                 leadership = topic.partitions[partition]
                 if leadership.leader_epoch == leader_epoch:

@@ -29,9 +29,9 @@ from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
+from tests.support.murmur2 import partition_of_key
 
 ADDRESSES = ("broker:1", "broker:2")
 TOPIC = "t"

@@ -11,8 +11,8 @@ import pytest
 
 import bus.sql
 from bus import Admin, NewTopic, Producer
-from bus.client.producer.partitioning import partition_of_key
 from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.murmur2 import partition_of_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

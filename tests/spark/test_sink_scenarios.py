@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from bus import Admin, NewTopic
 from bus.broker import Broker
-from bus.client.producer.partitioning import partition_of_key
+from tests.support.murmur2 import partition_of_key
 from tests.support.spark_source import read_bus
 
 _names = itertools.count()

@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bus.model import LogBatch, TimestampType
+from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Leadable
 from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.root import DeltaStorage, open_reader, open_storage_on
 from bus.storage_delta.stores.local import FileSystem
+from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, ObjectStore
 
 NOW_MS = 1_700_000_000_000
@@ -139,3 +142,13 @@ def led(log: L, leader_epoch: int | None = None) -> L:
     outcome = log.lead(epoch, NOW_MS, fence=False)
     assert isinstance(outcome, Committed), outcome
     return log
+
+
+def memory_storage() -> DeltaStorage:
+    """Open a root of its own in memory."""
+    return open_storage_on(MemoryStore())
+
+
+def open_partition_readonly(root: str, topic: str, partition: int) -> PartitionReader:
+    """Open the partition as `RootReader.open_partition` does."""
+    return open_reader(root).open_partition(TopicPartition(topic, partition))

@@ -253,22 +253,6 @@ _DICTIONARY_SAMPLE = 512
 Hashes = npt.NDArray[np.uint32]
 
 
-def murmur2(data: bytes) -> int:
-    """The hash as Java's signed 32-bit integer."""
-    unsigned = _murmur2_unsigned(data)
-    return unsigned - (1 << 32) if unsigned >= 1 << 31 else unsigned
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Kafka's toPositive(murmur2(key)) % partition_count."""
-    return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count
-
-
-def _murmur2_unsigned(data: bytes) -> int:
-    words = len(data) // 4
-    return _finish(_mix_words((_SEED ^ len(data)) & _MASK, data, 0, words), data[words * 4 :])
-
-
 def _mix_words(state: int, data: bytes, start: int, end: int) -> int:
     """Words `start` to `end` (of four bytes) mixed into `state`."""
     for position in range(start * 4, end * 4, 4):
@@ -276,13 +260,6 @@ def _mix_words(state: int, data: bytes, start: int, end: int) -> int:
         word = (word ^ (word >> 24)) * _MULTIPLIER & _MASK
         state = (state * _MULTIPLIER & _MASK) ^ word
     return state
-
-
-def _finish(state: int, tail: bytes) -> int:
-    if tail:
-        state = (state ^ int.from_bytes(tail, "little")) * _MULTIPLIER & _MASK
-    state = (state ^ (state >> 13)) * _MULTIPLIER & _MASK
-    return state ^ (state >> 15)
 
 
 def partitions_of_keys(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int64]:

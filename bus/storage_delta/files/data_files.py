@@ -311,11 +311,6 @@ def open_parquet_writer(
     )
 
 
-def merge_batches(batches: Sequence[LogBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All columns of `schema`, the batches one after the other, column by column: group commits have many batches."""
-    return _merge(batches, stamps_of(batches), _brought_columns(batches), schema)
-
-
 def _brought_columns(batches: Sequence[LogBatch]) -> set[str]:
     """The columns that some batch brings. Asked once for all batches: of each it costs as much as a small array."""
     brought: set[str] = set().union(*[batch.columns.schema.names for batch in batches])

@@ -12,9 +12,9 @@ import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic
 from bus.aio import Producer
-from bus.client.producer.partitioning import partition_of_key
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import FakeBroker, Refuse
+from tests.support.murmur2 import partition_of_key
 
 WAIT_S = 20
 QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 10}

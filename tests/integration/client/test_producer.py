@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bus import BusError, ErrorCode, Producer, ProducerRecord, RecordMetadata
-from bus.client.producer.partitioning import partition_of_key
 from bus.records.arrow_batches import decode_arrow
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Append, AppendThenRefuse, BreakStream, Cluster, FakeBroker, Refuse
+from tests.support.murmur2 import partition_of_key
 
 QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 10}
 WAIT_S = 20

@@ -16,13 +16,13 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, FoundOffset, ProducerProgress, Unknown
 from bus.storage_delta.log.listing import version_name
-from bus.storage_delta.root import DeltaStorage, open_partition_readonly, open_storage_on
+from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
+from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch, open_partition_readonly
 
 NAME = TopicPartition("orders", 0)
 FOLDER = "topics/orders/0"

@@ -21,14 +21,13 @@ from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.log.listing import checkpoint_name, partition_folder, version_name
 from bus.storage_delta.root import (
     DeltaStorage,
-    open_partition_readonly,
     open_storage,
     open_storage_on,
 )
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import Listing
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS, led, log_batch
+from tests.support.stores import NOW_MS, led, log_batch, open_partition_readonly
 from tests.support.version_files import without_sum
 
 PARTITION = TopicPartition("orders", 0)

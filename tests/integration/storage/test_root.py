@@ -24,8 +24,6 @@ from bus.storage_delta import root as root_module
 from bus.storage_delta.root import (
     LOCK,
     DeltaStorage,
-    memory_storage,
-    open_partition_readonly,
     open_reader,
     open_storage,
     open_storage_on,
@@ -34,7 +32,15 @@ from bus.storage_delta.stores.local import FileSystem, LocalStore, find_mount
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyLocked, KeyNotFound, temporary_name
 from bus.storage_delta.typed_log import replay_values
-from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
+from tests.support.stores import (
+    NOW_MS,
+    FailingFileSystem,
+    ScriptedStore,
+    led,
+    log_batch,
+    memory_storage,
+    open_partition_readonly,
+)
 
 ORDERS = TopicPartition("orders", 0)
 

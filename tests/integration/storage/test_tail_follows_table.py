@@ -10,11 +10,10 @@ from bus.descriptions import DeletedRecords
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.partitions.maintenance import FilesSwapped
-from bus.storage_delta.root import memory_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.fake_table import records
 from tests.support.partition_bench import Bench, InlineCalls
-from tests.support.stores import NOW_MS, led, log_batch
+from tests.support.stores import NOW_MS, led, log_batch, memory_storage
 
 
 def scenario(run: Callable[[Bench, DeltaPartitionTable], Awaitable[None]]) -> None:

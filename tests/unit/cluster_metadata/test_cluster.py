@@ -30,6 +30,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, Broker, ClusterState, ElectedController, Leadership, Topic
 from bus.model import BrokerEndpoint, TopicPartition
+from tests.support.cluster_states import partitions_led_by, topic_by_id
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -104,8 +105,8 @@ def test_topic_created_is_found_by_name_id_and_partition() -> None:
     state = cluster(ORDERS)
     topic = Topic("orders", "id-1", (Leadership(0, 0), Leadership(0, 0)))
     assert state.topics == {"orders": topic}
-    assert state.topic_by_id("id-1") == topic
-    assert state.topic_by_id("id-2") is None
+    assert topic_by_id(state, "id-1") == topic
+    assert topic_by_id(state, "id-2") is None
     assert state.leadership(TopicPartition("orders", 1)) == Leadership(0, 0)
     for nothing in (TopicPartition("orders", 2), TopicPartition("orders", -1), TopicPartition("other", 0)):
         assert state.leadership(nothing) is None
@@ -124,8 +125,8 @@ def test_partitions_added_keep_the_old_ones_and_begin_at_epoch_0() -> None:
 def test_leader_changed_touches_one_partition() -> None:
     state = cluster(ORDERS, LeaderChanged("orders", "id-1", 0, 1, 1))
     assert state.topics["orders"].partitions == (Leadership(1, 1), Leadership(0, 0))
-    assert list(state.partitions_led_by(1)) == [TopicPartition("orders", 0)]
-    assert list(state.partitions_led_by(0)) == [TopicPartition("orders", 1)]
+    assert list(partitions_led_by(state, 1)) == [TopicPartition("orders", 0)]
+    assert list(partitions_led_by(state, 0)) == [TopicPartition("orders", 1)]
 
 
 def test_config_changed_sets_replaces_and_removes_the_override() -> None:

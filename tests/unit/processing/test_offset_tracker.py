@@ -8,6 +8,11 @@ from hypothesis import strategies as st
 from bus.processing.commits import OffsetTracker
 
 
+def outstanding(tracker: OffsetTracker) -> int:
+    """The number of records, or batches, that came and are not done."""
+    return len(tracker._open) - len(tracker._done)
+
+
 def delivered(*offsets: int) -> OffsetTracker:
     tracker = OffsetTracker()
     for offset in offsets:
@@ -28,7 +33,7 @@ def test_a_gap_that_closes_commits_all_behind_it() -> None:
     tracker.finish(6)
     tracker.finish(5)
     assert tracker.to_commit == 8
-    assert (tracker.outstanding, tracker.span) == (0, 0)
+    assert (outstanding(tracker), tracker.span) == (0, 0)
 
 
 def test_a_batch_is_committed_as_a_whole_and_counts_its_records() -> None:
@@ -89,7 +94,7 @@ def test_what_may_be_committed_is_the_offset_behind_the_finished_beginning(
                 break
             beginning.append(offset)
         assert tracker.to_commit == (beginning[-1] + 1 if beginning else None)
-        assert tracker.outstanding == len(came) - len(done)
+        assert outstanding(tracker) == len(came) - len(done)
 
 
 def test_nothing_is_committed_that_passes_a_record_which_is_held() -> None:

@@ -12,7 +12,7 @@ from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.partitioning import partition_of_key
+from tests.support.murmur2 import partition_of_key
 
 MEMORY_BYTES = 1_000_000
 

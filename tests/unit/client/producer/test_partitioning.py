@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from bus.client.producer.partitioning import (
     StickyPartitioner,
     UserPartitioner,
-    murmur2,
     murmur2_column,
-    partition_of_key,
     partitions_of_keys,
     random_partitioner,
     record_partitioner_of,
@@ -24,6 +22,7 @@ from bus.client.producer.partitioning import (
     split_by_partition,
 )
 from bus.errors import BusError
+from tests.support.murmur2 import murmur2, partition_of_key
 
 
 class EvenlySpaced:

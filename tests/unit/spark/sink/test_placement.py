@@ -8,9 +8,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
 from bus.spark.sink.columns import Placement, RowRefused, Rows
+from tests.support.murmur2 import partition_of_key
 
 COUNTS = {"a": 3, "b": 5}
 

@@ -17,15 +17,17 @@ from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.files.data_files import (
     EncodedFile,
     StreamedFile,
+    _brought_columns,
+    _merge,
     count_within,
     encode_data_file,
     format_timestamp,
     is_streamed,
-    merge_batches,
     position_of,
     slice_batch,
 )
 from bus.storage_delta.files.data_reader import DataReader, ReadCache
+from bus.storage_delta.files.producer_spans import stamps_of
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
@@ -51,6 +53,10 @@ def read_all(encoded: EncodedFile) -> pa.Table:
     return pa.Table.from_batches([complete_columns(batch) for batch in batches])
 
 
+def merged(batches: list[LogBatch]) -> pa.RecordBatch:
+    return _merge(batches, stamps_of(batches), _brought_columns(batches), LOG_SCHEMA)
+
+
 MIXED = [
     log_batch(10, [b"a", None], keys=[b"k", None], leader_epoch=2),
     log_batch(12, [b"c"], timestamps_us=[NOW_MS * 1000 + 1], leader_epoch=3, producer=(7, 1, 40)),
@@ -66,10 +72,10 @@ def test_batches_come_back_row_by_row(compression: str) -> None:
 
 def test_merged_columns_equal_the_completed_batches() -> None:
     expected = pa.Table.from_batches([complete_columns(batch) for batch in MIXED]).combine_chunks()
-    assert pa.Table.from_batches([merge_batches(MIXED, LOG_SCHEMA)]).equals(expected)
+    assert pa.Table.from_batches([merged(MIXED)]).equals(expected)
     plain = [log_batch(base, [b"v"], timestamp_ms=base) for base in range(5)]
     expected = pa.Table.from_batches([complete_columns(batch) for batch in plain]).combine_chunks()
-    assert pa.Table.from_batches([merge_batches(plain, LOG_SCHEMA)]).equals(expected)
+    assert pa.Table.from_batches([merged(plain)]).equals(expected)
 
 
 def test_log_append_time_beats_the_times_that_a_producer_sent() -> None:
@@ -343,7 +349,7 @@ def test_numbers_that_go_up_by_one_take_hardly_any_room() -> None:
 def test_append_time_beats_the_times_of_all_batches_of_a_group() -> None:
     own = [log_batch(offset, [b"v"], timestamps_us=[1000 + offset]) for offset in range(3)]
     batches = [replace(batch, timestamp_ms=NOW_MS + at) for at, batch in enumerate(own)]
-    rows = merge_batches(batches, LOG_SCHEMA)
+    rows = merged(batches)
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [(NOW_MS + at) * 1000 for at in range(3)]
 
 
