@@ -40,8 +40,6 @@ from bus.descriptions import GroupListing
 from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import SetTimer
 
-# Describing and deleting groups; the end of a group.
-
 
 def describe_group(group: Group) -> rq.DescribedGroup:
     """Its protocol, and what the members said with it, only while it is stable."""

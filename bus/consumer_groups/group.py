@@ -297,8 +297,8 @@ def _count_protocols(
     return {name: count for name, count in counted.items() if count}
 
 
-# Changes that are in no log (those of the log are in records.py): member ids that were given, and the rebalance under
-# way with the calls that wait in it. They are lost with the coordinator, and the clients begin again.
+# Changes that no log has (records.py has the others): member ids that were given, and the rebalance under way with its
+# waiting calls. They are lost with the coordinator, and the clients begin again.
 
 
 @dataclass(frozen=True, slots=True)

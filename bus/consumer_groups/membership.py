@@ -412,9 +412,6 @@ def _leave(
     return None
 
 
-# Rebalances: how one begins, which members it waits for, and how a generation is made.
-
-
 def _rebalance_or_complete(step: GroupStep, reason: str) -> None:
     """After a member came, changed or went."""
     if step.group.state in _MAY_REBALANCE:
@@ -537,11 +534,8 @@ def _joined_members(group: Group, protocol: str, *, is_kept: bool) -> tuple[rq.J
     )
 
 
-# The check that every call of a member passes, and how members go. A static member's older twin gets
-# FENCED_INSTANCE_ID and nothing else.
-
-
 def check_member(group: Group, member_id: str, group_instance_id: str | None) -> Refused | None:
+    """Check a call of a member. The replaced twin of a static member gets FENCED_INSTANCE_ID and nothing else."""
     if group_instance_id is not None:
         known = group.instance_ids.get(group_instance_id)
         if known is not None and known != member_id:

@@ -179,18 +179,15 @@ def _check_timestamps(batch: RecordBatch, rules: AppendRules, now_ms: int) -> Re
     return None
 
 
-# When the next Delta commit of a partition may happen.
-#
-# Every commit is a version file and a small data file, and native Delta readers list them all; so a busy partition is
-# paced: a token bucket allows `burst` commits at once and one per `interval_ms` in the long run. A commit that is worth
-# a file of its own (`FULL_COMMIT_BYTES`) never waits: pacing costs latency under load, not throughput.
-
 FULL_COMMIT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """0 <= tokens <= burst. `interval_ms` 0: commits are never paced."""
+    """The pacing of a partition's commits. Every commit is a version file and a small data file, and native Delta
+    readers list them all; so a token bucket allows `burst` commits at once and one per `interval_ms` in the long run. A
+    commit that is worth a file of its own (`FULL_COMMIT_BYTES`) never waits: pacing costs latency under load, not
+    throughput. 0 <= tokens <= burst. `interval_ms` 0: commits are never paced."""
 
     interval_ms: int
     burst: int

@@ -226,13 +226,6 @@ def write_out_logs(timeout_s: float) -> None:
             handler.write_out(timeout_s)
 
 
-# Warns when the event loop of a broker did not run for a while, and says why.
-#
-# Everything that a broker does waits for its loop, so a pause explains late answers, missed heartbeats and sessions
-# that ended. The processor time of the loop's thread tells the two causes apart: code that holds the loop uses the
-# processor; a process that was stopped, or whose machine was moved or is too busy, gets none.
-
-
 _INTERVAL_S = 0.25
 PAUSE_S_MIN = 0.5
 
@@ -240,8 +233,12 @@ PAUSE_S_MIN = 0.5
 async def warn_of_pauses(
     clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
 ) -> None:
-    """Log a WARNING for each pause of half a second or longer, until cancelled. Both clocks are in seconds;
-    `processor_clock` is the processor time of the calling thread."""
+    """Log a WARNING for each pause of the event loop of half a second or longer, until cancelled. Both clocks are in
+    seconds; `processor_clock` is the processor time of the calling thread.
+
+    Everything that a broker does waits for its loop, so a pause explains late answers, missed heartbeats and sessions
+    that ended. The processor time tells the two causes apart: code that holds the loop uses the processor; a process
+    that was stopped, or whose machine was moved or is too busy, gets none."""
     while True:
         began_s, used_s = clock(), processor_clock()
         await asyncio.sleep(_INTERVAL_S)

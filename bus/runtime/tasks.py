@@ -96,10 +96,8 @@ class Wakeable(Protocol):
         ...
 
 
-# Waiting for a limited time.
-#
-# `asyncio.wait_for` of Python 3.10 and 3.11 forgets a cancellation that comes in the moment in which what it waits for
-# is done: a task that is cancelled once then goes on for good, and a stop that joins it hangs. It is used nowhere here.
+# `asyncio.wait_for` of Python 3.10 and 3.11 forgets a cancellation that comes at the moment in which the awaited task
+# is done: a task that is cancelled once then continues for good, and a stop that joins it hangs. No code uses it.
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit

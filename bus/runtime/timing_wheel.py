@@ -97,14 +97,12 @@ class TimingWheel(Generic[KeyT]):
         slot[key] = timer
 
 
-# One driver for many timers: it sleeps until the next slot of the wheel that is not empty.
-#
-# Time is that of the event loop, which no change of the wall clock moves: a session does not end because an operator
-# set the clock. The driver is no task, so nothing has to be waited for when it is closed.
-
-
 class Timers(Generic[KeyT]):
-    """`on_expired` is called on the loop with each timer that expires, after it has ceased to be one."""
+    """One driver for many timers: it sleeps until the next slot of the wheel that is not empty. Time is that of the
+    event loop, which no change of the wall clock moves: a session does not end because an operator set the clock. The
+    driver is no task, so nothing has to be waited for when it is closed.
+
+    `on_expired` is called on the loop with each timer that expires, after it has ceased to be one."""
 
     def __init__(self, on_expired: Callable[[KeyT], None], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop or asyncio.get_running_loop()

@@ -256,15 +256,6 @@ def unused_login_settings(config: BrokerConfig) -> Sequence[str]:
     return found
 
 
-# How the certificates of clients name them (ssl.principal.mapping.rules), as a list of rules.
-#
-# Rules are separated by commas; the first one that is about a certificate decides. Kafka's (KIP-371) are about its
-# distinguished name: `RULE:pattern/replacement/` with `L` or `U` behind it for small letters or capitals, if the
-# pattern matches the whole name, and `DEFAULT`, the name as it is. A slash in a pattern is written `\/`; `$1` in a
-# replacement is the first group of the pattern. `SPIFFE` is about certificates with a SPIFFE id, which is then the
-# name, and `SPIFFE:domain` about those of one trust domain. Patterns are not looked at here:
-# `bus.broker_api.principals` applies them.
-
 TRUST_DOMAIN = r"[a-z0-9._-]{1,255}"
 _TEXT = r"((?:\\.|[^\\/])*)"
 _RULE = re.compile(
@@ -294,7 +285,14 @@ MappingRule = DefaultRule | PatternRule | SpiffeRule
 
 
 def parse_mapping_rules(text: str) -> Sequence[MappingRule]:
-    """One at least. Raises `ConfigError`."""
+    r"""Parse the rules by which certificates name clients (ssl.principal.mapping.rules); there is at least one. Raises
+    `ConfigError`. `bus.broker_api.principals` applies the rules, and checks their patterns.
+
+    Rules are separated by commas; the first one that matches a certificate decides. Kafka's rules (KIP-371) match its
+    distinguished name: `RULE:pattern/replacement/` if the pattern matches the whole name, with `L` or `U` behind it for
+    small letters or capitals, and `DEFAULT`, the name as it is. A slash in a pattern is written `\/`; `$1` in a
+    replacement is the first group of the pattern. `SPIFFE` matches certificates with a SPIFFE id, which becomes the
+    name, and `SPIFFE:domain` those of one trust domain."""
     rules: list[MappingRule] = []
     position = 0
     while position < len(text):

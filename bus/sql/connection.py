@@ -140,11 +140,6 @@ def run_interruptible(session: duckdb.DuckDBPyConnection, call: Callable[[], T])
         raise
 
 
-# Arrow columns as Python values, also those that Python has no type for.
-#
-# Whole numbers of any width are int, timestamps with a zone aware, in UTC. A date or a time outside of the years 1 to
-# 9999, one with nanoseconds, and an infinite one, is its text in ISO 8601: `+10000-01-01T00:00:00Z`, `infinity`.
-
 _EPOCH = date(1970, 1, 1).toordinal()
 _SECOND_DAYS = 86_400
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -154,7 +149,9 @@ _INFINITE = {64: (1 << 63) - 1, 32: (1 << 31) - 1}
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """One for each row."""
+    """Return a Python value for each row, also for types that Python lacks: whole numbers of any width are int,
+    timestamps with a zone aware, in UTC. A date or a time outside of the years 1 to 9999, one with nanoseconds, and an
+    infinite one, is its text in ISO 8601: `+10000-01-01T00:00:00Z`, `infinity`."""
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # pandas', where it is installed
         return _one_by_one(column)
     try:

@@ -59,11 +59,6 @@ from bus.settings.broker import BrokerConfig
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How many leaders move at once in a planned move: an election, or the shutdown of a broker.
-#
-# A partition is without service from the record that moves it until its new leader has fenced and opened it, and a
-# broker opens one partition after another. So leaders move in portions: each partition waits for those of its own
-# portion only.
 
 # The new leaders open a smallest portion in about this time.
 PORTION_PAUSE_S = 0.1
@@ -73,7 +68,10 @@ _PORTIONS = 40
 
 
 def portion_size(count: int) -> int:
-    """Return how many of the `count` remaining partitions move now."""
+    """Return how many of the `count` remaining partitions move now, in an election or the shutdown of a broker. A
+    partition is without service from the record that moves it until its new leader has fenced and opened it, and a
+    broker opens one partition after another; moving in portions, each partition waits only for those of its own
+    portion."""
     return max(_PORTION_MIN, count // _PORTIONS)
 
 

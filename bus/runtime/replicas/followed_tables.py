@@ -83,13 +83,6 @@ class FollowedLog:
             event.set()
 
 
-# The versions that this broker has committed as a leader, for the brokers that follow its partitions.
-#
-# A list of the last version of each partition, in the order of their commits. A follower says up to which place it has
-# the list, and is answered with what came behind it; so an answer that is lost, doubled or late does no harm. Places
-# are those of one life of the leader: a follower that knows another life begins anew.
-
-
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
     """The last version of a partition's table, as its leader knows it."""
@@ -139,6 +132,11 @@ class Leaders(Protocol):
 
 
 class CommittedVersions:
+    """The versions that this broker has committed as a leader, for the brokers that follow its partitions: the last
+    version of each partition, in the order of the commits. A follower names the place up to which it has the list, and
+    gets what comes behind it; so an answer that is lost, doubled or late does no harm. Places belong to one incarnation
+    of the leader: a follower that knows another incarnation begins again."""
+
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
         # (place, version, whether it is awaited), in the order of places

@@ -20,23 +20,22 @@ from bus.security.users import Alteration, Users, apply_all, decide_alter, decod
 
 _log = logging.getLogger(__name__)
 
-# The log of users, read and changed: blocking, so a broker calls it in a thread, and a command as it is.
-#
-# Theory of operation. No broker is the writer of this log. Who changes it follows it to its end, commits the fence of a
-# new leader epoch, decides once more on what stood before that fence, and commits its records at the next version: put
-# if absent, so of two that change it at once one gets the version, and the other decides again on what the first one
-# has left. Therefore a change needs neither the controller nor a call to another broker, passwords can be changed while
-# no controller is elected, and a command with access to the root makes the first user whether a broker runs or not.
-# Changes are rare, so that a fence in front of one costs nothing that counts; a ledger whose own change was the last
-# one needs none.
-
 
 _TRIES_MAX = 100
 _DECOY_KEY_BYTES = 32
 
 
 class UserLedger:
-    """Used by one thread at a time."""
+    """The log of users, read and changed: blocking, so a broker calls it in a thread, and a command as it is. Used by
+    one thread at a time.
+
+    Theory of operation. No broker is the writer of this log. Whoever changes it follows it to its end, commits the
+    fence of a new leader epoch, decides again on what stood before that fence, and commits its records at the next
+    version: put if absent, so of two concurrent changes one gets the version, and the other decides again on what the
+    first one has left. A change therefore needs neither the controller nor a call to another broker, passwords can be
+    changed while no controller is elected, and a command with access to the root creates the first user whether a
+    broker runs or not. Changes are rare, so the cost of the fence does not matter; a ledger whose own change was the
+    last one needs none."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage

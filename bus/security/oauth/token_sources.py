@@ -33,8 +33,6 @@ from bus.records.json_text import parse_strict
 from bus.security.oauth.documents import FETCH_SECONDS_MAX, DocumentFault, read_json
 from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 
-# The client response of OAUTHBEARER (RFC 7628), which carries the token.
-
 # The characters of a token (RFC 6750, b64token): none of them ends the message or a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 _RESPONSE = re.compile(rb"(?:n|y),(?:a=([^,\x00]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
@@ -53,7 +51,7 @@ def check_form(token: str) -> str:
 
 
 def client_response(token: str) -> bytes:
-    """Raises `NoToken`."""
+    """Return the client response of OAUTHBEARER (RFC 7628), which carries the token. Raises `NoToken`."""
     return f"n,,\x01auth=Bearer {check_form(token)}\x01\x01".encode()
 
 

@@ -44,14 +44,13 @@ from bus.storage_delta.verify.replay import (
     version_file,
 )
 
-# The cluster's metadata as the verifier reads them: their records, and what each topic's tables say about it.
-
 _PARTITION_NAME = re.compile(r"0|[1-9][0-9]*")
 _FOLDER = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 def find_contradictions(store: ObjectStore) -> Mended | None:
-    """None if the metadata replay as they are. Raises `StorageDamaged` if the table itself is not whole."""
+    """Replay the cluster's metadata, and compare them with the topics' tables if the records contradict each other.
+    None if they replay as they are. Raises `StorageDamaged` if the metadata's table itself is not whole."""
     rows = list(_rows(store))
     if not mend_cluster(rows).contradictions:
         return None
