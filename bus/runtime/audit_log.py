@@ -78,7 +78,7 @@ class AuditLog:
         return self._clock.now_ms()
 
     async def close(self) -> None:
-        """Before the broker leaves what it leads: write what has gathered, for some seconds at most."""
+        """Write the gathered rows, for some seconds at most, before the broker leaves what it leads."""
         writer, self._writer = self._writer, None
         if writer is None:
             return

@@ -174,7 +174,7 @@ class Pool(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for what runs; what has not begun is dropped."""
+        """Wait for the running calls; drop those that have not begun."""
         ...
 
 
@@ -291,7 +291,7 @@ class BlockingCalls:
         return await self._following.submit(measured), measured.processor_s
 
     def close(self) -> None:
-        """Wait for what runs; what has not begun is dropped."""
+        """Wait for the running calls; drop those that have not begun."""
         for pool in (
             self._commits,
             self._openings,

@@ -219,8 +219,8 @@ class Cluster:
         await self._lifecycle.wait_until_unfenced()
 
     async def leave(self) -> None:
-        """Before the broker stops: what was answered before its commit is committed, and other brokers lead what this
-        one leads, if there are any."""
+        """Prepare the stop of the broker: commit what was answered before its commit, and have other brokers, if there
+        are any, lead what this one leads."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(_FINISH_S_MAX):
                 await asyncio.gather(*(partition.end_pace() for partition in self.host.partitions))
@@ -236,8 +236,8 @@ class Cluster:
         await self.metadata.end()
 
     async def end_maintenance(self) -> None:
-        """Before the broker stops: finish what is done in a moment, give up what else is being prepared, and leave logs
-        that are opened quickly."""
+        """Prepare the stop of the broker: finish maintenance that ends in a moment, give up the rest, and leave logs
+        that open quickly."""
         self._ticker.stop()
         partitions = self.host.partitions
         finishing = asyncio.gather(*(partition.finish_maintenance() for partition in partitions))

@@ -27,7 +27,7 @@ from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.store import ObjectStore
 
-# One version takes so many transactional ids back: a line each.
+# The number of transactional ids that one version takes back, a line each.
 _TAKEN_BACK_MAX = 1_000
 
 
@@ -84,13 +84,13 @@ class DeltaProducers:
         return self._forgotten_id_max if self._forgotten_id_max > self._logged_forgotten_id_max else None
 
     def note_committed(self, progress: Iterable[ProducerProgress], forgotten_id_max: int | None) -> None:
-        """Take over what a version says, once it is committed."""
+        """Take over the contents of a version once it is committed."""
         if forgotten_id_max is not None:
             self._logged_forgotten_id_max = forgotten_id_max
         self._progress.update((each.producer_id, each) for each in progress)
 
     def take(self, snapshot: Snapshot) -> None:
-        """Take over what the log says, which the table's leader has just read."""
+        """Take over the log's contents, which the table's leader has just read."""
         self._progress = decode_producers(snapshot.txns)
         self._logged_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
@@ -122,7 +122,7 @@ class DeltaTransactions:
         self._expired_ids: dict[str, None] = {}  # to be taken back by the next commits, in this order
 
     def take(self, snapshot: Snapshot) -> None:
-        """Take over what the log says, which the table's leader has just read."""
+        """Take over the log's contents, which the table's leader has just read."""
         self._txns, self._expired_ids = dict(transaction_txns(snapshot.txns)), {}
 
     def version_of(self, transactional_id: str) -> int:

@@ -33,7 +33,7 @@ from bus.storage_delta.log.txns import COMPACTED_APP, LEADER_EPOCH_APP, LOG_STAR
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore
 
-# A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.
+# A read returns after this many files. They may hold one record each, and a megabyte of those would take seconds.
 _FILES_PER_READ_MAX = 256
 # <root>/topics/<topic>/<partition>
 _FOLDERS_BELOW_ROOT = 3
@@ -320,9 +320,9 @@ class FollowingReader:
         return snapshot
 
     def refresh(self) -> TableView:
-        """The last committed version. Costs what was committed since the last call, and what lists of all live files
-        cost if one was removed; the log is read afresh only if a version is gone, or changes what the table is. Raises
-        `StorageDamaged`."""
+        """Return the last committed version. The cost is that of the commits since the last call, plus that of listing
+        all live files if one was removed; the log is read from its checkpoint again only if a version is gone, or if
+        one changes the table's nature. Raises `StorageDamaged`."""
         running, commits = self._running, None if self._running is None else self._follower.read_on()
         if running is None or commits is None:
             self.load()

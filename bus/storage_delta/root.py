@@ -197,8 +197,8 @@ def _lock_broker(store: ObjectStore, broker_id: int, holder: str) -> Lock:
 
 
 def _remove_leftovers(store: ObjectStore, broker_id: int) -> None:
-    """Remove what brokers have left that were killed in the middle of a write: of this broker's lease all, since
-    whoever holds its lock is the only one to write it; else what was written an hour before what was written last, by
+    """Remove unfinished files of brokers that were killed in the middle of a write: all of this broker's lease, because
+    whoever holds its lock is the only one to write it; otherwise those that are an hour older than the newest file, by
     the clock of the storage."""
     lease = _broker_lease(broker_id).rpartition("/")[2]
     listings = {folder: store.list(folder) for folder in ("", _CLUSTER)}

@@ -179,7 +179,7 @@ _FILE_NAME = re.compile(r"(\d{1,19})-(\d{1,5})-(\d{1,10})-(\d{1,10})\.arrow")
 _SEQUENCE_MAX = (1 << 31) - 1
 _EPOCH_MAX = (1 << 15) - 1
 
-# Batches that were in memory alone share a file up to so many bytes: it is the number of files that takes the time.
+# Batches in memory alone share a file up to this size: the number of files determines the time.
 _JOINED_BYTES_MAX = 16 << 20
 
 _TRAILER = struct.Struct("<4sI")  # behind the end of the stream, where no reader of Arrow looks: magic, CRC-32
@@ -355,7 +355,8 @@ class DeltaStagedTransactions:
         return None
 
     def _read_from(self, key: StagingKey, files: Iterable[_File], sequence: int) -> tuple[_File, RecordBatch]:
-        """A batch that has `sequence`; of several, the one that goes on farthest, unless it cannot be read."""
+        """Return a batch that contains `sequence`; of several, the one that reaches farthest, unless it cannot be
+        read."""
         holders = sorted((file for file in files if file.first <= sequence <= file.last), key=lambda file: -file.last)
         fault: StorageFault | None = None
         for file in holders:

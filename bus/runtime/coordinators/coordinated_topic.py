@@ -46,8 +46,9 @@ class TopicPlan:
 
 
 class CoordinatedTopic(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
-    """`new_shard` opens that of a partition, which serves here. `check_topic` says why nothing of the topic can be
-    coordinated. `on_closed` is told which shard has closed because its partition is led elsewhere, or again."""
+    """A coordinator's topic. `new_shard` opens the shard of a partition that serves here. `check_topic` says why
+    nothing of the topic can be coordinated. `on_closed` gets each shard that has closed because its partition is led
+    elsewhere, or again."""
 
     def __init__(
         self,

@@ -106,10 +106,10 @@ class Admissions:
 # as much as one of fifty, and its encoding competes with the calls for the interpreter: with one at a time, hundreds of
 # groups commit more than twice as much a second as with as many as there are threads, and a single one no less.
 COMMITS_MAX = 1
-# Upkeep looks at so many offsets at a time, so that it holds up no call for long.
+# Background tasks look at this many offsets at a time, so that they delay no call for long.
 _LOOK_THROUGH_OFFSETS = 10_000  # offsets examined at a time for deleted topics
 _SWEEP_OFFSETS = 5_000
-_GROUP_OFFSETS = 50  # a group without offsets counts as so many
+_GROUP_OFFSETS = 50  # a group without offsets counts as this many
 _TAKEN = HeartbeatTaken()
 SEVERAL_BROKERS_DELAY_MS = 3_000  # group.initial.rebalance.delay.ms as Kafka has it
 
@@ -168,7 +168,8 @@ class GroupCoordinator:
         self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
 
     def close(self) -> None:
-        """Joins and syncs that wait are refused, and so is all that comes; what is being committed is answered yet."""
+        """Refuse waiting joins and syncs, and every new call; only calls whose commit is in flight still get their
+        answers."""
         self._is_closed = True
         self._topic.close()
         if self._upkeep is not None:
@@ -273,7 +274,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ notices
 
     def listen(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
-        """Have what that member is to be told go there from now on, and nowhere else any more."""
+        """Have the member's notices sent there from now on, and nowhere else."""
         self._listeners[group_id, member_id] = on_notice
 
     def unlisten(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
@@ -415,7 +416,7 @@ def _take_while_loading(refused: Refused) -> HeartbeatTaken | Refused:
 
 
 async def sweep(shard: GroupShard, command_for: Callable[[str], GroupCommand]) -> None:
-    """Have the shard decide on a command about each of its groups. What is refused is left to the next sweep."""
+    """Have the shard decide on a command about each of its groups. A refused command is left to the next sweep."""
     for portion in _portions(shard, tuple(shard.states)):
         commands = filter(shard.would_change, map(command_for, portion))
         answers = [shard.submit(command) for command in commands]

@@ -74,7 +74,7 @@ class CoordinatorLog(Generic[StateT, RecordT]):
         return self._partition.stopped
 
     def stop(self, reason: str) -> None:
-        """Its records cannot be understood: going on would lose or invent what was acknowledged."""
+        """Stop the log: its records cannot be understood, and continuing would lose or invent acknowledged ones."""
         self._partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     async def load(self) -> Loaded[StateT] | Refused:
@@ -127,7 +127,7 @@ class CoordinatorLog(Generic[StateT, RecordT]):
             _log.error("%s: %s cannot be read", self.name, count_of(len(faults) - _LOGGED_FAULTS_MAX, "more record"))
 
     def log_lines(self, records: Sequence[RecordT]) -> None:
-        """Write what the broker's own log says of records that were committed."""
+        """Write the broker's own log lines about committed records."""
         for record in records:
             line = self._codec.log_line(record)
             if line is not None:

@@ -116,8 +116,8 @@ class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
             self.replies.append(Reply(request_id, self._machine.refuse(command, fault)))
 
 
-# One turn decides so much, or by one call more, and leaves the rest to the next: bounds what is committed at a time,
-# and how long the loop is held.
+# One turn decides about this much and leaves the rest to the next: it bounds the size of a commit, and how long the
+# loop is held.
 _TURN_RECORDS_MAX = 10_000
 _TURN_BYTES_MAX = 4 << 20
 _TURN_MS_MAX = 10
@@ -145,9 +145,9 @@ _TRANSLATED = {
 
 
 class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
-    """`commit_slots` and `totals` are shared by all shards: so many commit at a time, and hold so much. So are
-    `request_ids` where no two calls of different shards may have the same.
-    `on_notice` is called with what a client is to be told without having asked."""
+    """A shard of a coordinator. All shards share `commit_slots`, which bounds concurrent commits, and `totals`, which
+    bounds memory; they share `request_ids` if no two calls of different shards may have the same id. `on_notice` is
+    called with a message that a client gets without having asked for it."""
 
     def __init__(
         self,
@@ -230,9 +230,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         return answer
 
     def answer_at_once(self, command: CommandT) -> AnswerT | Refused | None:
-        """The answer of `submit` if it needs no commit. None: the caller has to wait, with `submit`. The command may
-        then have been decided, and what it changes is still committed; so only for commands that may be repeated and
-        that no later step answers."""
+        """Return the answer of `submit` if it needs no commit. None: the caller has to wait, with `submit`. The command
+        may then have been decided already, and its change is committed all the same; so use it only for commands that
+        may be repeated and that no later step answers."""
         if self._committing is not None or self._waiting:
             return None
         answer = self.submit(command)
@@ -251,8 +251,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._timers.set(timer, after_ms)
 
     async def log_all(self) -> None:
-        """Before another broker leads the partition, whose log then takes nothing from here: what has happened is
-        logged, and what happens from now on waits for no other batch. It takes two commits at most."""
+        """Log everything before another broker leads the partition, after which its log takes nothing from here:
+        records kept for later are logged, and later ones wait for no other batch. Takes two commits at most."""
         self._is_leaving = True
         for _ in range(2):
             self._log_later()
@@ -260,8 +260,9 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 await asyncio.wait([self._commit_task])
 
     def close(self, reason: Refused = _SHUTTING_DOWN) -> None:
-        """Refuse all that comes and all who wait, those too whose command is decided; only what is being committed is
-        still answered as it ends, and what has happened is logged if the log still takes it."""
+        """Close the shard. Every new and every waiting call is refused, even if its command is decided; only calls
+        whose commit is in flight get their answers as it ends. Records kept for later are logged if the log still takes
+        them."""
         self._closed = reason
         self._timers.close()
         self._waiting.clear()

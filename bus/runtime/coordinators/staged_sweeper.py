@@ -42,7 +42,7 @@ _LED_S = 10.0
 # While a coordinator cannot tell, it is swept again at each look, up to that age.
 _LED_S_MAX = 60.0
 _LOOK_S = 5.0
-# A coordinator is asked about so many ids at a time.
+# The number of ids in one question to a coordinator.
 _IDS_AT_ONCE_MAX = 1_000
 
 

@@ -139,7 +139,7 @@ class TransactionDriver:
         self._running[key] = self._tasks.start(run(), name)
 
     def stop(self) -> None:
-        """Before the broker stops: its successor goes on."""
+        """Stop, before the broker does: its successor continues."""
         self._again.clear()
         for task in self._running.values():
             task.cancel()
@@ -161,7 +161,7 @@ class TransactionDriver:
             delay_s = min(2 * delay_s, _RETRY_S_MAX)
 
     async def _drive(self, work: _Work) -> TransactionCommand | None:
-        """The answer; None: it is not wanted any more."""
+        """Return the answer; None: it is no longer wanted."""
         match work.notice:
             case CollectVotes() as notice:
                 return await self._collect(work, notice)
@@ -391,7 +391,8 @@ class TransactionParticipants:
             case StepKind.VOTE:
                 taken_number = partition.transactions.find_taken_number(_transaction_of(request))
                 if taken_number >= 0 and last_sequence < 0 and not request.heeds_marks:
-                    # It would commit nothing, since it takes for the whole transaction what is voted for.
+                    # A coordinator that ignores marks takes the voted part for the whole transaction, and would commit
+                    # nothing.
                     message = f"{name}: transaction {taken_number} is of an earlier life of the id"
                     return Refused(ErrorCode.TRANSACTION_ABORTABLE, message)
                 if taken_number >= 0:

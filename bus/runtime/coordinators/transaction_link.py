@@ -39,7 +39,7 @@ _MAY_PASS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """All that a broker has of transactions beside its partitions and groups."""
+    """The parts of transactions on one broker, beside those in its partitions and groups."""
 
     coordinator: TransactionCoordinator
     participants: TransactionParticipants
@@ -51,7 +51,7 @@ class Transactions:
         self.sweeper.start()
 
     def close(self) -> None:
-        """Calls that wait are refused; what is open, other brokers go on with, or the next life of this one."""
+        """Refuse waiting calls; other brokers, or the next life of this one, continue open transactions."""
         self.link.close()
         self.sweeper.stop()
         self.coordinator.close()

@@ -107,7 +107,7 @@ class TransactionCoordinator:
         )
 
     def start(self) -> None:
-        """Load the transactions that there are, in the background, and go on with what is open."""
+        """Load the existing transactions in the background, and continue the open ones."""
         self._topic.start()
 
     async def log_all(self) -> None:
@@ -120,7 +120,7 @@ class TransactionCoordinator:
             _log.warning("%s takes no record; transactions that are open may be aborted", TRANSACTION_STATE_TOPIC)
 
     def close(self) -> None:
-        """Calls that wait are refused, and so is all that comes; what is open, the next coordinator goes on with."""
+        """Refuse waiting calls and every new one; the next coordinator continues open transactions."""
         self._topic.close()
         self._driver.stop()
 
@@ -233,8 +233,8 @@ class TransactionCoordinator:
         return self._topic.find(number)
 
     async def find_needed(self, number: int, traces: Traces) -> Traces | Refused:
-        """See `TransactionPeers.find_needed`. What is not needed is deleted, so the answer rests on a new look at the
-        metadata."""
+        """Find like `TransactionPeers.find_needed`. Traces that are not needed are deleted, so the answer rests on a
+        new look at the metadata."""
         leader = await self._cluster.prove_leadership(by_new_look=True) or self.find_partition(number)
         if isinstance(leader, Refused):
             return leader

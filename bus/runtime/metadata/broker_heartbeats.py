@@ -125,7 +125,7 @@ class BrokerHeartbeats:
         )
 
     def stop(self) -> None:
-        """No heartbeat comes any more, so nothing waits for one."""
+        """Stop: no heartbeat comes any longer, so nothing waits for one."""
         self._is_stopped = True
         for asking in self._asking:
             asking.cancel()
@@ -303,8 +303,8 @@ class BrokerHeartbeats:
         ]
 
     async def hand_over(self) -> None:
-        """The controller itself is about to stop: others lead what it leads, and all of them know. A fault of the log
-        is waited for, and so is its own election, which may make it a leader. Raises `NotController`."""
+        """Hand over before the controller itself stops: others lead what it leads, and all of them know. Waits out a
+        fault of the log, and its own election, which may make it a leader. Raises `NotController`."""
         while self._check_sessions() is None:
             await self._heard.wait()
         own = self._metadata.cluster.brokers[self._broker_id]
@@ -319,7 +319,7 @@ class BrokerHeartbeats:
         await self.wait_until_followed(self._metadata.applied_offset)
 
     async def _move_portion(self, broker_id: int, broker_epoch: int) -> bool:
-        """Others lead some of what a broker leads that is about to stop. False: the rest is a portion."""
+        """Have others lead a portion of what a stopping broker leads. False: the rest is one portion."""
         cluster = self._metadata.cluster
         count = cluster.leader_counts.get(broker_id, 0)
         portion = portion_size(count)
@@ -329,7 +329,7 @@ class BrokerHeartbeats:
         return await self._change(decide) is None
 
     async def _move_leaders(self, broker_id: int, broker_epoch: int) -> ErrorCode:
-        """NONE: other brokers lead now what it led. Else the reason why they do not."""
+        """Have others lead what the broker leads. NONE if they do now; otherwise the reason why they do not."""
         broker = self._metadata.cluster.brokers.get(broker_id)
         if broker is None or broker.is_fenced:
             return ErrorCode.NONE
@@ -354,7 +354,8 @@ class BrokerHeartbeats:
         return self._sessions
 
     def _may_leave(self, broker_id: int) -> bool:
-        """Every broker that is not fenced knows that this one leads nothing; or it is not registered any more."""
+        """True if every broker that is not fenced knows that this one leads nothing, or if it is no longer
+        registered."""
         if broker_id not in self._leaving or self._sessions is None:
             return False
         cluster = self._metadata.cluster

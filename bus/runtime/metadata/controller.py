@@ -141,7 +141,7 @@ class Controller:
         self._calls = calls
         self._names = TopicNamesInUse()
         self._removals: dict[str, asyncio.Task[None]] = {}  # the removals of topics in `deleted_topics`, by topic id
-        self._deleted: frozenset[str] = frozenset()  # ids of topics whose deletion was told
+        self._deleted: frozenset[str] = frozenset()  # ids of topics whose deletion was announced
         self._on_topic_deleted: list[OnTopicDeleted] = []
 
     # ------------------------------------------------------------------ leaders
@@ -243,8 +243,8 @@ class Controller:
     async def create_internal_topic(
         self, name: str, *, partitions: int, configs: Mapping[str, str], kept: Mapping[str, str]
     ) -> TopicAnswer:
-        """The topic as it is, created if it was not there. Callers at once get one and the same. `kept`: what the bus
-        itself has to know of the topic."""
+        """Return the topic, created if it does not exist. Concurrent callers get the same topic. `kept`: configs that
+        the bus itself stores with the topic."""
         decide = functools.partial(
             decide_create_internal_topic,
             name=name,
@@ -417,7 +417,7 @@ class Controller:
         self._removals = {key: removal for key, removal in self._removals.items() if key in self._deleted}
 
     async def _remove_files(self, name: str, topic_id: str) -> None:
-        """Once no broker leads a partition of it any more."""
+        """Remove the files of a topic once no broker leads a partition of it."""
         try:
             await self._wait_until_followed(self._metadata.applied_offset)
             await self._host.wait_until_settled(name)

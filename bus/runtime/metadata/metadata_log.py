@@ -143,12 +143,12 @@ class MetadataLog:
 
     @property
     def confirmed(self) -> Moment:
-        """When the last look at the log began behind which `cluster` was what the log said."""
+        """The start of the last look at the log that found `cluster` up to date."""
         return self._confirmed
 
     async def confirm(self) -> None:
-        """Look at the log; what is new there is applied. Raises `StorageFault`. Waits for a change under way only if
-        the log has more than `cluster`: other brokers may act on it, long before a slow disk lets the change end here.
+        """Look at the log, and apply new records. Raises `StorageFault`. Waits for a change under way only if the log
+        has more than `cluster`: other brokers may act on it, long before a slow disk lets the change end here.
         """
         began = self._now()
         is_alone = self._cluster.is_alone(self._broker_id)  # no other broker acts on anything
@@ -268,7 +268,7 @@ class MetadataLog:
 
     @property
     def stopped(self) -> Refused | None:
-        """Why nothing is changed any more."""
+        """The reason why the metadata can no longer be changed."""
         return self._ended or self._leader.stopped
 
     def add_follower(self, follow: Callable[[ClusterState], None]) -> None:
@@ -297,7 +297,7 @@ class MetadataLog:
         self._leader.end(reason)
 
     async def end(self) -> None:
-        """Wait until what has begun is over, and refuse what comes from then on."""
+        """Wait until running changes are over, and refuse later ones."""
         if self.maintenance is not None:
             await self.maintenance.end()
         await self.tasks.join()
@@ -360,7 +360,7 @@ class MetadataLog:
         return steps, state
 
     async def _check_ready(self) -> Refused | None:
-        """Why nothing can be decided now; memory is what the log says if it returns None. Raises `NotController`."""
+        """Return why nothing can be decided now; if it returns None, memory equals the log. Raises `NotController`."""
         if self.stopped is None and self._leader.is_reload_due:
             await self._reload()
         self.check_is_controller()
@@ -403,14 +403,15 @@ class MetadataLog:
                 event.set()
 
     async def _commit(self, call: Callable[[], CommitOutcome]) -> ChangeOutcome:
-        """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
+        """Commit. After anything but a commit, memory equals the log, or the log is read before anything else is
+        done."""
         outcome = await self._leader.commit(call, self._calls.control)
         if self._leader.is_reload_due:
             await self._reload()
         return outcome if isinstance(outcome, Committed) else self._leader.stopped or outcome
 
     async def _reload(self) -> None:
-        """Memory and log may disagree: take what the log says, and serve what it says."""
+        """Read the log after memory and log may have diverged, and serve what it says."""
         log = await self._leader.reload()
         if log is None:
             return

@@ -94,7 +94,7 @@ class MetadataMaintenance:
             self._maintenance.maintain(MaintenanceAction.ROLL)
 
     async def end(self) -> None:
-        """Finish what is due if that takes seconds, and begin nothing more. No change comes any more."""
+        """Finish due maintenance if that takes seconds, and begin nothing more. No change comes any longer."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(_FINISH_S_MAX):
                 await self._finish()

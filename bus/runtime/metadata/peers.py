@@ -58,7 +58,7 @@ class Peers(Leaders, TransactionPeers, AuditPeers, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
 
     def suspect_all(self) -> None:
-        """Have other connections for what is asked from now on: the network may have forgotten those that are open."""
+        """Have later calls use other connections: the network may have forgotten those that are open."""
         ...
 
     async def identify(

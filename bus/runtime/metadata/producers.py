@@ -46,14 +46,14 @@ REPORTED_MAX = 1_000
 class ProducerUses:
     """The named producers that write at this broker, and the part that it has not reported to the controller yet.
 
-    Names expire by their last use at any broker, so each broker tells the controller with its heartbeats. Guards two
-    promises: a use is told within about one interval, or is told again to the next controller if the one that was
-    told may not have said so in the metadata yet; and an id is told once in an interval at most, however often it is
+    Names expire by their last use at any broker, so each broker reports uses to the controller with its heartbeats.
+    Guards two promises: a use is reported within about one interval, and again to the next controller if the former one
+    may not have written it to the metadata; and an id is reported at most once in an interval, however often it is
     used. Bounded by the number of names.
     """
 
     def __init__(self, interval_ms: float) -> None:
-        """`interval_ms`: within which a controller looks through what it was told."""
+        """`interval_ms`: the interval in which a controller looks through the reported uses."""
         self._interval_ms = interval_ms
         self._began_ms = 0.0
         self._used: set[int] = set()  # used in this interval
@@ -322,8 +322,8 @@ class Producers:
                 _log.exception("names of producers could not be looked through; the next time will do it")
 
     def _is_informed(self) -> bool:
-        """Once in each interval. In the first one under a controller epoch other brokers tell what they told the
-        controller before."""
+        """True once in each interval. In the first interval under a controller epoch, other brokers report what they
+        reported to the controller before."""
         epoch, before = self._metadata.leader_epoch, self._swept_epoch
         self._swept_epoch = epoch if self._metadata.is_leading else -1
         return self._swept_epoch == before or self._metadata.cluster.is_alone(self._broker_id)

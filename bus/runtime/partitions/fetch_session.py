@@ -32,7 +32,7 @@ class FetchPosition(NamedTuple):  # a tuple: one is made for each partition of e
     offset: int
     bytes_max: int
     current_leader_epoch: int | None
-    seen_version: int | None = None  # the newest Delta version that the reader was told of
+    seen_version: int | None = None  # the newest Delta version that the reader has seen
 
 
 class Fetchable(Protocol):
@@ -74,7 +74,8 @@ class Entry:
         self._session.note(self)
 
     def decide(self, find_partition: FindPartition) -> Decision | Refused:
-        """It is a reader of what is found before that is looked at: so no commit is missed in between."""
+        """Decide what may be read. The entry becomes a reader of the partition before it looks, so that it misses no
+        commit in between."""
         position = self.position
         found = find_partition(position.partition, position.topic_id)
         if isinstance(found, Refused):
@@ -99,7 +100,7 @@ class FetchSession:
     def __init__(self, sessions: FetchSessions | None = None) -> None:
         self.wake = asyncio.Event()  # set when an entry has news
         self.bytes_max = 0  # the requested bound for all partitions together
-        self.is_as_asked = True  # it holds all that its reader named, so that the reader may go on with it
+        self.is_as_asked = True  # it has every partition that its reader named, so the reader may continue it
         self._sessions = sessions or FetchSessions()
         self._entries: dict[TopicPartition, Entry] = {}
         self._topics: Counter[str] = Counter()  # how many entries each has
@@ -171,7 +172,7 @@ class FetchSession:
             self._due[entry] = None
 
     def rest(self, entry: Entry) -> None:
-        """All is told, and nothing is there to be read."""
+        """Take the entry from `due`: everything is reported, and there is nothing to read."""
         self._due.pop(entry, None)
 
     def serve_last(self, entry: Entry) -> None:

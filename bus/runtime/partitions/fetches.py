@@ -179,7 +179,7 @@ async def _fetch(
 
 
 def _find_end(wish: FetchWish, *, is_refused: bool, is_stopping: bool, is_late: bool) -> FetchEnd | None:
-    """Why the fetch is answered now even if there is nothing to read; None: it is not."""
+    """Return why the fetch is answered now even if there is nothing to read; None: it waits."""
     if is_refused:
         return FetchEnd.ERROR
     if is_stopping:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A change is refused after it has lost so many races in a row against writers without a higher epoch.
+# A change is refused after this many lost races in a row against writers without a higher epoch.
 CONFLICTS_MAX = 10
 
 # Conflicted: another writer has the version, and memory follows the log before anything else is committed.

@@ -52,7 +52,7 @@ class Writer(Protocol):
 
     @property
     def stopped(self) -> Refused | None:
-        """Why nothing is committed any more."""
+        """The reason why nothing can be committed any longer."""
         ...
 
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
@@ -242,7 +242,7 @@ class MaintenanceJobs:
         return Done()
 
     async def clean(self, rules: VersionRules) -> JobResult:
-        """Versions that are old enough, data files that only they had, and what a crash left behind."""
+        """Delete versions that are old enough, data files that only they had, and leftovers of crashes."""
         started = time.perf_counter()
         find_orphans = self._orphans is None
         try:
@@ -283,7 +283,7 @@ class MaintenanceJobs:
         return dropped, self._table.cleanup.find_orphans() if find_orphans else frozenset()
 
     async def _delete_old_orphans(self, rules: VersionRules) -> int | Refused:
-        """Only what was an orphan a grace ago. A few at a time, so that no commit waits for long."""
+        """Delete files that were orphans a grace period ago. A few at a time, so that no commit waits for long."""
         waited_ms = self._clock.monotonic_ms() - self._orphans_found_ms
         if not self._orphans or waited_ms < rules.file_delete_delay_ms:
             return 0

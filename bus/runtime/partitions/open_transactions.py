@@ -294,8 +294,8 @@ class OpenTransactions:
         transaction.save_refusal = refused.message
 
     async def save(self, key: StagingKey, transaction: OpenTransaction) -> Refused | None:
-        """Make durable what is in memory alone: None once it is, also for callers that come while it is written. Goes
-        on if the caller is cancelled."""
+        """Make durable what is in memory alone: None once it is, also for callers that come while it is written.
+        Continues if the caller is cancelled."""
         if transaction.saving is None:
             transaction.saving = self._tasks.start(self._save_once(key, transaction), f"{self._name}/save")
         saving = transaction.saving
@@ -470,8 +470,8 @@ class OpenTransactions:
         return known
 
     def end(self, key: StagingKey) -> OpenTransaction | None:
-        """From here on batches of this transaction are refused. Returns what was known of it: batches may be on their
-        way, and have to be waited for."""
+        """Refuse later batches of this transaction. Returns the knowledge about it: batches may be on their way, and
+        have to be waited for."""
         ended = self._ended_epochs.pop(key.producer_id, -1)
         self._ended_epochs[key.producer_id] = max(ended, key.producer_epoch)
         if len(self._ended_epochs) > _ENDED_MAX:

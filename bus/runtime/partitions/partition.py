@@ -151,7 +151,8 @@ class Partition:
 
     @property
     def min_insync_replicas(self) -> int:
-        """How many have to have a commit before `append` with acks=all is answered: this broker, and followers."""
+        """The number of replicas, this broker included, that must have a commit before `append` with acks=all is
+        answered."""
         return self.writer.settings.min_insync_replicas
 
     @property
@@ -164,7 +165,7 @@ class Partition:
         self.writer.stop(code, reason)
 
     async def close(self, reason: Refused) -> None:
-        """Refuse all that comes and all that waits, and return when nothing writes to the table or beside it."""
+        """Refuse every new and every waiting call, and return when nothing writes to the table or beside it."""
         await self.writer.close(reason)
         await self.open_transactions.join()
         await self.transactions.join()
@@ -181,8 +182,8 @@ class Partition:
         request_id: str,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
-        """Queue a batch behind all that came before it. The future never fails: a refusal is its result. `on_settled`
-        is called with it when the batch is committed or dropped: with acks 0 and 1 that is after the answer."""
+        """Queue a batch behind those that came before it. The future never fails: a refusal is its result. `on_settled`
+        is called with the result when the batch is committed or dropped: with acks 0 and 1 that is after the answer."""
         return self.writer.append(
             batch,
             acks=acks,
@@ -198,20 +199,21 @@ class Partition:
         return self.writer.resume_producer(producer_id, producer_epoch)
 
     async def catch_up(self) -> Refused | None:
-        """None once memory is what the log says: an append of unknown outcome is answered before the log is read again.
-        Refused if that cannot be done for now."""
+        """Return None once memory equals the log: after an append of unknown outcome the log is read again. Refused if
+        that cannot be done for now."""
         return await self.writer.catch_up()
 
     async def end_pace(self) -> None:
-        """Before the broker stops: commit what waits for the pace of commits, and nothing waits for it from now on.
-        Returns when all that has an offset by now is committed."""
+        """End the pacing before the broker stops: commit what waits for the pace, and let nothing wait for it from now
+        on. Returns when everything that has an offset by now is committed."""
         await self.writer.end_pace()
 
     # ------------------------------------------------------------------ maintenance
 
     def delete_records(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
-        """Let go of all records below `offset`; -1: below the high watermark. One below the log start changes nothing.
-        Refused: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION. Committed when it is answered; the future never fails."""
+        """Delete all records below `offset`; -1: below the high watermark. An offset below the log start changes
+        nothing. Refused: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION. Committed when it is answered; the future never
+        fails."""
         return self.maintenance.delete_records(offset)
 
     def maintain(self, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
@@ -225,23 +227,24 @@ class Partition:
         return self.maintenance.swap_files(removes, adds, kind)
 
     def look_after(self) -> None:
-        """Begin what the partition's age has made due. To be called now and then; returns at once."""
+        """Begin maintenance that the partition's age has made due. To be called now and then; returns at once."""
         self.maintenance.look()
 
     async def finish_maintenance(self) -> None:
-        """Wait for what is under way. May be cancelled."""
+        """Wait for running maintenance. May be cancelled."""
         await self.maintenance.finish()
 
     async def end_maintenance(self) -> None:
-        """Before the broker stops, when no batch comes any more: begin nothing more, and give up what is being
-        prepared."""
+        """End maintenance before the broker stops, when no batch comes any longer: begin nothing more, and give up what
+        is being prepared."""
         if self.stopped is None:
             await self.open_transactions.save_all()
         self.maintenance.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
         await self.maintenance.join()
 
     async def write_last_checkpoint(self) -> None:
-        """After `end_maintenance`, when no commit comes any more: leave a log that is opened quickly."""
+        """Write a checkpoint after `end_maintenance`, when no commit comes any longer, so that the log opens
+        quickly."""
         if self.stopped is None:
             await self.maintenance.write_last_checkpoint()
 
@@ -300,7 +303,7 @@ class Partition:
         return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
 
     async def list_offset_at(self, version: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
-        """The high watermark that `version` left; offset -1 if it is not there, or not there any more."""
+        """Return the high watermark after `version`; offset -1 if that version does not exist, or no longer."""
         bound = await self.list_offset(LATEST_TIMESTAMP, current_leader_epoch)
         if isinstance(bound, Refused):
             return bound

@@ -96,7 +96,8 @@ class FollowedPartition:
         return ReadResult(batches, settled.high_watermark, settled.log_start, settled.version)
 
     def refuse_read(self, fault: StorageFault) -> Refused:
-        """Its leader says what is wrong with the log, if anything is: files that it has replaced may be gone here."""
+        """Refuse a read. The partition's leader reports any damage of the log: files that it has replaced may be gone
+        here."""
         where = {"topic": self.name.topic, "partition": self.name.partition}
         _log.info("records cannot be read as a follower: %s", fault, extra=where)
         return self._refuse(str(fault))
@@ -107,7 +108,7 @@ class FollowedPartition:
         return Refused(ErrorCode.OFFSET_NOT_AVAILABLE, message)
 
     def add_reader(self, event: Wakeable) -> None:
-        """Have `event` set when there may be more to read, or nothing any more, until `remove_reader`."""
+        """Have `event` set when there may be more to read, or when there never will be, until `remove_reader`."""
         self.followed.log.add_reader(event)
 
     def remove_reader(self, event: Wakeable) -> None:
@@ -125,7 +126,7 @@ class FollowedPartitions:
         self._answered: dict[int, tuple[float, int]] = {}  # broker id -> time of its last answer by both clocks
 
     def note_answer(self, leader_id: int) -> None:
-        """That broker has told what it committed."""
+        """Note that this broker has reported its commits."""
         self._answered[leader_id] = self._clock.monotonic_ms(), self._clock.now_ms()
 
     def find(self, cluster: ClusterState, name: TopicPartition) -> FollowedPartition | Refused:
@@ -225,8 +226,8 @@ class PartitionHost:
     # ------------------------------------------------------------------ following the metadata
 
     def follow(self, cluster: ClusterState) -> None:
-        """Begin what the new state asks for; `wait_until_settled` waits for it. If it raises, the next state puts right
-        what is missing."""
+        """Begin what the new state requires; `wait_until_settled` waits for it. If it raises, the next state completes
+        it."""
         plan = plan_hosting(self._carried_out, cluster, self._hosted, broker_id=self._broker_id)
         self._cluster, self._carried_out = cluster, EMPTY_CLUSTER
         self._maintenance.version_age_min_ms = self._version_age_min_ms(cluster)
@@ -286,7 +287,7 @@ class PartitionHost:
 
     @contextlib.contextmanager
     def handing_over(self, tables: NewTables) -> Iterator[None]:
-        """Tables that were just created: what is opened of them in this block is not read again."""
+        """Hold tables that were just created: those of them that are opened in this block are not read again."""
         self._new_tables.update(tables)
         try:
             yield
@@ -402,7 +403,7 @@ class PartitionHost:
         self._begin(name, close)
 
     def _begin(self, name: TopicPartition, step: Callable[[TopicPartition], Awaitable[None]]) -> None:
-        """Behind what is under way for that partition."""
+        """Begin a step behind the running ones of that partition."""
         before = self._under_way.get(name)
 
         async def run() -> None:
@@ -421,7 +422,7 @@ class PartitionHost:
 
     @property
     def partitions(self) -> list[Partition]:
-        """All that are open, stopped ones included."""
+        """All open partitions, stopped ones included."""
         return [
             hosted.serving
             for of_topic in self._hosted.values()

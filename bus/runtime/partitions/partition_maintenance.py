@@ -37,10 +37,10 @@ from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-# The files are looked at after so many new ones, or after new bytes that make up such a part of a full segment.
+# The files are looked at after this many new ones, or after new bytes of this share of a full segment.
 _LOOK_FILES = 20
 _LOOK_SEGMENTS = 4
-# A checkpoint starts cleaning, too, after so many versions as this part of the largest number that is kept.
+# A checkpoint also starts a cleanup after this share of the largest number of kept versions.
 _CLEAN_SHARE = 10
 _CLEAN_VERSIONS_MIN = 100
 # A clean shutdown writes a checkpoint if an opening would have to replay more versions than this.
@@ -89,7 +89,7 @@ class PartitionMaintenance:
         self._is_age_due = False  # retention
         self._is_clean_due = False
         self._is_look_due = False  # compaction and rolling
-        self._look_files = self._look_bytes = 0  # look at the files when so many are live
+        self._look_files = self._look_bytes = 0  # look at the files when this many are live
         self._cleaned_version = self._changed_version = -1
         self._cleaned_ms = self._changed_ms = 0
         self._checkpoint_version = table.state.version
@@ -314,7 +314,7 @@ class PartitionMaintenance:
                 self._rest()
 
     def _is_clean(self) -> bool:
-        """Nothing has changed since all that there was had come of age."""
+        """True if nothing has changed since everything came of age."""
         versions = self._rules.versions
         age_ms = max(versions.retention_ms, versions.file_delete_delay_ms) + versions.file_delete_delay_ms
         return self._cleaned_version == self._table.state.version and self._cleaned_ms - self._changed_ms > age_ms
@@ -364,7 +364,7 @@ class PartitionMaintenance:
             self._rest()
 
     def _rest(self) -> None:
-        """After a failure: what is due stays due, and is tried again later."""
+        """Rest after a failure: due work stays due, and is tried again later."""
         if self._resting is None and self._stopped is None:
             loop = asyncio.get_running_loop()
             self._resting = loop.call_later(self._maintenance.backoff_s, self._go_on)
@@ -395,7 +395,7 @@ class PartitionMaintenance:
         return [task for task in (self._running, self._checkpoint, self._cleaning) if task and not task.done()]
 
     async def finish(self) -> None:
-        """Wait for what is under way, and for what that makes due. May be cancelled."""
+        """Wait for running maintenance, and for what it makes due. May be cancelled."""
         while self.under_way:
             await asyncio.wait(self.under_way)
 
@@ -411,7 +411,7 @@ class PartitionMaintenance:
                 request.answer.set_result(reason)
 
     async def join(self) -> None:
-        """After `stop`: wait until nothing of it touches the table any more."""
+        """Wait, after `stop`, until no maintenance touches the table."""
         if self.under_way:
             await asyncio.wait(self.under_way)
 

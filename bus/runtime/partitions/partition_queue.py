@@ -15,7 +15,7 @@ from bus.model import RecordBatch
 from bus.partition_log.appends import ACKS_LEADER
 from bus.ports import AppliedTransaction
 
-# One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
+# The bytes of one commit: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
 # The same of transactions, each of which is two lines of the version.
 COMMIT_TRANSACTIONS_MAX = 1_000
@@ -70,7 +70,7 @@ class WaitingBatch:
     current_leader_epoch: int | None
     request_id: str
     answer: asyncio.Future[AppendResult]
-    on_settled: Callable[[AppendResult], None] | None = None  # called once, when no commit holds the batch any more
+    on_settled: Callable[[AppendResult], None] | None = None  # called once, when no commit holds the batch
     queued_ms: float | None = None  # when, by the monotonic clock, if commits are logged
 
     @property
@@ -114,8 +114,8 @@ WaitingItem = WaitingBatch | WaitingResume | WaitingTransaction
 
 
 class PartitionQueue:
-    """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item. Batches that were taken to
-    be given offsets early count until the next commit takes all that waits."""
+    """The queue. `size_bytes` counts everything that waits; at most `bytes_max`, except for a single item. Batches that
+    got their offsets early count until the next commit takes everything."""
 
     def __init__(self, name: str, bytes_max: int) -> None:
         self._name = name
@@ -180,7 +180,8 @@ class PartitionQueue:
         return group
 
     def take_batches(self) -> list[WaitingBatch]:
-        """The next commit, beside what was taken for offsets: batches up to `COMMIT_BYTES_MAX`, or one larger one."""
+        """Take the batches of the next commit, beside those with early offsets: up to `COMMIT_BYTES_MAX`, or one larger
+        batch."""
         group: list[WaitingBatch] = []
         size_bytes = 0
         while self._items:

@@ -121,7 +121,7 @@ class PartitionTransactions:
         if known is not None and known.is_unsaved and known.staged is not None:
             last = max(last, known.staged.last_sequence)
         if last_sequence < 0 and known is not None and known.staged is not None and known.staged.last_sequence > last:
-            # The producer does not say what it was acknowledged, so only this leader knows that some of it is lost.
+            # The producer does not name what was acknowledged, so only this leader knows that some of it is lost.
             reason = f"expected staged batches of {key} up to sequence {known.staged.last_sequence}, found {last}"
             _log.error("%s: %s: its transaction cannot be committed", self._name, reason)
             return self._refuse(reason)
@@ -203,7 +203,7 @@ class PartitionTransactions:
     async def _take_written(
         self, key: StagingKey, applied: AppliedTransaction, written: TransactionWritten
     ) -> TransactionWritten:
-        """The answer. What is staged of the transaction is deleted behind it."""
+        """Return the answer. What is staged of the transaction is deleted afterwards."""
         self._start_end(key).add_done_callback(functools.partial(self._warn, key))
         written = self._recall(applied, written)
         if written.base_offset < 0:
@@ -274,7 +274,7 @@ class PartitionTransactions:
         return written
 
     async def drop(self, key: StagingKey) -> Refused | None:
-        """Forget the transaction and delete what is staged of it. Safe to repeat. Goes on if the caller is
+        """Forget the transaction and delete its staged batches. Safe to repeat. Continues if the caller is
         cancelled."""
         if self._writer.stopped is not None:
             return self._writer.stopped
@@ -300,8 +300,8 @@ class PartitionTransactions:
         return ended.result()
 
     def _start_end(self, key: StagingKey) -> asyncio.Future[StorageFault | None]:
-        """From here on batches of the transaction are refused. Done when nothing is staged of it any more; what lies in
-        files when the partition has stopped is swept by a later leader."""
+        """Refuse later batches of the transaction. Done when none of it is staged; files that remain when the partition
+        has stopped are swept by a later leader."""
         transaction, has_stopped = self._open.end(key), self._writer.stopped is not None
         is_written = transaction is not None and bool(transaction.writing)
         if not is_written and (self._table.transactions.staged.forget(key) or has_stopped):
@@ -359,7 +359,7 @@ class PartitionTransactions:
     # ------------------------------------------------------------------ what is known
 
     async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
-        """All that lies beside the table, or is in memory alone. Raises `StorageFault`."""
+        """List everything that lies beside the table, or is in memory alone. Raises `StorageFault`."""
         found = await self._calls.housekeep(self._table.transactions.staged.list)
         return list({**dict(found), **self._open.list_unsaved()}.items())
 

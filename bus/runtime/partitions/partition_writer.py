@@ -143,8 +143,8 @@ class PartitionWriter:
         )
 
     async def end_pace(self) -> None:
-        """Commit without a pace from now on, as before the end. Returns when all that has an offset by now is
-        committed, or nothing is committed any more; a commit that fails may let it wait for the next one."""
+        """Commit without pacing from now on, before the broker stops. Returns when everything that has an offset by now
+        is committed, or when nothing can be committed; a commit that fails may let it wait for the next one."""
         self.configure(replace(self.settings, commit_interval_ms=0))
         self._wake.set()
         placed, committed = self._state.log_end, asyncio.Event()
@@ -157,8 +157,8 @@ class PartitionWriter:
             self.remove_reader(committed)
 
     def watch(self, *, committed: Callable[[], None], stopped: Callable[[Refused], None]) -> None:
-        """Have `committed` called after each commit, and `stopped` when nothing is committed any more. Both are called
-        on the event loop and return at once."""
+        """Have `committed` called after each commit, and `stopped` when commits have ended. Both are called on the
+        event loop and return at once."""
         self._on_committed, self._on_stopped = committed, stopped
 
     @property
@@ -225,9 +225,8 @@ class PartitionWriter:
         return waiting.answer
 
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
-        """Behind the commit in flight and the changes that came before, ahead of the batches that wait; the pace of
-        commits does not hold it back. Memory is what the log says when `change` decides. Runs to its end even if the
-        caller is cancelled."""
+        """Commit a change behind the commit in flight and earlier changes, ahead of the waiting batches; pacing does
+        not delay it. Memory equals the log when `change` decides. Runs to its end even if the caller is cancelled."""
         return await self._tasks.finish(self._wait_and_change(change), f"{self._name}/change")
 
     async def _wait_and_change(self, change: Change) -> ChangeOutcome:

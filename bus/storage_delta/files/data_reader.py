@@ -366,7 +366,7 @@ class DataReader:
 
 @dataclass(frozen=True, slots=True)
 class _DamageNamed:
-    """Turns what a bad file makes Arrow raise into `RecordsDamaged`. Faults of the store itself pass."""
+    """Translates the errors that Arrow raises for a bad file to `RecordsDamaged`. Faults of the store itself pass."""
 
     expectation: str
 
@@ -454,7 +454,8 @@ def _statistics_by_column(group: Any) -> dict[str, Any]:
 
 
 def _constants(statistics: dict[str, Any], rows: int) -> dict[str, int]:
-    """The columns that have one value in all rows, and what it is. Those of the producer only all together."""
+    """Return the columns that have one value in all rows, with that value. The producer's columns count only all
+    together."""
     constants = {
         name: value
         for name in ("timestamp", "timestamp_type", "leader_epoch", "producer_id", "producer_epoch")

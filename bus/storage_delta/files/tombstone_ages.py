@@ -61,8 +61,8 @@ def thin(ages: Ages, *, now_ms: int, retention_ms: int) -> list[tuple[int, int]]
 
 
 def thin_by_ratio(ages: Ages) -> list[tuple[int, int]]:
-    """The same where the retention is not known: what is as old as it is to within a tenth is told apart no more. A
-    hundred pairs or so, whatever the times."""
+    """Reduce `ages` where the retention time is unknown: ages that differ by less than a tenth are merged. Returns
+    about a hundred pairs, whatever the times."""
     newest_ms = max((since_ms for _, since_ms in ages), default=0)
     thinned: dict[int, tuple[int, int]] = {}
     for next_offset, since_ms in ages:

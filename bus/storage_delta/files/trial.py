@@ -1,4 +1,4 @@
-"""The process in which Parquet files are read that nothing proves: it may be ended by what it reads.
+"""The process that reads unproved Parquet files: such a file may end its reader.
 
 Run as a program by trials.py. Takes a footer, then the pieces of the file, on its standard input, decodes every page of
 them, and answers each with a line of JSON: what is wrong, or nothing. Ends when nothing was asked for a while, and with
@@ -76,7 +76,7 @@ class Trial:
 
 
 def _look_at_all(metadata: Any) -> None:
-    """At all that a reader may ask a footer for. Raises `ValueError` if it contradicts itself."""
+    """Read everything that a reader may ask a footer for. Raises `ValueError` if the footer contradicts itself."""
     metadata.schema.to_arrow_schema()
     with contextlib.suppress(OverflowError):  # times from the year 10000 on, for which Python has no day
         metadata.to_dict()

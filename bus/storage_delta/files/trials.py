@@ -49,7 +49,7 @@ class Unprovable(ValueError):
 
 
 class _Ended(Exception):
-    """The process is gone, or does not answer. `crash`: what the file did to it, None if it ended otherwise."""
+    """The process is gone, or does not answer. `crash`: the file's effect on it, None if something else ended it."""
 
     def __init__(self, crash: str | None) -> None:
         super().__init__(crash)
@@ -224,7 +224,7 @@ def _footer_start(source: Source) -> int:
 
 
 class _Child:
-    """The process, and what it is asked, one thing at a time."""
+    """The process and its requests, one at a time."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -270,7 +270,8 @@ class _Child:
         return found
 
     def _ended(self) -> _Ended:
-        """Only what a file does to its reader counts as a crash: others may end the process, too."""
+        """Return the error. Only what a file does to its reader counts as a crash: the process may end for other
+        reasons, too."""
         try:
             code = self._process.wait(10)
         except subprocess.TimeoutExpired:

@@ -71,7 +71,8 @@ class ChangedCommit(MalformedCommit):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """`live` is None if the file is not of our making; then its rows, and what `producers` says, tell what it holds."""
+    """The addition of a data file. `live` is None if the bus did not write the file; then its rows, and `producers`,
+    say what it holds."""
 
     path: str
     size_bytes: int
@@ -207,8 +208,8 @@ def encode_swap(
 
 
 def encode_removal(removes: Sequence[str], *, high_watermark: int, log_start: int, signature: Signature) -> bytes:
-    """The end of all records below `log_start` as a version file. It adds nothing: a reader of changes that ignores
-    deletions goes on."""
+    """Encode the removal of all records below `log_start` as a version file. The version adds nothing, so a reader of
+    changes that ignores deletions continues."""
     now_ms = signature.now_ms
     lines = [encode_txn(LOG_START_APP, log_start, now_ms)]
     lines += [encode_remove(path, now_ms, is_data_change=True) for path in removes]

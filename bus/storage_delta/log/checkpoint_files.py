@@ -368,8 +368,8 @@ def _rows_of(table: pa.Table, action: str) -> pa.StructArray:
 
 
 def plain_body(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a checkpoint as the action stands in a version: what is null is left out, and Arrow's maps, lists of
-    pairs, are objects."""
+    """Return a row of a checkpoint in the form that the action has in a version: without nulls, and with objects
+    instead of Arrow's maps, which are lists of pairs."""
     plain: dict[str, Any] = {}
     for name, value in row.items():
         if name in _MAPS:

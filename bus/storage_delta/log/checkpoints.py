@@ -28,7 +28,8 @@ from bus.storage_delta.log.txns import Txn, is_forgotten, is_taken_back
 from bus.storage_delta.stores.store import ObjectStore
 
 _COMMITS_BETWEEN_MIN = 100
-# A table that commits quickly may take so many more before the last checkpoint has paid for itself.
+# Between two checkpoints a table that commits quickly may take this many commits, until the last checkpoint has paid
+# for itself.
 _COMMITS_IN_HASTE_MIN = 1000
 _FILES_PER_COMMIT_IN_HASTE = 4
 _COST_SHARE = 10
@@ -158,8 +159,8 @@ class _Replay:
         return frozenset(path for path in base if path not in self._removed).union(self._added)
 
     def encode(self, find_present: Callable[[], Container[str]]) -> bytes:
-        """`find_present`: the files of the table's folder, asked for if any is to be named as removed: others are not
-        any more."""
+        """Encode the checkpoint. `find_present`: lists the table's folder; called only if a removed file is to be
+        named, because only existing ones are named."""
         is_any_removed = self._removed or (self._base is not None and self._base.remove_paths)
         present = find_present() if is_any_removed else ()
         return encode_checkpoint(
@@ -173,7 +174,8 @@ class _Replay:
 
 
 def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, Txn]) -> None:
-    """A checkpoint that does not say what the versions say must not stay. Raises `MalformedCheckpoint`."""
+    """Check that the checkpoint agrees with the versions: one that does not must not stay. Raises
+    `MalformedCheckpoint`."""
     if found.paths != paths:
         raise MalformedCheckpoint(
             f"expected {count_of(len(paths), 'live file')}, found {len(found.paths)} or other ones"

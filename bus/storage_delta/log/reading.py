@@ -176,7 +176,7 @@ def _gaps(tail: Sequence[int], start: int) -> Iterator[int]:
 def _read_versions(
     store: ObjectStore, folder: str, versions: Sequence[int], describe: Describe, torn: list[str]
 ) -> Iterable[Commit]:
-    """Ends before a last one that cannot be read, which `torn` is told."""
+    """Read the versions. Ends before a last version that cannot be read; `torn` receives the reason."""
     for version in versions:
         try:
             yield read_commit(store, folder, version, describe)

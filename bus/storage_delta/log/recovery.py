@@ -55,7 +55,7 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
     log_folder = f"{folder}/{LOG_FOLDER}"
     findings = snapshot.findings
     for name in findings.truncated_checkpoints:
-        # Other readers find it by listing and fail on it, though all that it said is still in the versions.
+        # Other readers find it by listing and fail on it, although the versions still have everything that it said.
         _log.warning("%s/%s: removed a checkpoint that cannot be read", log_folder, name)
         store.delete(f"{log_folder}/{name}")
     if findings.is_hint_wrong or findings.is_hint_bare:
@@ -64,7 +64,7 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
 
 
 def make_writable(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
-    """All that the next version needs: its name is free, and what it builds on is there after a power failure too."""
+    """Prepare the table for the next version: free its name, and sync everything that it builds on."""
     log_folder = f"{folder}/{LOG_FOLDER}"
     if snapshot.findings.torn_version is not None:
         set_torn_aside(store, log_folder, snapshot.findings.torn_version)

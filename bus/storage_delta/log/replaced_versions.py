@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_replaced(store: ObjectStore, log_folder: str, version: int, data: bytes, found: bytes) -> VersionReplaced:
-    """Keep `data`, which was committed and acknowledged as `version`, and say what is in its place."""
+    """Keep `data`, which was committed and acknowledged as `version`, and report the file that replaced it."""
     kept = f"{log_folder}/{replaced_name(version)}"
     try:
         store.put(kept, data)
@@ -49,8 +49,8 @@ def _describe(version: int, data: bytes) -> str:
 
 
 def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str, signature: Signature) -> bool:
-    """Commit what `name` has kept behind `snapshot`, if it is not there. True if the log is to be read again. Raises
-    `StorageDamaged` if it does not fit there any more."""
+    """Commit the contents of the kept version `name` behind `snapshot`, unless the log has them. True if the log is to
+    be read again. Raises `StorageDamaged` if they no longer fit there."""
     log_folder = f"{folder}/{LOG_FOLDER}"
     data = store.get(f"{log_folder}/{name}")
     commit = _decode(f"{log_folder}/{name}", data)
@@ -101,7 +101,7 @@ def _decode(key: str, data: bytes) -> Commit:
 
 
 def _fits(store: ObjectStore, folder: str, snapshot: Snapshot, commit: Commit) -> bool:
-    """Its files are there, what it removes is live, and its records begin where the log ends."""
+    """True if its files exist, the files that it removes are live, and its records begin where the log ends."""
     live = {file.path for file in snapshot.files}
     added = [add for add in commit.adds if add.is_data_change]
     sizes = store.sizes([f"{folder}/{add.path}" for add in commit.adds])

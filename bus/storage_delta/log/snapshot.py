@@ -269,9 +269,9 @@ def _check_start(folder: str, state: TableState, files: Sequence[LiveFile], star
 
 
 def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int, start: int) -> list[LiveFile]:
-    """A file of another engine tells its rows, not the offsets that compaction took from between them and those of its
-    neighbours, or from before the first. Our own files say what they cover, so a hole between two of them stays what it
-    is: damage."""
+    """Extend files of another engine over offsets without rows: their entries have the offsets of rows only, and not
+    those that compaction removed between them and their neighbours, or before the first. Files of the bus state the
+    offsets that they cover, so a hole between two of them is damage."""
     closed = list(files)
     if files and not files[0].is_ours and start < files[0].base_offset <= compacted_to:
         closed[0] = replace(files[0], base_offset=start)

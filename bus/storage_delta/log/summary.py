@@ -238,7 +238,7 @@ class FilesSummary:
     """Data files that a version added, or those that it removed. Offsets and level: -1 if nothing is known of any."""
 
     file_count: int
-    record_count: int | None  # None: some file is not told of by what is kept
+    record_count: int | None  # None: the kept versions do not describe one of the files
     size_bytes: int | None
     base_offset: int
     last_offset: int
@@ -308,8 +308,8 @@ def find_transaction(
 
 
 def transactions_in(store: ObjectStore, folder: str, version: int) -> Sequence[AppliedTransaction]:
-    """Those whose rows came with the version, as its `commitInfo` and its proofs name them. What is malformed there
-    names nothing; a version whose file is gone has none."""
+    """Return the transactions whose rows came with the version, as its `commitInfo` and its proofs name them. Malformed
+    entries are ignored; a version whose file was deleted has none."""
     try:
         first, *lines = store.get(f"{folder}/{LOG_FOLDER}/{version_name(version)}").splitlines()
     except (KeyNotFound, ValueError):

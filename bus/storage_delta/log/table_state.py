@@ -149,8 +149,8 @@ def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
 
 
 def apply(state: TableState, commits: Iterable[Commit]) -> TableState:
-    """The table after `commits`, each the version after the one before it. The maps of `state` are copied once for all
-    of them, so that thousands of versions cost what they say and not what the table holds."""
+    """Return the table after `commits`, each the version after the one before it. The maps of `state` are copied once
+    for all of them, so thousands of versions cost what they contain and not what the table holds."""
     running = RunningState(state)
     for commit in commits:
         running.apply(commit)
@@ -158,8 +158,8 @@ def apply(state: TableState, commits: Iterable[Commit]) -> TableState:
 
 
 class RunningState:
-    """A state that goes on with each version, at the cost of what that says. `state` shares its maps: what was asked
-    for before a version is not to be used behind it."""
+    """A state that is advanced by versions, each at the cost of its own size. `state` shares its maps: do not use an
+    earlier `state` after the next version."""
 
     def __init__(self, state: TableState) -> None:
         self.version = state.version

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 # Readers that have begun with one of these may finish.
 _NEWEST_CHECKPOINTS = 2
-# From so many to twice as many stay, spread over the versions that are kept: these may begin at any of them.
+# Between this number and twice as many checkpoints stay, spread over the kept versions, which may begin at any of them.
 _CHECKPOINTS_SPREAD = 16
 
 
@@ -243,7 +243,8 @@ class OldVersions:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above; so what was once far enough apart stays so, or goes by halves."""
+    """Return the largest power of two up to `number`. Checkpoints that were once far enough apart stay so, or every
+    other one goes."""
     return 1 << max(0, number.bit_length() - 1)
 
 

@@ -53,7 +53,7 @@ def find_last_of_keys(
 
 
 def _chunks(scan_keys: Callable[[], Iterable[pa.ChunkedArray]], keyless: RowBits | None) -> Iterator[pa.Table]:
-    """The rows that have a key; of the others `keyless` is told."""
+    """Yield the rows that have a key; the others are noted in `keyless`."""
     first = 0
     for keys in scan_keys():
         rows = np.arange(first, first + len(keys))

@@ -178,7 +178,7 @@ def _join(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _cut(rows: pa.Table) -> Iterator[pa.Table]:
-    """About a row group's size each: what other engines wrote comes in larger ones."""
+    """Cut the rows into pieces of about a row group's size: files of other engines come in larger ones."""
     count = max(1, round(rows.nbytes / ROW_GROUP_BYTES), round(rows.num_rows / _ROW_GROUP_ROWS_MAX))
     row_count = -(-rows.num_rows // count)
     for first in range(0, rows.num_rows, row_count):

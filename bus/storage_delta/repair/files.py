@@ -337,8 +337,8 @@ def choose_files(
     may_go_on: bool,
     may_follow: bool = False,
 ) -> Cover:
-    """The `named` files, which do not overlap, then what `others` have of the rest, up to `end`; behind it, if they
-    `may_follow`, those that go on without a hole, and if they `may_go_on`, all."""
+    """Choose the `named` files, which do not overlap, then the parts of the remaining offsets that `others` have, up to
+    `end`. Behind it, if they `may_follow`, files that continue without a hole, and if they `may_go_on`, all."""
     chosen = list(named)
     reaches = max([end, *(found.file.next_offset for found in chosen)])
     for found in sorted(others, key=_by_reach):

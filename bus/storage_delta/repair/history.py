@@ -1,7 +1,7 @@
-"""How far a damaged table's log can be followed, and what stops it there.
+"""The history of a damaged table: the part of its log that can be replayed, and the fault that ends it.
 
-Guards one promise: the history that comes out is what a broker would accept, version by version, up to the first that
-it would not; nothing behind that is in it. What later versions say is told apart, for a repair to weigh. Never writes.
+Guards one promise: the history is what a broker would accept, version by version, up to the first version that it would
+not; nothing behind that is in it. The contents of later versions are kept apart, for a repair to weigh. Never writes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class HistoryReader:
     def _commits(
         self, start: int, lost: list[Problem], named: dict[str, NamedFile], *, end: int | None = None
     ) -> Iterator[Commit]:
-        """From `start` on, up to the first that is missing or cannot be read, which `lost` is told."""
+        """Yield the versions from `start` on, up to the first that is missing or cannot be read; `lost` receives that
+        one."""
         for version in range(start, max([-1, *self._listing.versions]) + 1 if end is None else end):
             try:
                 commit = self._commit(version)

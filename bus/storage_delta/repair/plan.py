@@ -183,7 +183,7 @@ class Planner:
         described = describe_rows(self._reader, self._schema, path, compacted_to=compacted_to)
         if described is None or recorded is None or not isinstance(checked, FoundFile):
             return described
-        # The log cannot be followed: what it says of a file is not all true.
+        # The log cannot be replayed, so its entries need not be true.
         return replace(with_entry(described, recorded.file), is_proved=checked.is_proved)
 
     def _add_progress(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
@@ -295,8 +295,8 @@ def _first_offset(
 def _newly_lost(
     files: Sequence[FoundFile], holes: Sequence[tuple[int, int]], txns: Mapping[str, Txn], *, log_start: int
 ) -> list[tuple[int, int]]:
-    """Without what was given up before, what lies below the log start, and what key compaction may have taken from
-    beside a file of another engine, which tells its rows and no more."""
+    """Return the newly lost offsets: without those given up before, those below the log start, and those that key
+    compaction may have removed beside a file of another engine, whose entry covers its rows only."""
     compacted_to = _version_of(txns, COMPACTED_APP, 0)
     known = decode_lost_ranges(txns)
     lost = []

@@ -99,8 +99,8 @@ class _Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Omitted:
-    """Parts of the log that a repair does not go by. `checkpoints`: of these versions, since they cannot be read or do
-    not say what the versions say. `is_history_torn`: a version that only time travel reads is missing or torn."""
+    """Parts of the log that a repair ignores. `checkpoints`: those of these versions, because they cannot be read or
+    contradict the versions. `is_history_torn`: a version that only time travel reads is missing or torn."""
 
     checkpoints: frozenset[int] = frozenset()
     is_history_torn: bool = False
@@ -329,7 +329,8 @@ class _Repair:
     # ------------------------------------------------------------------ three ways
 
     def _add_version(self, history: History, plan: RepairPlan, version: int) -> int:
-        """Nothing, if the table has all that is planned; the version at which it is then."""
+        """Commit the planned state as one more version, or nothing if the table has it; return the version of the table
+        afterwards."""
         live = set(history.files)
         adds = [found for found in plan.table.files if found.body is None or found.file.path not in live]
         removes = sorted(live - {found.file.path for found in plan.table.files})
@@ -446,7 +447,8 @@ class _Repair:
         try:
             checkpoints.write_checkpoint(self._store, self._folder, version=version, base_version=base, paths=paths)
         except StorageFault as fault:
-            if isinstance(self._store, RehearsalStore):  # then it is what the log says, and another way may do
+            # a rehearsal writes to memory, so the log itself is at fault, and another way may succeed
+            if isinstance(self._store, RehearsalStore):
                 raise StorageDamaged(str(fault)) from fault
             raise
         name = f"{LOG_FOLDER}/{checkpoint_name(version)}"

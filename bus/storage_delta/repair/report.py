@@ -54,8 +54,8 @@ class Steps:
 
 
 class Quarantine:
-    """<root>/quarantine/<topic>/<partition>/... What is taken out of a partition's folder is copied there first,
-    durably, and an earlier copy is never written over. Reports of repairs are there too."""
+    """The quarantine, <root>/quarantine/<topic>/<partition>/... Files that are taken out of a partition's folder are
+    copied there first, durably, and an earlier copy is never overwritten. Reports of repairs are there too."""
 
     def __init__(self, store: ObjectStore, partition: TopicPartition) -> None:
         self._store = store

@@ -323,7 +323,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unsupported(self, what: str) -> Iterator[None]:
-        """Names the file system that does not have what the log is built on."""
+        """Name the file system if it lacks a call that the log is built on."""
         try:
             yield
         except OSError as error:

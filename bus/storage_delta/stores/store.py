@@ -29,8 +29,8 @@ def temporary_name(name: str) -> str:
 
 
 def is_temporary_name(entry_name: str, name: str = "") -> bool:
-    """Return whether the file was never finished. `name`: and would have been this one, or one whose name goes on from
-    there with a dot."""
+    """Return whether the file was never finished. `name`: whether it would have become this file, or one whose name
+    continues with a dot."""
     return entry_name.startswith(f"{TEMPORARY_PREFIX}{name}." if name else TEMPORARY_PREFIX)
 
 
@@ -47,7 +47,7 @@ class OutcomeUnknown(StorageFault):
 
 
 class KeyReplaced(StorageFault):
-    """Another program has taken away, or replaced, what is never to change. Nothing was written."""
+    """Another program has removed or replaced a file that must never change. Nothing was written."""
 
 
 class KeyLocked(StorageFault):
@@ -146,7 +146,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, data: Data) -> None:
-        """Replace what is there, if anything, at once and whole. Durable."""
+        """Replace the file, if there is one, at once and whole. Durable."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -178,7 +178,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete_folder(self, folder: str) -> None:
-        """The folder and all that is in it; an absent one is fine."""
+        """Delete the folder and everything in it; an absent one is fine."""
         ...
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:

@@ -170,7 +170,7 @@ class Breach:
 
 @dataclass(slots=True)
 class LogCheck:
-    """Replays the log version by version and notes what is not as it must be."""
+    """Replays the log version by version and notes each breach."""
 
     store: ObjectStore
     folder: str
@@ -326,7 +326,8 @@ class LogCheck:
     def _check_offsets(self, version: int, actions: Sequence[Action], added: Sequence[AddedFile]) -> None:
         file = version_file(version)
         if _is_repair(_info_of(actions)):
-            # It says what is lost and brings back what is there. Whether that is all is seen when all is replayed.
+            # It names what is lost and adds what exists. Whether anything else is missing shows at the end of the
+            # replay.
             recorded = [action["txn"] for action in actions if "txn" in action]
             ends = [txn["version"] for txn in recorded if txn.get("appId") == HIGH_WATERMARK_APP]
             self.high_watermark = max([self.high_watermark, *ends])

@@ -31,7 +31,7 @@ HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
-FORGOTTEN_APP = "bus/forgotten"  # the largest id of a producer that checkpoints need not name any more
+FORGOTTEN_APP = "bus/forgotten"  # the largest id of a producer that checkpoints no longer have to name
 FILE_TAG = "bus.file"
 LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
@@ -171,7 +171,8 @@ def _check_sum(data: bytes) -> None:
 
 
 def _known_actions(action: Action, where: str) -> Action:
-    """Without what the Delta protocol does not name or what is null, which readers pass over. Raises `Unreadable`."""
+    """Return the action without nulls, and without fields that the Delta protocol does not name, which readers ignore.
+    Raises `Unreadable`."""
     known = {name: body for name, body in action.items() if name in (*_ACTIONS, _INFO) and body is not None}
     for name, body in known.items():
         if not isinstance(body, dict):
@@ -216,7 +217,7 @@ _OPTIONAL: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 
 
 def _check_fields(action: Action, where: str) -> None:
-    """Once for all that reads actions. Raises `Unreadable`."""
+    """Check the fields, on behalf of every reader of actions. Raises `Unreadable`."""
     for name, body in action.items():
         for rules, is_required in ((_REQUIRED, True), (_OPTIONAL, False)):
             for field_name, kinds in rules.get(name, {}).items():
@@ -264,8 +265,8 @@ def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Actio
 
 
 def _are_plain_removes(rows: Any) -> bool:
-    """Return True if the types of the columns say all that `_check_fields` would ask of each: there may be very
-    many."""
+    """Return True if the types of the columns imply everything that `_check_fields` would check in each row: there may
+    be very many rows."""
     types = {field.name: field.type for field in rows.type}
     return (
         types.get("path") == pa.string()
@@ -348,7 +349,7 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
 
 @lru_cache(maxsize=10_000)
 def _parse_stats(stats: str) -> Mapping[str, Any]:
-    """Every checkpoint says again what is live. Raises `ValueError`."""
+    """Parse the statistics; cached, because every checkpoint repeats those of the live files. Raises `ValueError`."""
     found: Mapping[str, Any] = parse_json(stats)
     return found
 
@@ -498,7 +499,7 @@ def parse_json(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] |
 
 
 def parse_schema(text: str) -> Any:
-    """A Delta schema without what it says about nulls and comments, so that two of them can be compared. Raises
+    """Parse a Delta schema without nullability and comments, so that two schemas can be compared. Raises
     `ValueError`."""
     left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
     return parse_json(text, lambda node: {key: value for key, value in node.items() if key not in left_out})

@@ -28,7 +28,7 @@ _Name = tuple[int, int]  # producer id and epoch
 
 @dataclass(slots=True)
 class _Proved:
-    """A transaction, the offsets of the version that has its proof, and what was found of its rows."""
+    """A transaction, the offsets of the version that has its proof, and the rows found for it."""
 
     app_id: str
     version: int

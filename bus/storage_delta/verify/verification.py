@@ -302,7 +302,8 @@ def _check_data_files(
                 may_have_holes=table.may_have_holes(file),
             )
         except KeyNotFound:
-            # A broker may have rewritten or retired it since, and removed it later: then it is not live any more.
+            # A broker may have rewritten it, or deleted it by retention, and removed it later: then it is no longer
+            # live.
             live = replay_table(store, folder).files if live is None else live
             if file.path in live:
                 expected = f"a file of {file.size_bytes} bytes"
