@@ -127,7 +127,7 @@ class Timers(Generic[KeyT]):
         self._wheel.cancel(key)
 
     def close(self) -> None:
-        """Nothing expires any more."""
+        """Stop: nothing expires any longer."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -144,7 +144,7 @@ class Timers(Generic[KeyT]):
 
     def _advance(self) -> None:
         self._wake = None
-        # The loop may call a little before the time that it was told, by its clock's resolution.
+        # The loop may call a little early, by its clock's resolution.
         for key in self._wheel.advance(max(self._now_ms(), self._wake_ms)):
             self._on_expired(key)
         self._sleep()

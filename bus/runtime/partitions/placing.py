@@ -1,4 +1,4 @@
-"""From what waits to what is committed next: each batch of a group gets its offsets, or its answer at once.
+"""Placing: each waiting batch of a group gets its offsets for the next commit, or its answer at once.
 
 Nothing that is placed is in the log, or known to anybody but those who asked for acks=1, until its commit succeeds.
 """
@@ -41,11 +41,11 @@ _FORGET_INTERVAL_MS = 60_000
 
 
 class PartitionProducers:
-    """The idempotent producers of one partition on its leader: what memory knows of them, and the table behind it.
+    """The idempotent producers of one partition on its leader: memory, and the table behind it.
 
-    Theory of operation. Memory (`ProducerStates`) decides about nearly every batch. What it cannot decide the table
-    does, in a thread, and only while no commit is in flight: so its answer is still true when the writer acts on it.
-    Producers that were idle for `producer.id.expiration.ms` leave memory; their rows stay, and tell where they stood
+    Theory of operation. Memory (`ProducerStates`) decides about nearly every batch. The table decides about the others,
+    in a thread, and only while no commit is in flight: so its answer is still true when the writer acts on it.
+    Producers that were idle for `producer.id.expiration.ms` leave memory; their rows stay, and show their last sequence
     if they return.
     """
 
@@ -56,7 +56,7 @@ class PartitionProducers:
         self._forgot_at_ms = 0
 
     def load(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Take what the log says, but for those that are idle for too long."""
+        """Load the producers of the log, except those that are idle for too long."""
         forgotten_max = self._table.forget(updated_before_ms=now_ms - expiration_ms)
         self.states.reload(self._table.progress, forgotten_max=forgotten_max)
         self._forgot_at_ms = now_ms
@@ -127,8 +127,8 @@ class PlacedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`rest` waits for the commit of `placed`: it begins with a batch about which the table has to decide. If nothing
-    is placed, it is what a partition that stopped meanwhile did not come to."""
+    """The outcome of placing. `rest` waits for the commit of `placed`: it begins with a batch about which the table has
+    to decide. If nothing is placed, `rest` is what a partition that stopped meanwhile did not reach."""
 
     state: PartitionState
     placed: Sequence[PlacedBatch]
@@ -144,8 +144,8 @@ class Placement:
 
 
 class Placing:
-    """One pass over a group. `state` is the partition's, and what becomes of it with each batch. `placed`: batches that
-    were given the offsets before, for the same commit."""
+    """One pass over a group. `state` is the partition's, advanced by each batch. `placed`: batches that got their
+    offsets before, for the same commit."""
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class TailCache:
 
     def cut(self, tail: Tail, below: int) -> None:
         """Forget every batch of a partition that begins below that offset: its rows may be gone from the table. Costs
-        what it drops, however much the other tails hold."""
+        only what it drops, however much the other tails hold."""
         while (start := tail.start_offset) is not None and start < below:
             self._drop(tail)
             tail.gone += 1

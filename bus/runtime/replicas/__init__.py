@@ -1,1 +1,1 @@
-"""Replicas: what a leader tells the brokers that follow its partitions, and the tables that those keep warm."""
+"""Replicas: reports of leaders to the brokers that follow their partitions, and the tables that followers keep warm."""

@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class FollowedLog:
-    """How far a followed log is known, and how much of that may be shown.
+    """The known and the visible position of a followed log.
 
-    Guards two promises: only a version that a leader has called committed is shown, or one before it; and what is
-    shown never goes back. A table is read to its end, which may be a version whose leader does not know yet whether
-    it is durable; then what was shown before stays until the leader has told of that version, or of a later one.
+    Guards two promises: only a version that a leader has called committed is visible, or one before it; and the visible
+    version never goes back. A table is read to its end, which may be a version whose leader does not know yet whether
+    it is durable; then the earlier version stays visible until the leader reports that one, or a later one.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class FollowedLog:
         self._readers.pop(event, None)
 
     def wake_readers(self) -> None:
-        """Also when nothing is shown here any more."""
+        """Wake the readers, also when nothing is visible here any longer."""
         for event in self._readers:
             event.set()
 
@@ -124,7 +124,7 @@ class VersionsAnswer:
 
 
 class Leaders(Protocol):
-    """The other brokers, as leaders of what this one follows."""
+    """The other brokers, as leaders of partitions that this one follows."""
 
     async def committed_versions(
         self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
@@ -145,8 +145,8 @@ class CommittedVersions:
         self._waiting: dict[asyncio.Event, None] = {}
 
     def note(self, name: TopicPartition, topic_id: str, version: int, *, is_awaited: bool = False) -> None:
-        """To be called when this broker begins to lead a partition, and after each commit. `is_awaited`: somebody waits
-        until followers have that version."""
+        """Note a commit. To be called when this broker begins to lead a partition, and after each commit. `is_awaited`:
+        somebody waits until followers have that version."""
         self._end += 1
         self._last.pop(name, None)
         self._last[name] = self._end, CommittedVersion(name, topic_id, version), is_awaited
@@ -196,7 +196,7 @@ _TABLES_AT_ONCE = 8
 REPORT_PARTITIONS_MAX = 5_000
 # After some processor time: so following takes a fifth of one core at most.
 _REST_PER_PROCESSOR_TIME = 4
-# A table that could not be read may be what a leader waits for before it commits more (min.insync.replicas).
+# A leader may wait for a table that could not be read before it commits more (min.insync.replicas).
 _RETRY_S = 10.0
 
 
@@ -267,13 +267,13 @@ class FollowedTables:
         return None if followed is None else self._pop(name)
 
     async def table_of(self, taken: FollowedTable) -> PartitionTable | None:
-        """The table of what was taken, which nothing reads on any more; None if it is not open."""
+        """Return the table that was taken, which nothing reads any longer; None if it is not open."""
         while taken in self._in_thread:
             await self._thread_ended.wait()
         return taken.table
 
     def give(self, name: TopicPartition, topic_id: str, table: PartitionTable) -> None:
-        """This broker has led that partition, and nothing is committed to `table` any more."""
+        """Take back the table of a partition that this broker has led; nothing is committed to it any longer."""
         followed = self.find(name, topic_id)
         if followed is not None and followed.table is None and followed not in self._in_thread:
             followed.table = table
@@ -282,8 +282,8 @@ class FollowedTables:
             self._wake()
 
     def note(self, versions: Iterable[CommittedVersion], *, is_awaited: bool = False) -> None:
-        """Leaders have committed these. `is_awaited`: they are read on without a rest. What was read before is reported
-        once more: the first report may have come before its leader led."""
+        """Note versions that leaders have committed. `is_awaited`: they are read without a rest. Versions that were
+        read before are reported once more: the first report may have come before its leader led."""
         for committed in versions:
             followed = self.find(committed.name, committed.topic_id)
             if followed is None:
@@ -401,7 +401,7 @@ class FollowedTables:
         self._wake()
 
     async def _rest(self, seconds: float) -> None:
-        """Unless somebody waits for what is due."""
+        """Rest, unless somebody waits for a due table."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with time_limit(seconds):
                 await self._hurry.wait()
@@ -417,7 +417,7 @@ class FollowedTables:
                 return self._storage.open_partition(followed.name, topic_id=followed.topic_id)
             followed.table.follow()
             return followed.table
-        except StorageFault as fault:  # whoever leads the partition says what is wrong with it
+        except StorageFault as fault:  # the partition's leader reports the fault
             where = {"topic": followed.name.topic, "partition": followed.name.partition}
             _log.info("the table cannot be followed for now: %s", fault, extra=where)
             return None

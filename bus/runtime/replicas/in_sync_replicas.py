@@ -66,9 +66,8 @@ class InSyncReplicas:
             _wake(led)
 
     def take(self, report: FollowerReport) -> Refused | None:
-        """STALE_BROKER_EPOCH: another life of the broker is registered, as far as this one knows. What is said of a
-        partition that this broker does not lead, or of another topic id, is nothing; nor is what an earlier report
-        says that comes late."""
+        """Take a follower's report. STALE_BROKER_EPOCH: another incarnation of the broker is registered, as far as this
+        one knows. Ignores partitions that this broker does not lead, other topic ids, and late reports."""
         broker = self._cluster.brokers.get(report.broker_id)
         if broker is None or broker.broker_epoch != report.broker_epoch:
             found = "no such broker" if broker is None else f"broker epoch {broker.broker_epoch}"
@@ -198,12 +197,12 @@ _ITEMS_MAX = 15_000
 
 
 class LaggingReplicas:
-    """The replicas of all partitions of the cluster that are not fenced and yet not in sync, as far as their leaders
-    say.
+    """The replicas of all partitions of the cluster that are not fenced and yet not in sync, according to their
+    leaders.
 
-    Each leader tells the controller with its heartbeats, and the controller tells all brokers with the answers; so
-    any broker can say of any partition which replicas are in sync. A broker that is no leader any more, or is
-    fenced, says nothing. What is known is some seconds old.
+    Each leader reports to the controller with its heartbeats, and the controller to all brokers with the answers; so
+    any broker can say of any partition which replicas are in sync. A broker that is no leader, or is fenced, reports
+    nothing. The reports are some seconds old.
     """
 
     def __init__(self, broker_id: int, in_sync: InSyncReplicas, clock: Clock) -> None:

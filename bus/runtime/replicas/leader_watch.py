@@ -53,7 +53,7 @@ class LeaderWatch:
         tasks: TaskScope,
         on_answer: Callable[[int], None] = lambda leader_id: None,
     ) -> None:
-        """`on_answer` is told of each broker that has answered, behind `tables`."""
+        """`on_answer` is called with each broker that has answered, after `tables`."""
         self._broker_id = broker_id
         self._leaders = leaders
         self._tables = tables

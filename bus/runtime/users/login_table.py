@@ -24,8 +24,8 @@ _STALE_EXPIRIES_MIN = 1_000  # below it nothing is gained
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`credential`: what the password was checked against; None: nothing of this broker's (a token). `mechanism` is the
-    one by which the client came, `credential_mechanism` the one that the credential is for."""
+    """The proof of a login. `credential`: the one that the password was checked against; None: the broker stores none
+    (a token). `mechanism` is the client's, `credential_mechanism` that of the credential."""
 
     principal: str
     name: str
@@ -120,7 +120,7 @@ class LoginTable:
         return len(self._logins)
 
     def find(self, key: bytes) -> Login | None:
-        """None: there is none, or none any more."""
+        """Return the login; None if there is none, or if it has ended."""
         return self._logins.get(key)
 
     def add(self, key: bytes, proof: Proof, expires_s: float) -> Login | None:
@@ -147,7 +147,7 @@ class LoginTable:
         return name if own else None
 
     def extend(self, login: Login, proof: Proof, expires_s: float) -> None:
-        """The same caller has proved again who it is. What it holds open goes on."""
+        """Extend the login: the same caller has proved its identity again. Streams that it holds open continue."""
         assert proof.principal == login.principal, "a session stays that of its caller"
         assert not login.is_ended, "a login that has ended stays so"
         login.proof = proof

@@ -171,9 +171,9 @@ class UserDirectory:
             self._following.cancel()
 
     async def look(self) -> None:
-        """Returns once the log was looked at, begun after the call; many callers wait for one look. Where the log
-        cannot be read, what is known stays."""
-        if self._looking is not None:  # it may have begun before what the caller waits for
+        """Look at the log, and return once a look that began after the call is over; many callers wait for one look. If
+        the log cannot be read, the known users stay."""
+        if self._looking is not None:  # that look may have begun before this call
             await asyncio.wait([self._looking])
         if self._looking is None:
             self._looking = self._tasks.start(self._look(), "look at users")
@@ -191,9 +191,9 @@ class UserDirectory:
             self._looking = None
 
     async def alter(self, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
-        """Committed when it returns, and known at this broker. Raises `StorageFault`. Once it is cancelled, only a
-        commit that is already under way may still come: so it does not undo what the same caller asks for later, at any
-        broker."""
+        """Alter users; committed when it returns, and known at this broker. Raises `StorageFault`. After a cancellation
+        only a commit that is already under way may still succeed: so it does not undo what the same caller requests
+        later, at any broker."""
         order = _Order(self._clock)
         try:
             done = await self._tasks.finish(self._alter(alterations, order), "alter users")
