@@ -189,8 +189,9 @@ def decide_unfence_broker(
 def decide_fence_brokers(
     state: ClusterState, broker_epochs: Mapping[int, int]
 ) -> Step[ClusterRecord, Sequence[int] | Refused]:
-    """Fences brokers whose sessions have ended, and gives what they lead to others; the response is whom. Passed over:
-    a broker that is fenced or gone, or has another broker epoch by now. Refused: UNSUPPORTED_VERSION (level 0)."""
+    """Fence brokers whose sessions have ended, and give their partitions other leaders; the response names the fenced
+    brokers. Ignores a broker that is fenced or gone, or has another broker epoch by now. Refused: UNSUPPORTED_VERSION
+    (level 0)."""
     refused = _check_level(state, "a fenced broker")
     if refused is not None:
         return Step(refused)
@@ -201,8 +202,8 @@ def decide_fence_brokers(
 def decide_controlled_shutdown(
     state: ClusterState, broker_id: int, broker_epoch: int
 ) -> Step[ClusterRecord, ShutdownGranted | Refused]:
-    """A broker that is about to stop is fenced, and what it leads gets other leaders. The last unfenced broker keeps
-    what it leads, and stays unfenced. It may stop when every unfenced broker has applied the records. Refused as
+    """Fence a broker that is about to stop, and give its partitions other leaders. The last unfenced broker keeps its
+    partitions and stays unfenced. The broker may stop when every unfenced broker has applied the records. Refused as
     `decide_unfence_broker`."""
     broker = _registered(state, broker_id, broker_epoch)
     if isinstance(broker, Refused):
@@ -216,8 +217,8 @@ def decide_controlled_shutdown(
 def decide_hand_over(
     state: ClusterState, broker_id: int, broker_epoch: int, count_max: int
 ) -> Step[ClusterRecord, Refused | None]:
-    """A broker that is about to stop goes on, and `count_max` partitions at most that it leads get other leaders. The
-    last unfenced broker keeps all. Refused as `decide_unfence_broker`."""
+    """Give up to `count_max` partitions of a broker that is about to stop other leaders; the broker continues. The last
+    unfenced broker keeps all. Refused as `decide_unfence_broker`."""
     broker = _registered(state, broker_id, broker_epoch)
     if isinstance(broker, Refused):
         return Step(broker)
@@ -374,7 +375,7 @@ def _started(command: RegisterBroker, broker_epoch: int) -> list[ClusterRecord]:
 
 
 def _amend(command: RegisterBroker, before: Broker) -> list[ClusterRecord]:
-    """Nothing, if the life says of itself what is known."""
+    """Return records for what the incarnation newly says of itself, none if it says nothing new."""
     known = (before.endpoint, before.rack, before.level_min, before.level_max)
     says = (command.endpoint, command.rack, command.level_min, command.level_max)
     return [] if says == known else _started(command, before.broker_epoch)
@@ -398,7 +399,7 @@ class _Session:
     broker_epoch: int
     heard_ms: float
     applied_offset: int  # one past the last record of the cluster metadata that the broker has applied
-    start_offset: int  # the broker may be unfenced once it has applied so much
+    start_offset: int  # the broker may be unfenced once it has applied the records below it
     wants_fence: bool = False
     is_unanswered: bool = False  # its last heartbeat said so
 

@@ -56,8 +56,8 @@ class LeaseWatch:
         self._seen: dict[int, _Seen] = {}
 
     def note(self, broker_id: int, content: bytes, now_ms: float, *, lock: bytes = b"") -> None:
-        """Take what was read. A lease is away for a moment while it is written anew, so nothing in its place is no
-        news. `lock`: what the lock of the broker holds, if there may be brokers that renew that alone."""
+        """Note the content of a lease file. The file is missing for a moment while it is rewritten, so its absence
+        means nothing. `lock`: the content of the broker's lock, if there may be brokers that renew only that."""
         seen = self._seen.get(broker_id)
         if seen is None:
             self._seen[broker_id] = _Seen(content, lock, now_ms, now_ms)
@@ -184,7 +184,7 @@ class BrokerReach:
     def __init__(self, session_ms: float, *, tick_ms: float, controller_id: int, now_ms: float) -> None:
         self._session_ms = session_ms
         self._interval_ms, self._retry_ms = session_ms / 2, session_ms / 8
-        # A network may swallow what is sent on one connection: within a session there is time for another one.
+        # A network may lose what is sent on one connection: within a session there is time for a second one.
         self.timeout_ms = session_ms * 3 / 4
         self._tick_ms = tick_ms
         self._ticked_ms = now_ms
@@ -233,9 +233,9 @@ class BrokerReach:
         self._probes[broker_id] = _Probe(life, now_ms, has_answered=True)
 
     def find_unreached(self, state: ClusterState, heard: Collection[int], now_ms: float) -> dict[int, int]:
-        """Return the broker epochs, by id, of the unfenced brokers that are heard and have answered nothing for a
-        session. Empty if those that do answer are not more than half of all that are heard: then it may be the
-        controller that reaches nobody, and of two nobody can tell."""
+        """Return the broker epochs, by id, of the unfenced brokers that send heartbeats and have answered no probe for
+        a session. Empty unless more than half of all brokers that send heartbeats answer: otherwise the controller
+        itself may reach nobody, and with two brokers nobody can tell."""
         everyone = {*heard, self._controller_id}
         silent = {broker_id for broker_id in everyone if self._is_silent(state, broker_id, now_ms)}
         answering = {one for one in everyone - silent if one == self._controller_id or self._has_answered(state, one)}

@@ -1,4 +1,5 @@
-"""Records of brokers and of the controller.
+"""Records of brokers and of the controller: their changes, their lines for people, and their mending in a log that
+contradicts itself.
 
 Each record says what it changes, what people read of it, and what becomes of it in a log that contradicts itself; how a
 snapshot states them is below. Guards two promises: a broker epoch is given once, and no broker goes while it leads a
@@ -41,7 +42,7 @@ class BrokerRegistered(ClusterRecord):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnregistered(ClusterRecord):
-    """The broker is gone and leads nothing any more."""
+    """The broker is unregistered and leads nothing."""
 
     broker_id: int
 
@@ -57,8 +58,8 @@ class BrokerUnregistered(ClusterRecord):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStarted(ClusterRecord):
-    """One life of a broker is registered, fenced at first. The record again, with the same incarnation and the same
-    broker epoch, changes what it says of the broker and leaves it fenced or unfenced as it is."""
+    """The registration of an incarnation of a broker, fenced at first. The same record again, with the same incarnation
+    and broker epoch, updates the broker's own fields and leaves it fenced or unfenced as it is."""
 
     since_level: ClassVar[int] = LEVEL_OF_CLUSTERS
     broker_id: int
@@ -192,7 +193,7 @@ def snapshot_brokers(state: ClusterState) -> Iterator[ClusterRecord]:
             if not broker.is_fenced:
                 yield BrokerUnfenced(endpoint.broker_id, broker.broker_epoch)
     if state.broker_epoch_max > max((broker.broker_epoch for broker in brokers), default=0):
-        # The broker that had the last epoch is not registered any more: the epoch stays given.
+        # The broker with the last epoch is no longer registered, but its epoch must not be given again.
         last = next(number for number in itertools.count() if number not in state.brokers)
         yield BrokerStarted(last, "", 0, None, "", state.broker_epoch_max, 0, 0)
         yield BrokerUnregistered(last)

@@ -56,7 +56,7 @@ _DEFAULT_REPLICAS = (-1, 0)
 # One that a table or a broker names may not be higher: as many elections as that are left then.
 LEADER_EPOCH_MAX = 2**30
 _OWN_TOPICS = (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC)
-# Those of an internal topic that users may alter: how its files are written, and for how long old ones are kept. The
+# The configs of an internal topic that users may alter: the writing of its files, and how long old ones are kept. The
 # others decide what a coordinator finds again.
 INTERNAL_CONFIGS = frozenset(
     {"commit.burst", "commit.interval.ms", "compression.type", "delta.log.retention.ms", "file.delete.delay.ms"}

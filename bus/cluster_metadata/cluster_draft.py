@@ -22,7 +22,7 @@ from bus.security.acl_index import AclIndexDraft
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-_Led = tuple[int, int]  # leader id, and its epoch without what was raised for that leader
+_Led = tuple[int, int]  # leader id, and its epoch without the raises of that leader
 
 
 class ClusterRecord:
@@ -65,7 +65,7 @@ class Mending(Protocol):
     def take_with_leader(self, leader_id: int, record: ClusterRecord) -> str: ...
 
     def register(self, broker_id: int) -> bool:
-        """The next start takes over what it leads. False: it is registered."""
+        """Register the broker, so that its next start takes over what it leads. False: it is registered already."""
         ...
 
     def allocate_to(self, producer_id: int) -> None: ...
@@ -298,7 +298,7 @@ class ClusterDraft:
     # ------------------------------------------------------------------ snapshots
 
     def begin_snapshot(self, record_count: int) -> None:
-        """Forget everything: a snapshot of so many records follows the record that is being applied."""
+        """Forget everything: a snapshot of `record_count` records follows the record that is being applied."""
         self._begin(EMPTY_CLUSTER)
         self._snapshot_remaining = record_count + 1  # counts the present record too
 

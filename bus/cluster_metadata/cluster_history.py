@@ -29,7 +29,7 @@ class ElectionReason(Enum):
     CREATED = "created"  # the partition is new
     LEADER_FENCED = "leader fenced"  # the leader before was fenced: gone, silent, restarted or shut down
     PREFERRED_LEADER = "preferred leader"  # the first replica leads again
-    REASSIGNED = "reassigned"  # the leader before is no replica any more
+    REASSIGNED = "reassigned"  # the former leader is no longer a replica
     RESTARTED = "restarted"  # the same broker, in another life
     EPOCH_RAISED = "epoch raised"  # the same life: its table had a higher leader epoch
 
@@ -264,7 +264,8 @@ class _Reading:
     # ------------------------------------------------------------------ brokers and the controller
 
     def _note_life(self, broker_id: int, life: tuple[str, int], place: LogPlace) -> None:
-        """A life that registers again stays what it is; at level 0 each registration is a start."""
+        """Note the registration of an incarnation. Registering again changes nothing; at level 0 each registration is a
+        start."""
         if self._lives.get(broker_id) != life or life == ("", 0):
             self._lives[broker_id] = life
             self._brokers[broker_id] = BrokerHistory(place, place)

@@ -75,7 +75,8 @@ def _size_of(tables: Sequence[FoundTable]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """`offset` is that of the record; -1: what is wrong is no record's. `remedy`: what becomes of it."""
+    """A record that contradicts the state. `offset` is the record's; -1: the fault belongs to no record. `remedy`: the
+    treatment of the record."""
 
     offset: int
     message: str
@@ -222,7 +223,8 @@ class _Mending:
                 self.take(LeaderChanged(name, found.topic_id, number, leaders[number].leader_id, epoch))
 
     def _raise_producer_ids(self, producer_id_max: int) -> None:
-        """Above all that may have been given: what cannot be read may have given blocks."""
+        """Raise the next producer id above all that may have been given: records that cannot be read may have allocated
+        blocks."""
         known = max(producer_id_max, self._id_max, self.draft.producers.next_producer_id - 1)
         if known >= 0 or self._unreadable_count:
             self.allocate_to(known + self._unreadable_count * PRODUCER_ID_BLOCK_SIZE)

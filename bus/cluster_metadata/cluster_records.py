@@ -125,7 +125,7 @@ class ClientQuotaChanged(ClusterRecord):
 
     since_level: ClassVar[int] = LEVEL_OF_SECURITY
     entity: str
-    quotas: str | None  # None: it has none any more
+    quotas: str | None  # None: it no longer has any
 
     def apply(self, draft: ClusterDraft) -> None:
         try:

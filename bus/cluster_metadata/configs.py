@@ -1,4 +1,4 @@
-"""The configs of a topic: which keys there are, what they default to, how they are checked, changed and shown.
+"""Configs of a topic: their keys, defaults, checks, changes and descriptions.
 
 Guards two promises: a topic never has a config that is unknown or out of range, and what `describe` says of a key is
 true, also where nothing acts on the key yet. Names, types, defaults and ranges are Kafka's (org.apache.kafka.storage
@@ -54,8 +54,8 @@ class ConfigOperation:
 
 
 def resolve_topic_config(overrides: Mapping[str, str], broker: BrokerConfig | None = None) -> TopicConfig:
-    """The topic's configs: what is overridden, else the broker's default, else Kafka's. Raises `ConfigError` for an
-    override that `check_topic_configs` would refuse: then it was not this version that accepted it."""
+    """Return the topic's configs: the override, else the broker's default, else Kafka's. Raises `ConfigError` for an
+    override that `check_topic_configs` would refuse, which another version must have accepted."""
     settings: dict[str, Any] = dict(_broker_defaults(broker))
     for name, text in overrides.items():
         if name not in KEPT_CONFIGS:
@@ -64,7 +64,8 @@ def resolve_topic_config(overrides: Mapping[str, str], broker: BrokerConfig | No
 
 
 def check_topic_configs(configs: Mapping[str, str], broker: BrokerConfig | None = None) -> Refused | None:
-    """None if a topic may have these overrides; else INVALID_CONFIG with the key, what was expected and found."""
+    """Return None if a topic may have these overrides; otherwise INVALID_CONFIG with the key and what was expected and
+    found."""
     normal = normalize_topic_configs(configs, broker)
     return normal if isinstance(normal, Refused) else None
 
@@ -107,10 +108,10 @@ def describe_topic_configs(overrides: Mapping[str, str], broker: BrokerConfig | 
 def alter_topic_configs(
     overrides: Mapping[str, str], operations: Sequence[ConfigOperation], broker: BrokerConfig | None = None
 ) -> Mapping[str, str] | Refused:
-    """The overrides after all operations, in canonical text, or the reason why none is done.
+    """Return the overrides after all operations, in canonical text, or the reason why none is done.
 
-    A list begins from its default if it has no override. Appending what is there and subtracting what is not change
-    nothing, as in Kafka.
+    A list begins from its default if it has no override. As in Kafka, appending an existing element, or subtracting a
+    missing one, changes nothing.
     """
     repeated = _first_repeated(operation.name for operation in operations)
     if repeated is not None:

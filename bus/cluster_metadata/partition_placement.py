@@ -252,8 +252,8 @@ def decide_elect_leaders(
 
 
 def find_imbalance(state: ClusterState, percentage: int) -> list[TopicPartition]:
-    """Partitions whose preferred leader does not lead them, of those unfenced brokers that do not lead more than
-    `percentage` of what they are preferred for."""
+    """Return the partitions that their preferred leader does not lead, for those unfenced brokers that do not lead more
+    than `percentage` of the partitions for which they are preferred."""
     preferred: Counter[int] = Counter()
     away: dict[int, list[TopicPartition]] = {}
     for topic in state.topics.values():
@@ -290,8 +290,9 @@ def _elect_preferred(state: ClusterState, partition: TopicPartition) -> Leadersh
 def decide_reassign_partitions(
     state: ClusterState, assignments: Mapping[TopicPartition, Sequence[int] | None]
 ) -> ReassignmentStep:
-    """Other replicas for partitions (KIP-455), in force at once. A leader that is no replica any more hands over to the
-    first one that is unfenced, and leads on if none is. None would cancel a reassignment, and none is ever under way.
+    """Assign other replicas to partitions (KIP-455), in force at once. A leader that is no longer a replica hands over
+    to the first unfenced replica, and continues to lead if there is none. None as replicas would cancel a reassignment;
+    there is never one under way.
 
     Refused, each by itself: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT (no replicas, a broker twice, a
     broker that is not registered, fewer replicas than the topic's min.insync.replicas), NO_REASSIGNMENT_IN_PROGRESS,

@@ -31,7 +31,7 @@ _LOOK_SHARE = 64
 _GRACE_SHARE = 8  # more than the sum of all delays until a use is known
 # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 _LOOK_INTERVAL_MS_MAX = 3_600_000
-# One decision gives so many records, and leaves the rest to the next.
+# The number of records of one decision; the rest is left to the next.
 RECORDS_MAX = 10_000
 
 
@@ -75,12 +75,13 @@ def check_init_producer(command: InitProducer) -> Refused | None:
 
 
 def decide_init_producer(state: ClusterState, command: InitProducer, *, new_producer_id: int | None) -> IdentityStep:
-    """The name's id and an epoch that was never given. `new_producer_id`, never given before, is for a new name, and
-    for one that has had its last epoch: it goes on with the new id at epoch 0, and the old id is fenced for good.
+    """Give the name's id with an epoch that was never given. `new_producer_id`, never given before, is for a new name,
+    and for a name that has used its last epoch: it continues with the new id at epoch 0, and the old id is fenced for
+    good.
 
-    A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer
-    was lost, it gets the same answer (KIP-360). A caller that keeps the epoch gets the name's identity as it
-    is, and fences no instance. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has another id, or none
+    A caller with the name's current identity gets the next epoch. If its answer was lost and it asks again with the
+    same identity, it gets the same answer (KIP-360). A caller that keeps the epoch gets the name's identity as it is,
+    and fences no instance. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has another id, or none
     yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was never given).
     """
     refused = check_init_producer(command)

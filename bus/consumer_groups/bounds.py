@@ -23,7 +23,7 @@ from bus.model import GROUP_PLACEMENT, TopicPartition
 from bus.settings.keys import INT_MAX, LONG_MAX
 
 ID_BYTES_MAX = 1_024  # for a group id and a client id
-MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and what the coordinator puts behind it
+MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and the coordinator's suffix
 NAME_BYTES_MAX = 249  # for an instance id (Kafka's bound), a protocol, a protocol type, a topic
 
 GROUPS_MAX = 1_000  # in one request to describe or to delete groups, or to fetch offsets
@@ -273,7 +273,8 @@ class GroupTotals:
                 self.offsets += sign * (len(group.offsets) + group.pending_offset_count)
 
     def check(self, command: rq.GroupCommand, group: Group | None, *, now_ms: int) -> Refused | None:
-        """COORDINATOR_NOT_AVAILABLE if the command would make grow what is at its bound. `group` is the command's."""
+        """Return COORDINATOR_NOT_AVAILABLE if the command would grow what has reached its bound. `group` is the
+        command's."""
         match command:
             case rq.JoinGroup():
                 said = sum(len(offer.metadata) for offer in command.protocols)
@@ -298,7 +299,7 @@ class GroupTotals:
                 return None
 
     def _check_bytes(self, wanted: int, held: int) -> Refused | None:
-        """Members that are there may go on with as much as they have."""
+        """Refuse more bytes than allowed. Existing members may continue with as much as they have."""
         if self.member_bytes < self._bounds.members_bytes_max or wanted <= held:
             return None
         return self._refuse("bytes of members", "group.members.bytes.max", self.member_bytes)

@@ -42,7 +42,7 @@ from bus.machine import SetTimer
 
 
 def describe_group(group: Group) -> rq.DescribedGroup:
-    """Its protocol, and what the members said with it, only while it is stable."""
+    """Describe the group. Its protocol, and the members' metadata for it, only while it is stable."""
     protocol = group.protocol if group.state is GroupState.STABLE else None
     return rq.DescribedGroup(
         group.group_id,

@@ -21,7 +21,7 @@ from bus.persistent_map import PersistentMap
 
 MINUTE_MS = 60_000
 NO_ASSIGNMENT = rq.Assignment()
-_MEMBER_BYTES = 1_000  # without what it said, and what it is given
+_MEMBER_BYTES = 1_000  # without its metadata and its assignment
 _ITEM_BYTES = 60  # the size of a topic or a partition
 
 
@@ -72,7 +72,7 @@ class Member:
 
     @property
     def data_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate size in memory."""
         items = len(self.assignment.partitions) + sum(len(offer.topics) for offer in self.protocols)
         said = len(self.assignment.data) + sum(len(offer.metadata) for offer in self.protocols)
         return _MEMBER_BYTES + items * _ITEM_BYTES + said
@@ -84,7 +84,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class InitialDelay:
-    """The first rebalance of an empty group waits for more members: a round now, and what is left for others."""
+    """The wait of an empty group's first rebalance for more members: the present round, and the time remaining for
+    others."""
 
     remaining_ms: int
     has_new_member: bool = False  # since this round began
@@ -101,7 +102,7 @@ class Group:
     leader_id: str | None = None  # None exactly without members
     members: Mapping[str, Member] = field(default_factory=dict)
     instance_ids: Mapping[str, str] = field(default_factory=dict)  # instance id of a static member -> member id
-    # Ids that were told with MEMBER_ID_REQUIRED, each with True; there may be thousands, that come one by one.
+    # Ids that were sent with MEMBER_ID_REQUIRED, each with True; there may be thousands, that come one by one.
     pending_members: PersistentMap[str, bool] = field(default_factory=PersistentMap)
     supporters: Mapping[str, int] = field(default_factory=dict)  # protocol -> the number of members that support it
     joining_count: int = 0  # members that await a join
@@ -195,7 +196,8 @@ class Group:
         return replace(self, pending_members=self.pending_members.changed(changes))
 
     def put_pending_offsets(self, changes: Mapping[rq.TransactionKey, records.TxnOffsetsPending | None]) -> Group:
-        """This group with what transactions have pending now; None: nothing any more."""
+        """Return this group with the transactions' pending offsets changed; None: the transaction has none any
+        longer."""
         counts: dict[TopicPartition, int] = {}
         for transaction, pending in changes.items():
             for one, sign in ((self.pending_offsets.get(transaction), -1), (pending, 1)):
@@ -341,7 +343,7 @@ class MembersRemoved:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceBegun:
-    """No sync waits any more. An assignment that the generation did not get is none."""
+    """A rebalance begins: no sync waits any longer, and an assignment that the generation did not get is void."""
 
     group_id: str
     at_ms: int
@@ -386,8 +388,8 @@ GroupRecord = records.LoggedRecord | MemoryRecord
 
 
 def apply(group: Group | None, changes: Iterable[GroupRecord]) -> Group | None:
-    """The group after `changes` of one group, in their order; None: neither the log nor a client knows of it. Costs
-    what the changes cost, and a little for each call: many offsets are one change."""
+    """Return the group after `changes`, in their order; None: neither the log nor a client knows of it. Costs what the
+    changes cost, and a little for each call: many offsets are one change."""
     offsets: dict[TopicPartition, records.OffsetCommitted | None] = {}  # None: deleted
     pending: dict[rq.TransactionKey, records.TxnOffsetsPending | None] = {}  # None: ended
     for record in changes:
@@ -481,8 +483,8 @@ def _in_generation(group: Group, record: GenerationBegun) -> Group:
 
 
 def _as_stored(group: Group, record: records.GroupStored) -> Group:
-    """Beside what the record says, memory keeps the ids that were given, what members offer besides the protocol in
-    use, and who has yet to sync."""
+    """Return the group as stored. Beside the record's fields, memory keeps the member ids given, the members' protocols
+    other than the one in use, and which members have yet to sync."""
     stored = Group(
         record.group_id,
         GroupState(record.state),
@@ -599,8 +601,9 @@ class Notice:
 class GroupStep:
     """A decision so far. `group` is what `apply` makes of the changes so far, and cannot be set.
 
-    Guards two promises: a request is answered at most once, and only the last word counts for each timer and each
-    member. A member that is answered in a step gets no notice with the same content: it would act on it twice.
+    Guards two promises: a request is answered at most once, and for each timer and each member only the last
+    instruction counts. A member that is answered in a step gets no notice with the same content: it would act on it
+    twice.
     """
 
     def __init__(self, group: Group | None, group_id: str, *, rules: GroupRules, now_ms: int) -> None:
@@ -624,7 +627,7 @@ class GroupStep:
 
     @property
     def may_log_later(self) -> bool:
-        """Nothing but the log knows what a group was told."""
+        """Always False: only the log knows what a group was answered."""
         return False
 
     @property

@@ -35,7 +35,7 @@ _SHOWN_LENGTH = 500  # the length of a fault in a message
 
 
 def read_groups(rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
-    """The groups after all of `rows`, in the order of the log. What is certain of an unreadable row is kept."""
+    """Return the groups after all of `rows`, in the order of the log. The certain part of an unreadable row is kept."""
     faults: list[str] = []
     groups: dict[str, Group] = {}
     for group_id, records in _by_group(_read(rows, faults, now_ms)).items():
@@ -161,7 +161,8 @@ def _salvage_stored(
 
 
 def _emptied(group_id: str, protocol_type: str, generation: int, now_ms: int) -> GroupStored:
-    """Empty since now: its offsets do not expire for what the log could not tell."""
+    """Return a group that is empty from now on: its offsets must not expire because of times that the log could not
+    tell."""
     return GroupStored(group_id, protocol_type, None, generation, None, "Empty", now_ms, ())
 
 

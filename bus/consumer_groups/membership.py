@@ -165,8 +165,8 @@ def _replace_static(step: GroupStep, command: rq.JoinGroup, request_id: int) -> 
 
 
 def _go_on_with(step: GroupStep, member: Member, request_id: int) -> None:
-    """No rebalance. If the member leads it gets all members and what they have, to see what has changed, but does
-    not assign (KIP-814)."""
+    """Answer a join without a rebalance. A member that leads gets all members and their subscriptions, to see what has
+    changed, but does not assign (KIP-814)."""
     step.record(stored_group(step.group, GroupState.STABLE, at_ms=step.group.state_ms))
     is_leader = step.group.leader_id == member.member_id
     step.reply(request_id, _joined(step.group, member.member_id, skip_assignment=is_leader))
@@ -380,7 +380,7 @@ def expire_pending_member(step: GroupStep, member_id: str) -> None:
 
 
 def decide_leave(step: GroupStep, command: rq.LeaveGroup, *, request_id: int) -> None:
-    """All that can leave do, and one rebalance follows if one of them was a member."""
+    """Decide on a LeaveGroup request: all that can leave do, and one rebalance follows if one of them was a member."""
     reasons: dict[str, str] = {}  # member id -> the reason why it leaves
     pending: dict[str, None] = {}
     members = tuple(_leave(step.group, leaving, reasons, pending) for leaving in command.members)
@@ -582,7 +582,7 @@ def rebalancing(group: Group, reason: str) -> Refused:
 
 
 def _remove_members(step: GroupStep, reasons: Mapping[str, str]) -> None:
-    """`reasons`, by member id, are what the members are told."""
+    """Remove the members. `reasons`, by member id, go into the members' answers."""
     group = step.group
     for member_id, reason in reasons.items():
         refused = Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id}: member {member_id} is out: {reason}")

@@ -158,7 +158,8 @@ def _no_offset(partition: TopicPartition) -> rq.CommittedOffset:
 
 
 def decide_delete_offsets(step: GroupStep, command: rq.OffsetDelete, *, request_id: int) -> None:
-    """Not of topics that a member subscribes to (KIP-496). Of another protocol type it is not known what is in use."""
+    """Delete offsets, but not of topics that a member subscribes to (KIP-496). For another protocol type the
+    subscriptions are unknown."""
     group = step.group
     if group.members and not group.is_of_consumers:
         step.reply(

@@ -25,7 +25,7 @@ PRODUCER_EPOCH_MAX = 2**15 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupProtocol:
-    """A way of assigning that a member offers. `topics`: what it subscribes to; empty for another protocol type."""
+    """A protocol of assignment that a member offers. `topics`: its subscription; empty for another protocol type."""
 
     name: str
     metadata: bytes
@@ -181,8 +181,9 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """`partitions` None: all that have an offset, and with `require_stable` those that may get one. `require_stable`
-    (KIP-447): no offset that a transaction which is not decided may replace; it is UNSTABLE_OFFSET_COMMIT."""
+    """A request for offsets. `partitions` None: all that have an offset, and with `require_stable` those that may get
+    one. `require_stable` (KIP-447): an offset that an undecided transaction may replace is answered with
+    UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
@@ -269,7 +270,7 @@ class DropOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetsSettled:
-    """The answer to `ApplyOffsets` and `DropOffsets`: nothing of the transaction is pending here (any more)."""
+    """The answer to `ApplyOffsets` and `DropOffsets`: nothing of the transaction is pending here any longer."""
 
 
 # ---------------------------------------------------------------- administration
@@ -326,7 +327,7 @@ class TimerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupTimer:
-    """It has run out. If what it was for is gone, nothing changes."""
+    """A timer that has expired. If its subject is gone, nothing changes."""
 
     kind: TimerKind
     group_id: str
@@ -335,7 +336,7 @@ class GroupTimer:
 
 @dataclass(frozen=True, slots=True)
 class ExpireOffsets:
-    """An empty group that has no offsets (any more) ends, but not while a member id that was given may come back."""
+    """End an empty group without offsets, but not while a member id that was given may come back."""
 
     group_id: str
     now_ms: int  # the clock of retention

@@ -1,1 +1,1 @@
-"""Rules of one partition's log: which offset a record gets, what a reader may see, when a commit may happen."""
+"""Rules of one partition's log: the offsets of records, their visibility to readers, and the time of commits."""

@@ -154,7 +154,8 @@ def _check_size(batch: RecordBatch, rules: AppendRules) -> Refused | None:
 
 
 def _check_timestamps(batch: RecordBatch, rules: AppendRules, now_ms: int) -> Refused | None:
-    """KIP-937: the producer's clock may be off by so much and no more. Negative times are refused as in Kafka."""
+    """Check the timestamps (KIP-937): the producer's clock may be off by a configured time. Negative times are refused
+    as in Kafka."""
     if rules.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return None
     if batch.timestamp_min_ms < 0:

@@ -33,9 +33,9 @@ class CompactionRules:
 def decide_key_compaction(
     files: Sequence[LogFile], *, unseen_count: int, rules: CompactionRules, now_ms: int, is_requested: bool = False
 ) -> int | None:
-    """The offset up to which to compact now; None: not now. The last `unseen_count` of the live `files` were not seen
-    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_requested`: an operator
-    wants it, however little there is to gain."""
+    """Return the offset up to which to compact now; None: not now. The last `unseen_count` of the live `files` were not
+    compacted yet. The newest file, and files younger than the smallest lag, are not touched. `is_requested`: an
+    operator wants it, however little there is to gain."""
     seen = files[: len(files) - unseen_count]
     dirty: list[LogFile] = []
     for file in files[len(seen) : -1]:

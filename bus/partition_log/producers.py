@@ -45,8 +45,8 @@ class ProducerState(NamedTuple):
 
     producer_epoch: int  # the epoch of the last record; -1: there is none
     last_sequence: int  # the sequence of the last record; -1: there is none
-    # The last so many sequences up to `last_sequence` were appended under this epoch; what is before them was not, as
-    # far as memory knows. A state that was read from the log assumes that all were.
+    # This many sequences up to `last_sequence` were appended under this epoch; those before were not, as far as memory
+    # knows. A state that was read from the log assumes that all were.
     sequence_span: int
     last_append_ms: int
     recent: tuple[AppendedBatch, ...] = ()
@@ -153,12 +153,12 @@ def decide_match(
 def decide_resume(
     state: ProducerState | None, *, producer_id: int, producer_epoch: int, fence: int
 ) -> ProducerState | Refused:
-    """From where the producer goes on under `producer_epoch`, which is to be the new fence.
+    """Return the sequence at which the producer continues under `producer_epoch`, which is to be the new fence.
 
-    The fence is in memory only. That is enough: the producer goes on at the sequence that it was told, and once its
-    first record is committed the log has the epoch. If memory is lost before, an older instance may append once more;
-    then the sequence that the producer was told is not the next one, its batch is OUT_OF_ORDER_SEQUENCE_NUMBER, and it
-    resumes again. Older instances exist for named producers alone, and the cluster's metadata fences these durably.
+    The fence is in memory only. That is enough: the producer continues at that sequence, and once its first record is
+    committed the log has the epoch. If memory is lost before, an older instance may append once more; then the sequence
+    is not the next one, the producer's batch is OUT_OF_ORDER_SEQUENCE_NUMBER, and it resumes again. Only named
+    producers have older instances, and the cluster's metadata fences these durably.
     """
     state = state or NEW_PRODUCER
     epoch_min = max(fence, state.producer_epoch)
@@ -276,7 +276,7 @@ class ProducerStates:
         self._placed_version = version
 
     def placed_progress(self) -> Sequence[ProducerProgress]:
-        """How far each producer will have come with the commit of what is placed."""
+        """The progress of each producer after the commit of the placed batches."""
         return [
             ProducerProgress(producer_id, state.producer_epoch, state.last_sequence)
             for producer_id, state in self._placed.items()
@@ -292,11 +292,11 @@ class ProducerStates:
         self._placed.clear()
 
     def roll_back(self) -> None:
-        """Nothing of what was placed is in the log: its sequences are expected again."""
+        """Drop the placed batches, which are not in the log: their sequences are expected again."""
         self._placed.clear()
 
     def reload(self, progress: Mapping[int, ProducerProgress], *, forgotten_max: int) -> None:
-        """Take what the log says. Fences stay: they are this leader's own."""
+        """Load the log's progress. Fences stay: they are this leader's own."""
         self.roll_back()
         self._committed.clear()
         for known in sorted(progress.values(), key=lambda known: known.updated_ms):

@@ -37,8 +37,9 @@ class Retained:
 
 
 def decide_retention(files: Sequence[LogFile], rules: RetentionRules, *, now_ms: int) -> Retained | None:
-    """`files` are all live ones. Whole files from the first on, as long as each is due by itself: by age, or because
-    what is left without it is still as large as `retention.bytes`. All of them may go. None: nothing is due."""
+    """Decide which of `files`, all live ones, to delete: whole files from the first on, as long as each is due by
+    itself, by age, or because the rest without it is still as large as `retention.bytes`. All of them may go. None:
+    nothing is due."""
     excess_bytes = sum(file.size_bytes for file in files) - rules.retention_bytes
     count = 0
     is_by_size = False
@@ -85,8 +86,9 @@ class RetentionTime:
 
 
 def read_time(before: RetentionTime | None, *, wall_ms: int, monotonic_ms: int) -> RetentionTime:
-    """The wall clock's time, but ahead of `before` by at most twice what has passed since. One that goes back is
-    followed at once: then things only stay longer. `before` None: nothing is known yet, and the clock is believed."""
+    """Return the wall clock's time, but ahead of `before` by at most twice the time that has passed since. A clock that
+    goes back is followed at once: then records only stay longer. `before` None: there is no earlier time, and the clock
+    is believed."""
     if before is None:
         return RetentionTime(wall_ms, monotonic_ms)
     ahead_max_ms = 2 * max(0, monotonic_ms - before.read_at_ms)

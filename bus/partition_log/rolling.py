@@ -34,7 +34,7 @@ class RollingRules:
 
     @property
     def full_bytes(self) -> int:
-        """A file of so much is full."""
+        """The size from which on a file is full."""
         return (self.segment_bytes + 1) // 2
 
 
@@ -66,7 +66,7 @@ def decide_roll(
             return run
     if sum(len(fragment.files) for fragment in fragments) < SMALL_FILES_MAX:
         return ()
-    # Then their number counts for more than what they span.
+    # Their number then matters more than the time that they span.
     at_any_age = replace(rules, segment_ms=LONG_MAX)
     runs = (_fitting(run, at_any_age) for fragment in fragments for run in _runs(fragment))
     longest = max(runs, key=len)
@@ -81,11 +81,11 @@ def plan_full_roll(
     log_start: int = 0,
     left_alone: Collection[str] = (),
 ) -> list[Run]:
-    """All that no roll has made yet and that may be rolled, due or not, oldest first. A first file that has deleted
-    records below `log_start` is rolled too, alone if need be: so they leave it.
+    """Plan to roll all files that no roll has made yet and that may be rolled, due or not, oldest first. A first file
+    with deleted records below `log_start` is rolled too, alone if necessary, so that they leave it.
 
-    What rolls have made waits until it is due. Else a file that is rolled by hand again and again, with what came
-    meanwhile, would never come of age: its time is that of its newest record.
+    Files made by rolls wait until they are due. Otherwise a file that is rolled manually again and again, with newer
+    records, would never come of age: its time is that of its newest record.
     """
     fragments = _split(files, rules, compacted_to, left_alone)
     runs = (run for fragment in fragments for run in _runs(fragment) if fragment.is_closed or run[0].level == 0)
@@ -134,7 +134,7 @@ def _due_run(fragment: _Fragment, rules: RollingRules, now_ms: int) -> Run:
 
 
 def _complete(run: Run, rules: RollingRules) -> Iterator[Run]:
-    """Yield runs that each fit into one file, beginning anew at each file that does not fit behind the one before
+    """Yield runs that each fit into one file. A new run begins at each file that does not fit behind the one before
     it."""
     start = 0
     while start < len(run):

@@ -35,7 +35,7 @@ class StageBatch:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyStaged:
-    """A repeat of what is staged."""
+    """A repeat of a staged batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ STAGE, ALREADY_STAGED, LOOK_FOR_STAGED = StageBatch(), AlreadyStaged(), LookForS
 def decide_stage(
     state: StagedState | None, batch: RecordBatch, rules: AppendRules, *, now_ms: int, bytes_max: int
 ) -> StageBatch | AlreadyStaged | LookForStaged | Refused:
-    """`state` None: it is not known what is staged. At most `bytes_max` of one transaction are
-    (transaction.staged.max.bytes); of more, TRANSACTION_ABORTABLE."""
+    """Decide on a batch of a transaction. `state` None: the staged part is unknown. At most `bytes_max` of one
+    transaction are staged (transaction.staged.max.bytes); more gets TRANSACTION_ABORTABLE."""
     stamp = batch.producer
     assert stamp is not None, "a batch of a transaction has a producer"
     if state is None:

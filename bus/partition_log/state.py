@@ -17,7 +17,7 @@ class PartitionState:
 
     log_start: int
     high_watermark: int  # readers see offsets below it
-    log_end: int  # offset of the next record; ahead of the high watermark until what was placed is committed
+    log_end: int  # offset of the next record; ahead of the high watermark until the placed batches are committed
     leader_epoch: int
     version: int  # the Delta version whose end is the high watermark
 
@@ -38,7 +38,7 @@ class CommitSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """Nothing of what was placed is in the log: its offsets are given again."""
+    """The commit has failed: none of the placed batches is in the log, and their offsets are given again."""
 
 
 @dataclass(frozen=True, slots=True)

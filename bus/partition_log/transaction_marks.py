@@ -22,8 +22,9 @@ class Ending(Enum):
 
 
 def judge(applied: AppliedTransaction, mark: int, has_written: bool | None) -> Ending:
-    """`has_written`: as `TableTransactions.has_written` says it. What is forgotten counts for the transaction: what is
-    forgotten was idle for long, and a life of the id that has just begun has a new producer id."""
+    """Judge the end of a transaction by its mark. `has_written`: the answer of `TableTransactions.has_written`. A
+    forgotten producer counts in favour of the transaction: it was idle for long, and an id that has just begun again
+    has a new producer id."""
     if mark < applied.aborted_version:
         return Ending.OPEN
     if mark == applied.aborted_version:

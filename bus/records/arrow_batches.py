@@ -374,7 +374,7 @@ def _headers_array(rows: Sequence[list[tuple[str, bytes | None]] | None]) -> pa.
     )
 
 
-# Arrow holds the interpreter while it looks at Python's values: about a millisecond for so many.
+# Arrow holds the GIL while it looks at Python's values: about a millisecond for this many.
 _SLICE_VALUES = 8 * 1024
 
 

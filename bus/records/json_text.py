@@ -54,7 +54,7 @@ def parse_strict(
     parse_float: Callable[[str], Any] | None = None,
     parse_int: Callable[[str], Any] | None = None,
 ) -> Any:
-    """JSON as RFC 8259 has it, in UTF-8, each name once in an object. Raises `ValueError` that says what was found."""
+    """Parse JSON by RFC 8259, in UTF-8, each name once in an object. Raises `ValueError` that says what was found."""
     if not isinstance(text, str):
         try:
             text = bytes(text).decode()

@@ -81,7 +81,7 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
 )
 
 # The value of `__consumer_offsets`, in the same manner. Its keys are JSON texts: ["offset", group, topic, partition],
-# ["group", group] and ["pending", group, producer id, producer epoch]; a null value deletes what the key names.
+# ["group", group] and ["pending", group, producer id, producer epoch]; a null value deletes the key's state.
 GROUP_MEMBER_TYPE = pa.struct(
     [
         pa.field("member_id", pa.string()),

@@ -151,7 +151,8 @@ def check_principal(principal: str) -> Refused | None:
 
 
 def check_host(host: str) -> Refused | None:
-    """Addresses are compared as texts, so only their usual form is one: what a broker sees a caller come from."""
+    """Check the host of an ACL. Addresses are compared as texts, so only their usual form is valid: the one in which a
+    broker sees a caller's address."""
     if host == ANY_HOST:
         return None
     try:
@@ -182,7 +183,7 @@ class PatternMatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AclBindingFilter:
-    """The bindings that are like it in all that it says; None: anything."""
+    """A filter of bindings: a binding matches if it equals the filter in every field that is not None."""
 
     resource_type: AclResourceType | None = None
     resource_name: str | None = None

@@ -32,7 +32,7 @@ class DenialCounts(Generic[ValueT]):
     """
 
     def __init__(self, merge: Callable[[ValueT, ValueT], ValueT]) -> None:
-        """`merge`: one value for what was counted before and the next one."""
+        """`merge`: joins the value counted so far and the next one."""
         self._merge = merge
         self._reported: dict[DenialKind, set[int]] = {}  # hashes of names
         self._counted: dict[DenialKind, ValueT] = {}  # kinds that are in `_reported`
@@ -58,8 +58,8 @@ class DenialCounts(Generic[ValueT]):
         return not self._reported
 
     def take(self) -> tuple[list[ValueT], int]:
-        """End the interval. Returns what was counted, one value for each kind, and the number of denials that found no
-        room because there were too many kinds."""
+        """End the interval. Returns the counted denials, one value for each kind, and the number of denials that were
+        not counted because there were too many kinds."""
         counted, lost = list(self._counted.values()), self._lost
         self._reported.clear()
         self._counted.clear()
@@ -139,7 +139,7 @@ def check_row(row: Any) -> dict[str, Any]:
 
 ROWS_MAX = 10_000
 GRANTS_MAX = 10_000  # that are counted at once
-CHANGES_MAX = 2_000  # rows about changes that are kept beside so many others
+CHANGES_MAX = 2_000  # rows about changes that are kept beside the other rows
 GRANT_INTERVAL_MS = 60_000
 
 _Grant = tuple[str, str, str, str]  # principal, operation, type and name of the resource

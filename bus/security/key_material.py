@@ -108,7 +108,7 @@ class WatchedKeyMaterial:
         """Look at the files, and return what logs the outcome: a handler of the log may come back."""
         signature = self._sign()
         if signature == self._signature:
-            self._logged_fault = ""  # the files of before are back: the next bad ones are told again
+            self._logged_fault = ""  # the former files are back: the next bad ones are reported again
             return lambda: None
         try:
             found = read_key_material(self._files, self._now())

@@ -33,7 +33,7 @@ class Windows:
 
     @property
     def burst_s(self) -> float:
-        """So many seconds' worth an idle entity may use at once."""
+        """The number of seconds' worth that an idle entity may use at once."""
         return (self.count - 1) * self.size_s
 
 
@@ -56,7 +56,7 @@ class RateMeter:
     _debt: _Debt | None = None
 
     def record(self, amount: float, now_s: float) -> None:
-        """A negative amount takes back what was recorded."""
+        """Record an amount; a negative one takes back what was recorded."""
         self._drop_old(now_s)
         if not self._samples or now_s - self._samples[-1].begin_s >= self.windows.size_s:
             self._samples.append(_Sample(now_s, 0.0))
@@ -163,11 +163,11 @@ class QuotaMeters:
         self._meters: dict[str, _Meters] = {}  # keyed by the quota's name
 
     def charge(self, allowance: Allowance, amount: float, now_s: float) -> float:
-        """How many seconds the entity has to wait, now that it has used so much more."""
+        """Charge the entity for the amount; return how many seconds it has to wait."""
         return self._rate(allowance, now_s).charge(amount, allowance.limit, now_s)
 
     def debt_s(self, allowance: Allowance, now_s: float) -> float:
-        """How many seconds it still has to wait for what it was charged. Makes no meter."""
+        """Return how many seconds it still has to wait for earlier charges. Creates no meter."""
         meters = self._meters.get(allowance.name)
         meter = None if meters is None else meters.get(allowance.entity)
         return meter.debt_s(allowance.limit, now_s) if isinstance(meter, RateMeter) else 0.0

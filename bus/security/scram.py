@@ -206,8 +206,8 @@ class ScramServer:
         return self._first.encode()
 
     def check(self, client_final: bytes) -> bytes | None:
-        """The server's last message, by which it proves itself; None if the client's proof is wrong. Raises
-        `ScramError` for what is no such message."""
+        """Check the client's proof; return the server's last message, by which it proves itself, or None if the proof
+        is wrong. Raises `ScramError` for a malformed message."""
         text = _text(client_final)
         fields = _fields(text, "crp")
         if fields["r"] != self._nonce or _decode(fields["c"]) != self._client_first.gs2_header.encode():

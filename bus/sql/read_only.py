@@ -268,7 +268,7 @@ def _subject_of_explain(session: duckdb.DuckDBPyConnection, query: str) -> duckd
 
 @cache
 def _table_functions() -> frozenset[str]:
-    """All that the engine has: a name that is none of them is refused by the engine where a table should be."""
+    """Return the engine's table functions: the engine refuses any other name where a table should be."""
     kinds = "('table', 'table_macro', 'pragma')"
     with duckdb.connect() as engine:
         found = engine.execute(
@@ -278,5 +278,5 @@ def _table_functions() -> frozenset[str]:
 
 
 def _name_of(statement: duckdb.Statement) -> str:
-    """LOAD, EXPORT, MERGE INTO: as it is written, where it is told by its first word."""
+    """Return the type of the statement as SQL spells it: LOAD, EXPORT, MERGE INTO."""
     return str(statement.type.name).replace("_", " ")

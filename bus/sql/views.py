@@ -34,8 +34,8 @@ def create_view(
     end_offsets: Sequence[int | None],
     hidden: Sequence[Sequence[tuple[int, int]]],
 ) -> str:
-    """The statement that makes the view `topic`; a partition with an end offset shows what is below it, and no rows of
-    the transactions that are `hidden`, by producer id and epoch."""
+    """Return the statement that creates the view `topic`; a partition with an end offset shows only rows below it, and
+    no rows of the `hidden` transactions, by producer id and epoch."""
     parts = [_Part(*each) for each in zip(snapshots, end_offsets, map(tuple, hidden), strict=True)]
     bounded = [part for part in parts if part.snapshot.files]
     scans = [list(parts) for _, parts in groupby(bounded, key=_scan_of)]

@@ -35,13 +35,13 @@ def decide_cut(
     places: Places,
     unfinished: Collection[ProducerIdentity],
 ) -> ConsistentCut:
-    """`own`: the partitions of the transaction that the cut is of, and its versions; these stay. `guess`: of each other
-    partition the version that it should have about. `oldest`: that it has at least. `unfinished`: those of `places` of
-    which a part is still to come.
+    """Decide the versions of a consistent cut. `own`: the transaction's own partitions, with their versions, which
+    stay. `guess`: about the version that each other partition should have. `oldest`: its minimum. `unfinished`:
+    transactions of `places` with a part that is still to come.
 
-    A version of `guess` is raised to what the own partitions have, and to what comes with that; and taken back to
-    before a transaction that is there in part. What cannot be taken back without taking back the own transaction is
-    hidden."""
+    A version of `guess` is raised to include what the own partitions have, and everything that came with that; and
+    lowered to before a transaction that is there in part. A transaction that cannot be excluded without excluding the
+    own one is hidden."""
     torn = {each for each, where in places.items() if each in unfinished or _is_behind(own, where)}
     least = _least(own, places, torn)
     versions = {each: max(guess.get(each, -1), least.get(each, -1)) for each in guess.keys() | least.keys()}
@@ -66,7 +66,8 @@ def _is_behind(own: Mapping[TopicPartition, int], where: Mapping[TopicPartition,
 def _least(
     own: Mapping[TopicPartition, int], places: Places, torn: Collection[ProducerIdentity]
 ) -> dict[TopicPartition, int]:
-    """Return the least versions at which all that is there at `own` is there everywhere, and what comes with that."""
+    """Return the least versions at which everything that exists at `own` exists everywhere, with everything that came
+    with it."""
     by_partition: dict[TopicPartition, list[tuple[int, ProducerIdentity]]] = {}
     for identity, where in places.items():
         for partition, version in where.items():

@@ -39,7 +39,8 @@ class TableSnapshot:
     log_start: int = 0  # records below it are deleted
     first_offsets: tuple[int, ...] = ()  # the first offset of each file
     delta_schema: str = ""  # the schema in the table's metadata: Spark's JSON
-    is_plain: bool = True  # its rows are all that is in its files; else a feature of Delta decides (deletion vectors)
+    # its rows are exactly those in its files; False if a feature of Delta changes that (deletion vectors)
+    is_plain: bool = True
 
     @property
     def begin_offset(self) -> int | None:

@@ -121,7 +121,7 @@ def _last_record(tables: TopicTables, transactional_id: str) -> TransactionLogge
 
 
 def _is_recorded(tables: TopicTables, transactional_id: str, number: int) -> bool:
-    """The log has the end of the transaction, or of a later one, and of all that are decided."""
+    """True if the log has the end of the transaction, or of a later one, and of all decided ones."""
     last = _last_record(tables, transactional_id)
     return last is None or (last.state is not TransactionState.PREPARE_COMMIT and last.number >= number)
 
@@ -157,8 +157,9 @@ def _cut_by_proof(tables: TopicTables, record: TransactionLogged) -> Transaction
 
 
 def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRecord]:
-    """The last one first; those that compaction has removed out of the versions before it, while they are kept. It
-    removes all that was overtaken up to an offset, so what it has left is never older than what it took."""
+    """Yield the records, the last one first; those that compaction has removed come from earlier versions, while they
+    are kept. Compaction removes every overtaken record up to an offset, so what remains is never older than what it
+    removed."""
     count, key = tables.topics().get(TRANSACTION_STATE_TOPIC, 0), transactional_id.encode()
     if not count:
         return
@@ -216,9 +217,9 @@ def _guess(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) ->
 
 
 class _TransactionLog:
-    """The transactions in the tables of a root, as far as they have been looked for; each version is read once. The
-    order counts: what is not open any more has all of its parts in the versions that are listed then, and what these
-    have is at or below the marks that are read then."""
+    """The transactions in the tables of a root, looked up as needed; each version is read once. The order matters: a
+    transaction that is no longer open has all of its parts in the versions that are listed afterwards, and these lie at
+    or below the marks that are read afterwards."""
 
     def __init__(self, tables: TopicTables, partitions: Sequence[TopicPartition]) -> None:
         self._tables = tables
@@ -254,7 +255,7 @@ class _TransactionLog:
         first: Mapping[str, int],
         places: Mapping[ProducerIdentity, dict[TopicPartition, int]],
     ) -> None:
-        """From `end` on, until none of the ids can have such a transaction there any more."""
+        """Look back from `end`, until none of the ids can have such a transaction there."""
         left = {name for name, number in first.items() if self._marks[partition].get(name, -1) >= number}
         for version in sorted((each for each in self._kept[partition] if each <= end), reverse=True):
             if not left:

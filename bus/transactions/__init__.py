@@ -1,1 +1,1 @@
-"""The rules of transactions: what the coordinator of a transactional id decides, and nothing that does I/O."""
+"""The rules of transactions: decisions of the coordinator of a transactional id, without I/O."""

@@ -130,7 +130,7 @@ class TransactionTotals:
                 self.partitions += sign * len(transaction.partitions)
 
     def check(self, command: rq.TransactionCommand, transaction: Transaction | None, *, now_ms: int) -> Refused | None:
-        """COORDINATOR_NOT_AVAILABLE if the command would make grow what is at its bound. `transaction` is the
+        """Return COORDINATOR_NOT_AVAILABLE if the command would grow what has reached its bound. `transaction` is the
         command's."""
         match command:
             case rq.InitProducerId() if transaction is None and self.ids >= self._bounds.ids_max:

@@ -105,8 +105,8 @@ def find_anchor(record: TransactionLogged) -> Anchor | None:
 
 
 def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
-    """Beside what the record says, memory keeps who waits, and what it may not know of this identity; a vote is over
-    with the decision."""
+    """Return the transaction as logged. Beside the record's fields, memory keeps the waiting calls, and what it may not
+    know of this identity; a vote ends with the decision."""
     if before is None or before.damage is not None:
         return Transaction(**_durable_of(record))
     _check_change(before, record)
@@ -208,7 +208,7 @@ class Finish:
     partitions: Mapping[TransactionPartition, int]  # the last sequence to apply; NO_SEQUENCE: none, drop what is staged
     groups: tuple[TransactionGroup, ...]
     needs_producer_id: bool  # `Finished` has to bring a new one: the epochs of this one are used up
-    may_give_up: bool = False  # an operator gives up what a partition refuses for ever
+    may_give_up: bool = False  # an operator gives up partitions that refuse their part forever
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class TransactionStep:
         self.record(logged(self.transaction, update_ms=update_ms, **changes))
 
     def change_ahead_of_log(self, **changes: Any) -> None:
-        """The same of what a coordinator that does not find it in the log finds out again."""
+        """Change like `change`, for a change that a coordinator reproduces if the log lacks it."""
         self.change(**changes)
         self._later_count += 1
 
@@ -296,7 +296,7 @@ class TransactionStep:
         return vote_id
 
     def await_end(self, request_id: int) -> None:
-        """The call is answered with the end of the transaction. Of many the newest wait: the callers of the others have
+        """Answer the call with the end of the transaction. Only the newest calls wait: the callers of the others have
         most likely gone."""
         calls = (*self.transaction.awaiting_end, request_id)
         for displaced in calls[:-AWAITING_MAX]:

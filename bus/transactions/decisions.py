@@ -71,9 +71,9 @@ def describe_transaction(transaction: Transaction) -> rq.DescribedTransaction:
 
 
 def expire(step: TransactionStep) -> None:
-    """An id without an open transaction is forgotten when nothing has happened to it for so long, and its partition has
-    told what it has. Otherwise a commit that an earlier coordinator has sent might come after the next initialisation:
-    nothing would fence it."""
+    """Forget an id without an open transaction when nothing has happened to it for the expiration time, and its
+    partition has reported its transactions. Otherwise a commit that an earlier coordinator has sent might come after
+    the next initialisation: nothing would fence it."""
     transaction = step.transaction
     left_ms = step.rules.transactional_id_expiration_ms
     if not transaction.state.is_open:
@@ -132,10 +132,10 @@ class TransactionMachine:
         now_ms: int,
         may_wait: bool,
     ) -> Collection[int]:
-        """`Ongoing` of a transaction that may still end soon: with that record the log has no anchor any more, and the
-        commit needs a record. What takes longer is logged, so that it outlives its coordinator. Always that of a
-        transaction whose partition has been asked to commit it: without the anchor the next coordinator would not ask
-        whether it did."""
+        """Return the records to keep back: `Ongoing` of a transaction that may still end soon. With that record the log
+        has no anchor any longer, and the commit needs a record. A transaction that takes longer is logged, so that it
+        outlives its coordinator. The record of a transaction whose partition was asked to commit it is always kept
+        back: without the anchor the next coordinator would not ask whether it did."""
         last = {record.transactional_id: position for position, record in enumerate(later)}
         for record in decided:
             last.pop(record.transactional_id, None)

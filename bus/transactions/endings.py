@@ -204,9 +204,9 @@ def _refuse_while_committed(transaction: Transaction) -> Refused:
 
 
 def decide_voted(step: TransactionStep, command: rq.Voted, *, request_id: int) -> bool:
-    """The transaction is committed if all is there, and else aborted. Returns whether it has ended with it, as it does
-    in one phase. Without effect if the vote is over, also if another one is under way: what was counted for the one
-    before may be less than the client was acknowledged since."""
+    """Commit the transaction if everything is there, and otherwise abort it. Returns True if the transaction has ended
+    with that, as it does in one phase. No effect if the vote is over, even if another one is under way: the count of
+    the former may be less than what was acknowledged to the client since."""
     step.reply(request_id, rq.Noted())
     transaction = step.state
     if transaction is None or transaction.number != command.number or transaction.vote is None:
@@ -334,7 +334,8 @@ def _abort_nothing(step: TransactionStep, cause: AbortCause) -> None:
 
 
 def time_out(step: TransactionStep, number: int) -> None:
-    """The instance may go on with the next transaction, unless a newer one comes."""
+    """Abort the open transaction because its time is up. The instance may continue with the next transaction, unless a
+    newer one comes."""
     transaction = step.transaction
     is_open = transaction.state is TransactionState.ONGOING and not transaction.may_be_committed
     if is_open and transaction.number == number:
@@ -369,7 +370,7 @@ def decide_abort(step: TransactionStep, command: rq.AbortTransaction, *, request
 
 
 def finish(step: TransactionStep, *, may_give_up: bool = False) -> None:
-    """Ask for what the decision wants done everywhere."""
+    """Request everything that the decision needs elsewhere."""
     transaction = step.transaction
     rows = transaction.open_identity
     assert rows is not None, f"{transaction.transactional_id} is {transaction.state.value}"

@@ -57,7 +57,7 @@ def decide_fence(step: TransactionStep, command: rq.FenceProducer, *, request_id
 
 
 def replace_damaged(step: TransactionStep, command: rq.FenceProducer, *, request_id: int) -> None:
-    """The operator gives up what the record that cannot be read may have said."""
+    """Replace a damaged id: the operator gives up what the unreadable record may have said."""
     _begin(step, command, step.transaction.timeout_ms, request_id=request_id)
 
 
@@ -73,10 +73,10 @@ def _begin(
     """Begin with an id that is unknown or has expired: the caller's identity, whatever it was, belongs to nothing that
     still exists.
 
-    A partition keeps the number of the last transaction that it has, also when the id expires, so numbers go on above
-    all that were given before: from the new producer id, which no one had and which is larger than earlier ones. While
-    a broker of an older version may coordinate next, they begin where that one would begin: at the time. What a
-    partition has above that, its vote tells."""
+    A partition keeps the number of its last transaction, also when the id expires, so numbers continue above all that
+    were given before: from the new producer id, which no one had and which is larger than earlier ones. While a broker
+    of an older version may coordinate next, numbers begin where that one would begin: at the time. A partition with a
+    higher number reports it in its vote."""
     new_producer_id = command.new_producer_id
     if new_producer_id is None:
         step.reply(request_id, _no_producer_id(step.transactional_id))

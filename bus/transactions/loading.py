@@ -39,7 +39,7 @@ from bus.transactions.state import (
     TransactionState,
 )
 
-# After a load, ids are looked at for their expiry when so much time has passed: not all of them at once with the load.
+# After a load, ids are checked for their expiry only after this time: not all of them at once with the load.
 _EXPIRY_AFTER_LOAD_MS = 3_600_000
 _FENCED_TIMEOUT_MS = 60_000  # for an id whose record cannot be read; every initialisation brings its own time-out
 _SHOWN_LENGTH = 500  # the length of a fault in a message
@@ -181,9 +181,10 @@ def _take_up(step: TransactionStep, command: Resolved, last_number: int) -> None
 
 
 def _go_on_without_partition(step: TransactionStep) -> None:
-    """How many transactions there were is lost, but there were at most `ONE_PHASE_MAX`: the id skips the numbers and
-    epochs of so many. All these epochs belong to the instance of the last record, for an initialisation would be in the
-    log. So that instance may abort what it has, and goes on as well (`Transaction.given_up_epochs`)."""
+    """Continue without the partition. The number of transactions is lost, but there were at most `ONE_PHASE_MAX`: the
+    id skips as many numbers and epochs. All these epochs belong to the instance of the last record, because an
+    initialisation would be in the log. So that instance may abort what it has, and continues as well
+    (`Transaction.given_up_epochs`)."""
     transaction = step.transaction
     step.change(
         state=TransactionState.EMPTY,

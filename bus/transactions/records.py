@@ -39,7 +39,7 @@ _SHOWN_KEY_BYTES = 200  # the length of an unreadable key in an error
 
 @dataclass(frozen=True, slots=True)
 class TransactionLogged:
-    """All that is durable of a transactional id, as it is after a change; the fields are those of `Transaction`."""
+    """The durable part of a transactional id after a change; the fields are those of `Transaction`."""
 
     transactional_id: str
     number: int
@@ -59,7 +59,7 @@ class TransactionLogged:
 
 @dataclass(frozen=True, slots=True)
 class TransactionExpired:
-    """A tombstone: nothing is known of the id any more."""
+    """A tombstone: the id is forgotten."""
 
     transactional_id: str
 
@@ -106,8 +106,8 @@ def approximate_bytes(record: LoggedRecord) -> int:
 
 
 def _encode(record: TransactionLogged) -> dict[str, Any]:
-    """Numbers that say nothing are -1 and not null: what is written of a transaction that ends is as large as what was
-    written of it before, so that a transaction that has begun is not stopped by a bound on the size of records."""
+    """Encode a record. Absent numbers are -1 and not null: the record of a transaction that ends is as large as its
+    record before, so a transaction that has begun is not stopped by a bound on the size of records."""
     return {
         "type": _TYPE,
         "transactional_id": record.transactional_id,

@@ -79,11 +79,11 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """Answered when it is done everywhere; may be repeated until the next transaction begins.
+    """The end of a transaction. Answered when it is done everywhere; may be repeated until the next transaction begins.
 
-    `last_sequences`: of each partition the last sequence that was acknowledged to the client; empty: it does not tell,
-    and what is staged counts. Of an abort they do not count. `allows_one_phase`: every broker of the cluster knows how
-    to commit in one phase, and to resolve a partition."""
+    `last_sequences`: the last sequence of each partition that was acknowledged to the client; empty: the client does
+    not name them, and everything staged counts. An abort ignores them. `allows_one_phase`: every broker of the cluster
+    knows how to commit in one phase, and to resolve a partition."""
 
     transactional_id: str
     producer_id: int
@@ -117,8 +117,8 @@ class FenceProducer:
 
 @dataclass(frozen=True, slots=True)
 class AbortTransaction:
-    """Abort the open transaction; its producer may go on. Answer: `TransactionEnded`. `expected`: only if it is the
-    transaction with this identity, whatever else may have begun since the operator looked."""
+    """Abort the open transaction; its producer may continue. Answer: `TransactionEnded`. `expected`: only if it is the
+    transaction with this identity, in case another one has begun since the operator looked."""
 
     transactional_id: str
     expected: ProducerIdentity | None = None
@@ -199,7 +199,7 @@ class TimerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimer:
-    """It has run out. If what it was for is gone, nothing changes."""
+    """A timer that has expired. If its subject is gone, nothing changes."""
 
     kind: TimerKind
     transactional_id: str

@@ -19,11 +19,11 @@ NO_TIME = -1
 # The last epoch that a client is given, Kafka's. The end of its transaction is decided with the one after it, which is
 # the largest that a column of 16 bits holds, and completed with a new producer id.
 PRODUCER_EPOCH_MAX = 2**15 - 2
-# How many transactions of an id may be decided in one phase after its last record in the log. If their partition is
-# gone, the id skips the epochs of so many.
+# The number of transactions of an id that may be decided in one phase after its last record in the log. If their
+# partition is gone, the id skips this many epochs.
 ONE_PHASE_MAX = 1_000
 _ONE_PHASE_EPOCH_MAX = PRODUCER_EPOCH_MAX - 2 * ONE_PHASE_MAX
-# Each producer id has so many numbers of transactions to itself. A number costs an epoch, or is skipped, which happens
+# The numbers of transactions that each producer id has to itself. A number costs an epoch, or is skipped, which happens
 # once an epoch at most, so they last longer than the 2**15 epochs.
 _NUMBERS_OF_PRODUCER_ID = 2**17
 # Above every number that a wall clock gave: below `LEVEL_OF_RISING_NUMBERS` they begin at the time in milliseconds.
@@ -31,9 +31,9 @@ _NUMBERS_BEGIN = 2**48
 
 
 def first_number(producer_id: int) -> int:
-    """The number from which on a transactional id goes on that begins with this producer id. A later producer id is
-    larger and begins above every number that was used since, so the numbers of an id rise also when it expires and
-    comes back, whatever clocks say."""
+    """Return the first number for a transactional id that begins with this producer id. A later producer id is larger
+    and begins above every number that was used since, so the numbers of an id rise also when it expires and comes back,
+    whatever clocks say."""
     return _NUMBERS_BEGIN + producer_id * _NUMBERS_OF_PRODUCER_ID
 
 
@@ -98,7 +98,7 @@ class AbortCause(Enum):
     """The cause of an abort; stored, so that the same instance gets the same answer from every later coordinator."""
 
     CLIENT = "client"
-    VOTE = "vote"  # a partition or a group lacks what the client was acknowledged
+    VOTE = "vote"  # a partition or a group lacks what was acknowledged to the client
     TIMEOUT = "timeout"
     OPERATOR = "operator"
     NEW_INSTANCE = "new instance"  # another instance of the producer was initialised
@@ -106,7 +106,7 @@ class AbortCause(Enum):
 
     @property
     def ends_instance(self) -> bool:
-        """The instance whose transaction it was may not go on."""
+        """True if the instance whose transaction it was may not continue."""
         return self in (AbortCause.NEW_INSTANCE, AbortCause.FENCE)
 
 
@@ -228,7 +228,7 @@ class Transaction:
     # A coordinator before may have let partitions take part under this identity, and not have had it in the log.
     may_lack_partitions: bool = False
     anchor: Anchor | None = None
-    # The record that was loaded is an anchor, and its partition has not yet answered what was committed after it.
+    # The loaded record is an anchor, and its partition has not yet reported the transactions committed after it.
     is_unresolved: bool = False
     # No transaction has a number from `number` + 1 up to this one: the partition refuses it for ever, since it answered
     # `Resolve`, or has a mark of it that is of an earlier life of the id.
@@ -294,9 +294,9 @@ class Transaction:
         return self.open_identity == rows
 
     def has_ended(self, rows: ProducerIdentity) -> bool:
-        """Return whether they are of an earlier transaction of this id: epochs rise with each, and a producer id
-        belongs to one id, so nothing is staged or applied with this identity any more. What memory knows and the log
-        does not have yet is found again in the partition, which has the rows then."""
+        """True if the rows belong to an earlier transaction of this id: epochs rise with each, and a producer id
+        belongs to one id, so nothing is staged or applied with this identity any longer. Changes that the log does not
+        have yet are found again in the partition, which then has the rows."""
         if self.is_uncertain or self.open_identity == rows:
             return False
         if rows.producer_id == self.producer_id:

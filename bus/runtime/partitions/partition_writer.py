@@ -253,7 +253,7 @@ class PartitionWriter:
             self._leader.slot.release()
 
     async def catch_up(self) -> Refused | None:
-        """None once memory is what the log says, also after an append of unknown outcome."""
+        """Return None once memory equals the log, also after an append of unknown outcome."""
 
         def change_nothing(*, leader_epoch: int, now_ms: int) -> Committed:
             return Committed(self._state.version, self._state.high_watermark)
@@ -439,8 +439,8 @@ class PartitionWriter:
             refuse(group, refusal)
 
     async def _apply_transactions(self, group: Sequence[WaitingTransaction]) -> Refused | None:
-        """Nothing is in flight here, so what the table says of the transactions is still true when they are committed.
-        Returns what those are answered that have no answer yet."""
+        """Apply the transactions. Nothing is in flight here, so the table's answer about them is still true when they
+        are committed. Returns the refusal for those without an answer."""
         for _ in range(CONFLICTS_MAX):
             refusal = await self._check_ready()
             if refusal is not None:
@@ -542,7 +542,7 @@ class PartitionWriter:
         waiting: Sequence[WaitingBatch | WaitingTransaction],
         requests: Callable[[], str],
     ) -> None:
-        """`batches`, all that was placed, is in the log."""
+        """Note that `batches`, everything that was placed, is in the log."""
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         assert self._state.high_watermark == self._state.log_end, f"{self._name} has records past its commit"
         self._producers.states.commit(outcome.version)
@@ -566,7 +566,7 @@ class PartitionWriter:
             await self.rebuild()
 
     def _roll_back(self, refusal: Refused) -> None:
-        """Nothing of what was placed is in the log, unless that has to be read again."""
+        """Undo the placing: nothing of it is in the log, unless the log has to be read again."""
         if not self._leader.is_reload_due:
             _log.error("commit failed: %s", refusal.message, extra=self._fields())
             self._state = apply(self._state, CommitFailed())
@@ -599,7 +599,7 @@ class PartitionWriter:
         self._on_committed()
 
     async def _resume(self, waiting: WaitingResume) -> None:
-        """Nothing is in flight here: what was queued before is in the log or failed."""
+        """Resume a producer. Nothing is in flight here: everything queued before is in the log or has failed."""
         result: ResumeResult = self._leader.refuse("resuming was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
             result = await self._check_ready() or await self._producers.resume(
@@ -617,7 +617,7 @@ class PartitionWriter:
     # ------------------------------------------------------------------ memory and log
 
     async def _check_ready(self) -> Refused | None:
-        """Why nothing can be committed now; memory is what the log says if it returns None."""
+        """Return why nothing can be committed now; if it returns None, memory equals the log."""
         if self._leader.is_reload_due and self.stopped is None:
             await self.rebuild()
         return self._leader.refuse_until_reloaded()
@@ -643,7 +643,7 @@ class PartitionWriter:
         self._leader.stop(code, reason)
 
     async def close(self, reason: Refused) -> None:
-        """Refuse all that comes and all that waits, and return when nothing is committed any more."""
+        """Refuse every new and every waiting call, and return when nothing is being committed."""
         self._leader.end(reason)
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -675,8 +675,9 @@ class PartitionWriter:
 
 
 def ending_of(table: PartitionTable, applied: AppliedTransaction) -> Ending:
-    """Return what the log says of the transaction. In one phase `LATER` is the mark of a later coordinator, which has
-    gone on without it; of a commit that a record has decided it says that it was applied before."""
+    """Return the end of the transaction according to the log. In one phase `LATER` is the mark of a later coordinator,
+    which has moved on without this transaction; for a commit that a record has decided it says that the transaction was
+    applied before."""
     mark = table.transactions.version_of(applied.transactional_id)
     if mark < applied.aborted_version:
         return Ending.OPEN

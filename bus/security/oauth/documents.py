@@ -102,7 +102,8 @@ def _opener(url: DocumentUrl) -> urllib.request.OpenerDirector:
 def _ask(
     request: urllib.request.Request, opener: urllib.request.OpenerDirector, url: DocumentUrl, seconds_max: float
 ) -> bytes:
-    """The time-out of the socket bounds the way to the server, `_ReadsInTime` all that it sends."""
+    """Ask the server. The time-out of the socket bounds the way to the server, `_ReadsInTime` everything that it
+    sends."""
     with opener.open(request, timeout=seconds_max) as response:
         found = bytearray()
         while chunk := response.read1(_CHUNK_BYTES):
