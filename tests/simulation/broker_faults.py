@@ -146,7 +146,7 @@ class Disk:
         self._world.tell_of_loss(key)
 
     def find(self, what: Hashable, read: Callable[[], T]) -> T:
-        """What `read` makes of the files: made once for all that ask before any of them changes."""
+        """Return what `read` makes of the files, computed once for all callers until one of them changes."""
         if what not in self._found:
             self._found[what] = read()
         found: T = self._found[what]
