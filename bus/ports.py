@@ -140,7 +140,8 @@ class TransactionRows:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMatch:
-    """A batch of an idempotent producer beside the table: what the table has of it, and what it has not.
+    """The match of an idempotent producer's batch with the table: the records that the table has, and those that it
+    lacks.
 
     `offsets` has an entry for each record of the batch: its offset in the table, -1 if it is not there. `missing` are
     the others, in their order, None if there is none; if some but not all are missing, its `columns` have `sequence`.
@@ -148,7 +149,7 @@ class ProducerMatch:
 
     offsets: Sequence[int]
     missing: RecordBatch | None
-    has_holes: bool = False  # key compaction has been over a part of the log: what is missing may have been there
+    has_holes: bool = False  # key compaction has been over a part of the log: a missing record may have been there
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRow:
-    """A record of the bus's own: its key, and its value as a struct's fields; None deletes what the key names."""
+    """A record of the bus's own: its key, and its value as a struct's fields; a value of None deletes the key's
+    state."""
 
     key: bytes
     value: Mapping[str, Any] | None
@@ -191,7 +193,7 @@ def _size_of(value: object) -> int:
 
 
 class KeyedRows(Protocol):
-    """Between the bus's own records and what a typed topic's partition appends and reads."""
+    """The conversion between the bus's own records and the batches that a typed topic's partition appends and reads."""
 
     def encode(self, rows: Sequence[KeyedRow], *, now_ms: int) -> RecordBatch:
         """One batch for `Partition.append`, each record stamped `now_ms`; its `record_bytes_max` is an upper bound.
@@ -246,8 +248,8 @@ class LogFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedFiles:
-    """New data files, written and synced, that no version names yet, and what they are to replace. An adapter returns a
-    subclass, with what it needs to commit them."""
+    """New data files, written and synced, that no version names yet, and the files that they replace. An adapter
+    returns a subclass, with what it needs to commit them."""
 
     removes: Sequence[str]  # names of live data files that follow each other
     added_count: int
@@ -271,7 +273,7 @@ class Dropped:
 
 
 # Called with a number of bytes after they were read or written: may sleep, so that maintenance keeps to its share of
-# the disk, and raises `MaintenanceStopped` if the work is not wanted any more.
+# the disk, and raises `MaintenanceStopped` if the work is no longer wanted.
 Pace = Callable[[int], None]
 
 
@@ -304,7 +306,7 @@ class TableLog(Protocol):
         ...
 
     def high_watermark_at(self, version: int) -> int | None:
-        """The high watermark that `version` left; None if that version is not there, or not there any more."""
+        """Return the high watermark after `version`; None if that version does not exist, or no longer."""
         ...
 
 
@@ -323,9 +325,9 @@ class TableProducers(Protocol):
         ...
 
     def match(self, batch: RecordBatch) -> ProducerMatch:
-        """The two halves of an insert-only MERGE of `batch` on (producer_id, producer_epoch, sequence): what is
-        matched and what is not. Reads no file whose statistics exclude the producer and the range of sequences. To be
-        called by the writer between two appends; appending `missing` then completes the MERGE."""
+        """Match `batch` with the table on (producer_id, producer_epoch, sequence), like the two halves of an
+        insert-only MERGE. Reads no file whose statistics exclude the producer and the range of sequences. To be called
+        by the writer between two appends; appending `missing` then completes the MERGE."""
         ...
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
@@ -335,9 +337,8 @@ class TableProducers(Protocol):
 
 
 class StagedTransactions(Protocol):
-    """The batches of open transactions of one partition, beside its table. Any number of calls may run
-    beside each other and beside those of the table, also of brokers that do not lead it (any more). Raises
-    `StorageFault`."""
+    """The batches of open transactions of one partition, beside its table. Any number of calls may run beside each
+    other and beside those of the table, also from brokers that do not lead it. Raises `StorageFault`."""
 
     def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
         """Durable once this returns None. `batch` is the producer's whole batch, of the producer id and epoch of `key`.
@@ -351,16 +352,16 @@ class StagedTransactions(Protocol):
         ...
 
     def save(self, key: StagingKey) -> Refused | None:
-        """Stage what is in memory alone. Durable once this returns None. Safe to repeat."""
+        """Save the batches that are in memory alone. Durable once this returns None. Safe to repeat."""
         ...
 
     def forget(self, key: StagingKey) -> bool:
-        """Let go of what is in memory alone; whether that was all that was staged here, so that `drop` has nothing left
+        """Forget the batches that are in memory alone; True if nothing else was staged here, so that `drop` has nothing
         to do. Does no I/O."""
         ...
 
     def release(self, key: StagingKey) -> None:
-        """Let go of what is in memory of the transaction; files stay. Does no I/O."""
+        """Forget the transaction's batches in memory; files stay. Does no I/O."""
         ...
 
     def find(self, key: StagingKey) -> Staged | None:
@@ -377,7 +378,7 @@ class StagedTransactions(Protocol):
         ...
 
     def drop(self, key: StagingKey) -> None:
-        """Delete what is staged of the transaction. Safe to repeat. Not atomic, and batches that another leader has
+        """Delete the staged batches of the transaction. Safe to repeat. Not atomic, and batches that another leader has
         staged may stay: `list` still has them."""
         ...
 
@@ -387,7 +388,7 @@ class StagedTransactions(Protocol):
 
 
 class TableTransactions(Protocol):
-    """The transactions that wrote to a table, as far as it knows them, and what is staged of open ones."""
+    """The transactions that wrote to a table, as far as the table knows them, and the staged batches of open ones."""
 
     @property
     def staged(self) -> StagedTransactions: ...
@@ -467,16 +468,17 @@ class TableRewrites(Protocol):
         ...
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        """Files that another program wrote into the table's folder, as `swap` takes them, once they were read and
-        found to be what `kind` allows: rows of the log's columns in offset order that stand for the very offsets of
-        `removes`, live files that follow each other. INVALID_REQUEST says what was expected and found. Their statistics
-        are our own. Beside appends and reads."""
+        """Check files that another program wrote into the table's folder, and prepare them for `swap`. All of them are
+        read: they must have rows of the log's columns in offset order, and stand for the very offsets of `removes`,
+        live files that follow each other, as far as `kind` allows. INVALID_REQUEST says what was expected and found.
+        Their statistics are computed here. Beside appends and reads."""
         ...
 
     def swap(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
-        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
-        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
+        """Put `prepared` in place of the files that it replaces, as one version with `dataChange=false`: no reader sees
+        a record come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high
+        watermark stays. On any other outcome than Committed the new files are removed again, or left for the next
+        opening."""
         ...
 
 
@@ -510,8 +512,8 @@ class TableCleanup(Protocol):
         ...
 
     def find_orphans(self) -> frozenset[str]:
-        """Data files in the table's folder that no version which is kept names, and that are none of ours under way:
-        what a crash left between file and commit. One listing."""
+        """Return the data files in the table's folder that no kept version names, and that are none of ours under way:
+        files that a crash left between file and commit. One listing."""
         ...
 
     def delete_orphans(self, orphans: frozenset[str]) -> int:

@@ -41,7 +41,7 @@ TIMESTAMP = f"{DATE}[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{{1,9}}
 
 
 class SchemaError(ValueError):
-    """The columns of a view cannot be that; the message says what was expected and found."""
+    """The columns are not valid for a view; the message says what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class Dialect(Protocol):
 
     def name(self, name: str) -> str: ...
     def parse(self, fields: tuple[Field, ...]) -> tuple[tuple[str, str], ...]:
-        """Columns to add to those of the topic, one after the other. The last one is `_object`, the struct of texts;
-        null of what is no JSON object."""
+        """Return the columns to add to those of the topic, in order. The last one is `_object`, the struct of texts;
+        null if the value is no JSON object."""
         ...
 
     def matches(self, text: str, pattern: str) -> str: ...
@@ -233,7 +233,7 @@ class DuckdbDialect:
         )
         is_object = f"regexp_matches(\"value\", '^{_SPACE}[{{]')"
         is_right = f"{is_object} AND json_valid({MARKED}) AND NOT ({is_lenient})"
-        # In a CASE of its own: what is no JSON has no names, and is an error to ask for them.
+        # This needs a CASE of its own: a value that is no JSON has no names, and asking for them is an error.
         return (
             (MARKED, self._marked()),
             (OBJECT, f"CASE WHEN {is_right} THEN {self._if_names_are_once(f'json_transform({MARKED}, {shape})')} END"),

@@ -34,7 +34,8 @@ _FILES_KEPT = 2_000
 # pages: half of the broker's processor time when it serves batches of that size. Now freed memory is used again. Two
 # arenas: more of them only keep more memory that is free.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
-# A process is idle that used less of one core for so long; it keeps so much free memory for the next burst.
+# A process is idle if it used less than this share of one core for this long; it keeps this much free memory for the
+# next burst.
 _IDLE_LOOK_S = 5.0
 _IDLE_SHARE_MAX = 0.1
 _FREE_BYTES_KEPT = 64 * 1024 * 1024
@@ -103,8 +104,8 @@ async def give_back_memory_when_idle(
     give_back: Callable[[], Awaitable[None]] = _give_back_in_thread,
     processor_clock: Callable[[], float] = time.process_time,
 ) -> None:
-    """Give what a burst of requests took back to the system once the process has been nearly idle for `_IDLE_LOOK_S`,
-    until it is cancelled. While it works, free memory is used again, which is cheaper."""
+    """Return the memory of a burst of requests to the system once the process has been nearly idle for `_IDLE_LOOK_S`;
+    runs until it is cancelled. A working process reuses free memory, which is cheaper."""
     while True:
         used_s = processor_clock()
         await asyncio.sleep(_IDLE_LOOK_S)
@@ -113,8 +114,8 @@ async def give_back_memory_when_idle(
 
 
 def connections_max(listeners: int) -> int:
-    """That each of so many listeners takes, so that connections leave open files to the other ones, to commits and to
-    connections to other brokers."""
+    """Return the number of connections for each of `listeners` listeners that leaves open files to the others, to
+    commits and to connections to other brokers."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX

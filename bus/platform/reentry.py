@@ -264,13 +264,13 @@ _later = _Later()
 
 
 def later(do: Callable[..., object], *arguments: object) -> None:
-    """Have it done soon, behind what was handed over before, on a thread that holds no lock. For what may wait for
-    other threads of a client, and for what is called by code that must not wait at all."""
+    """Have the call made soon, behind earlier ones, on a thread that holds no lock: for calls that may wait for other
+    threads of a client, and for callers that must not wait at all."""
     _later.add(partial(do, *arguments))
 
 
 def drain(timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Wait until what was handed over is done."""
+    """Wait until the earlier calls are done."""
     _later.drain(timeout_s)
 
 
@@ -368,7 +368,8 @@ def _emit(
 
 
 def _escape(record: logging.LogRecord) -> None:
-    """Write out what could control a terminal; what has nothing of it stays as it is, with its values beside it."""
+    """Escape everything that could control a terminal; a record without such characters stays as it is, with its values
+    beside it."""
     try:
         text = record.getMessage()
         escaped = one_line(text)

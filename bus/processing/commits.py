@@ -75,9 +75,9 @@ class OffsetTracker:
 
 
 class CommitPacing:
-    """The ack modes. `record` and `manual_immediate`: as soon as anything can be committed. `batch` and `manual`: when
-    all records of a poll are handled, and when there is nothing to do. `time`, `count`, `count_time`: after so long,
-    after so many records, whichever is first."""
+    """The ack modes. `record` and `manual_immediate` commit as soon as anything can be committed; `batch` and `manual`
+    when all records of a poll are handled, and when there is nothing to do; `time`, `count` and `count_time` after a
+    time, after a number of records, or whichever is first."""
 
     def __init__(self, settings: ProcessingSettings, now_ms: int) -> None:
         self._settings = settings

@@ -14,11 +14,11 @@ from bus.processing.settings import ERROR_POLICIES, ErrorPolicy, ProcessingSetti
 
 
 class FailedAt(Enum):
-    """`value` is what a dead letter says of it."""
+    """The place of a failure; `value` is its name in a dead letter."""
 
     DESERIALIZER = "deserializer"
     HANDLER = "handler"
-    OUTPUT = "output"  # the handler returned, and a topic does not take what it sent
+    OUTPUT = "output"  # the handler returned, and a topic refuses what it sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,8 +90,8 @@ class RecordFlow:
             self._to_pause.add(partition)
 
     def _begin_again(self, partition: TopicPartition) -> None:
-        """Its offsets went back: its topic was deleted and created again, or the position was set. What was not done
-        of the records before is abandoned, as after the partition was lost."""
+        """Begin the partition again: its topic was deleted and created again, or the position was set, so its offsets
+        went back. Unfinished records are abandoned, as when the partition is lost."""
         is_paused = partition in self._paused
         self.let_go([partition])
         self.forget([partition])
@@ -139,15 +139,15 @@ class RecordFlow:
             self.counts.abandoned += work.count
 
     def decide(self, work: Work, error: BaseException) -> FailureDecision:
-        """The handler raised; `fail` carries it out. Asks `on_error`, which is a user's: no lock is held. Nothing is
-        asked of a record that is not processed here any more."""
+        """Decide about a record whose handler raised; `fail` carries the decision out. Calls the user's `on_error`, so
+        no lock is held. A record that is no longer processed here needs no decision."""
         if not self._is_ours(work):
             return Pass.SKIP
         return decide_failure(self._settings, work.record, error, work.attempt, work.failed_at)
 
     def fail(self, work: Work, decision: FailureDecision, now_ms: int) -> FailureDecision:
-        """Carry out what was decided, and return it. After DEAD_LETTER the work is still under way: `pass_over` or
-        `stop` it."""
+        """Carry out the decision, and return it. After DEAD_LETTER the work is still under way: `pass_over` or `stop`
+        it."""
         if not self._is_ours(work):
             self._leave(work)
             self.counts.abandoned += work.count
@@ -210,8 +210,8 @@ class RecordFlow:
         return decide_failure(self._settings, work.record, error, work.attempt, failed_at)
 
     def refuse(self, outcome: Outcome, decision: FailureDecision) -> FailureDecision:
-        """Carry out what was decided, and return it. After DEAD_LETTER a letter has to take its place, or the record to
-        `stop_for_output`."""
+        """Carry out the decision, and return it. After DEAD_LETTER a letter has to take the record's place, or the
+        record has to `stop_for_output`."""
         work_count = outcome.work.count
         match decision:
             case Stop(raised):
@@ -284,7 +284,7 @@ class RecordFlow:
         return is_kept
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are not ours any more: how work ends that is still under way does not count."""
+        """Forget partitions that are no longer ours: the end of work that is still under way does not count."""
         gone = frozenset(partitions)
         for partition in gone:
             self._trackers.pop(partition, None)
@@ -424,7 +424,7 @@ class Lanes(Generic[ItemT]):
         return self._delayed[0][0] if self._delayed else None
 
     def drop(self, is_wanted: Callable[[ItemT], bool]) -> int:
-        """Forget items that are not wanted any more, but for those that are being worked on; how many."""
+        """Forget unwanted items, except those that are being worked on; return how many."""
         dropped = 0
         for lane in list(self._items):
             items = self._items[lane]

@@ -52,7 +52,7 @@ logger = logger_of(__name__)
 _POLL_MS = 200  # how late a stop event is seen; everything else wakes the poll
 _COMMIT_RETRY_MS = 500
 
-# The group goes on without this commit: it rebalances, or has forgotten this member, which the next poll finds out.
+# The group continues without this commit: it rebalances, or has forgotten this member; the next poll finds out.
 _COMMITS_LATER = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
 
 OnPartitions = Callable[[list[TopicPartition]], None]
@@ -102,9 +102,9 @@ class ProcessingRun:
         transactions: OutputTransactions | None = None,
         table_records_max: int | None = None,
     ) -> None:
-        """`stop` ends the run in order; with `hurry` the end waits for no worker. With `transactions` nothing is
-        committed but by these. `table_records_max`: of the tables of one poll together; None: what was fetched bounds
-        them, in bytes. Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
+        """`stop` ends the run in order; with `hurry` the end waits for no worker. With `transactions` only these
+        commit. `table_records_max` bounds the tables of one poll together; None: the bytes of the fetch bound them.
+        Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
         check_handler(handler, settings)
         self._consumer = consumer
         self._member = member
@@ -130,7 +130,8 @@ class ProcessingRun:
         self._workers: Workers = workers(self._board, call, dead_letters, count=settings.workers)
 
     def run(self) -> RunSummary:
-        """Raises `RecordFailed`, and `BusError` where the consumer cannot go on; after the same orderly end."""
+        """Run until the end. Raises `RecordFailed`, and `BusError` if the consumer cannot continue; after the same
+        orderly end."""
         self._calls.begin()
         self._member.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
         settings = self._settings
@@ -209,7 +210,7 @@ class ProcessingRun:
         return min(_POLL_MS, due_ms - now)
 
     def _add_undeserializable(self, error: RecordDeserializationError) -> None:
-        """It takes its place among the others, so that order holds for what becomes of it too."""
+        """Add the record of the error in its place among the others, so that it is also handled in order."""
         with self._board.locked() as flow:
             flow.add([error.record], failure=error)
         self._consumer.seek(error.partition, error.offset + 1)

@@ -31,7 +31,7 @@ class _Call:
             self.result = self._do()
         except Exception as error:
             self.error = error
-        except BaseException as error:  # meant for the thread that polls; the handler is told all the same
+        except BaseException as error:  # meant for the polling thread; the handler gets it all the same
             self.error = error
             raise
         finally:
@@ -117,9 +117,9 @@ class Pauses(Protocol):
 
 
 class RunningConsumer:
-    """The consumer of a run, for a handler that has a parameter `consumer`. From any thread; a call waits until the
-    thread that polls has made it, a moment. Commits are the run's: there is none here. Raises what the consumer's own
-    method raises, and `BusError` INVALID_REQUEST when the run has ended."""
+    """The consumer of a run, for a handler that has a parameter `consumer`. From any thread; a call waits for the
+    moment until the polling thread has made it. Only the run commits, so there is no commit here. Raises what the
+    consumer's own method raises, and `BusError` INVALID_REQUEST when the run has ended."""
 
     __slots__ = ("_calls", "_consumer", "_pauses")
 
@@ -143,15 +143,15 @@ class RunningConsumer:
         return self._calls.ask(self._pauses.paused)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that a poll gives, ahead of what handlers have."""
+        """Return the offset of the next record that a poll returns, ahead of the records that handlers have."""
         return self._calls.ask(lambda: self._consumer.position(partition))
 
     def lag(self, partition: TopicPartition) -> int:
         return self._calls.ask(lambda: self._consumer.lag(partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on at `offset`. When it lies before what was polled, what waits of the partition is forgotten, and comes
-        again where it lies behind `offset`."""
+        """Read on at `offset`. If it lies before the polled records, the partition's waiting records are forgotten, and
+        come again if they lie behind `offset`."""
         self._calls.ask(lambda: self._consumer.seek(partition, offset))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -85,7 +85,7 @@ class Output:
         self._records.append(sent)
 
     def close(self) -> list[ProducerRecord]:
-        """The handler has returned: all that it sent."""
+        """End the output after the handler has returned; return the records that it sent."""
         self._is_over = True
         return self._records
 
@@ -168,7 +168,7 @@ class WaitingOutcomes:
 logger = logger_of(__name__)
 
 _BYTES_MAX = 16 << 20  # for one transaction, unless a single record is larger
-_SIZE_MAX = 1 << 30  # the broker says what is too large
+_SIZE_MAX = 1 << 30  # the broker refuses records that are too large
 _LONE_ABORTS_MAX = 3  # aborts of a transaction with the output of one record before that record counts as the cause
 
 _E = ErrorCode
@@ -183,7 +183,7 @@ _OF_A_RECORD = frozenset(
         _E.POLICY_VIOLATION,
     }
 )
-# The producer goes on when it has aborted, and the group when it has rebalanced.
+# The producer can continue when it has aborted, and the group when it has rebalanced.
 _PASSING = frozenset(
     {
         _E.TRANSACTION_ABORTABLE,
@@ -329,9 +329,9 @@ class OutputTransactions:
     def commit(
         self, outcomes: Sequence[Outcome], offsets: Mapping[TopicPartition, int], is_given_up: Callable[[], bool]
     ) -> None:
-        """All of it, in one transaction. `is_given_up`: asked while the outcome is open, whether to end without knowing
-        it. Raises `TransactionPutOff`, `OutputInDoubt`, `OutputRefused`, and `BusError` if the run cannot go on:
-        PRODUCER_FENCED above all, for another instance has the id."""
+        """Commit all outcomes in one transaction. `is_given_up`: called while the outcome is open; True ends the call
+        without knowing it. Raises `TransactionPutOff`, `OutputInDoubt`, `OutputRefused`, and `BusError` if the run
+        cannot continue: above all PRODUCER_FENCED, when another instance has the id."""
         self._try_to_commit(outcomes, offsets, is_given_up)
         self._lone_aborts = 0
         self.bytes_max = min(2 * self.bytes_max, _BYTES_MAX)
@@ -405,7 +405,7 @@ class OutputTransactions:
             raise
 
     def _abort(self, failed: BaseException, is_given_up: Callable[[], bool]) -> None:
-        """Raises the `BusError` for which the producer cannot go on, if there is one."""
+        """Abort the transaction. Raises the `BusError` for which the producer cannot continue, if there is one."""
         try:
             self._until_known(self._producer.abort_transaction, is_given_up)
         except BusError as error:

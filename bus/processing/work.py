@@ -1,4 +1,4 @@
-"""A record on its way through the loop, the counts of what became of records, and the summary of a run."""
+"""A record on its way through the loop, the counts of outcomes, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class RunSummary:
 
 
 class RecordFailed(Exception):
-    """A record could not be processed, and `on_error` says to stop. `__cause__` is what the handler or deserializer
-    raised. The record is not committed: the next run begins with it. `summary` tells what was done until then."""
+    """A record could not be processed, and `on_error` says to stop. `__cause__` is the error of the handler or
+    deserializer. The record is not committed: the next run begins with it. `summary` describes the run until then."""
 
     def __init__(self, record: ConsumerRecord, error: BaseException, summary: RunSummary) -> None:
         super().__init__(

@@ -36,7 +36,8 @@ class Acknowledgement:
         self._work = work
 
     def acknowledge(self) -> bool:
-        """False if there is nothing to be acknowledged any more: it was, or the partition is another member's now."""
+        """Acknowledge the record; False if it was acknowledged before, or if the partition belongs to another member
+        now."""
         return self._board.acknowledge(self._work)
 
 
@@ -158,7 +159,8 @@ def _collecting_async(handler: Callable[..., Any], outputs: Outputs) -> AsyncCal
 
 logger = logger_of(__name__)
 
-# Returns when the broker has it, or what is to be committed with the record's offset; raises if it cannot be sent.
+# Returns when the broker has the letter, or the outcome to be committed with the record's offset; raises if it cannot
+# be sent.
 DeadLetterSink = Callable[[Work, BaseException], Outcome | None]
 
 

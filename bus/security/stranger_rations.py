@@ -40,8 +40,9 @@ class RationSizes:
     login_s_max: float = 10.0  # from the connection on; later it has to make room for others
 
     def within(self, connections_max: int) -> RationSizes:
-        """Leave half of the places of a listener that takes so many connections to callers who have logged in, and most
-        of the others to other addresses. Each stranger takes a second open file (`bus.grpc_api.server.strangers`)."""
+        """Leave half of the places of a listener with `connections_max` connections to callers who have logged in, and
+        most of the others to other addresses. Each stranger takes a second open file
+        (`bus.grpc_api.server.strangers`)."""
         strangers_max = max(2, min(self.connections_max, connections_max // 2))
         address_max = max(1, min(self.address_connections_max, strangers_max // 4))
         return replace(self, connections_max=strangers_max, address_connections_max=address_max)
@@ -139,8 +140,8 @@ class StrangerRations:
         return next(iter(most.connections)) if len(most.connections) > count + 1 else None
 
     def receive(self, connection: Hashable, received: int, now_s: float) -> str | None:
-        """Note that it has sent `received` bytes since it began. None: it may go on, or its caller is known; else why
-        not."""
+        """Note that the connection has sent `received` bytes since it began. None: it may continue, or its caller is
+        known; otherwise the reason why not."""
         found = self._connections.get(connection)
         if found is None:
             return None
@@ -165,7 +166,8 @@ class StrangerRations:
         return None
 
     def recognise(self, connection: Hashable, now_s: float) -> None:
-        """Count what it has sent no longer, as its caller has logged in. What was given back meanwhile stays so."""
+        """Stop counting what the connection has sent, because its caller has logged in. Bytes given back meanwhile stay
+        given back."""
         found = self._connections.get(connection)
         if found is None:
             return
@@ -175,7 +177,7 @@ class StrangerRations:
         self.leave(connection)
 
     def leave(self, connection: Hashable) -> None:
-        """Note that it has ended without a login; what it has sent still counts."""
+        """Note that the connection has ended without a login; what it has sent still counts."""
         found = self._connections.pop(connection, None)
         if found is not None:
             del self._addresses[found.address].connections[connection]

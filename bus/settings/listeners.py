@@ -110,7 +110,7 @@ def find_listener(listeners: Sequence[Listener], name: str) -> Listener:
 
 
 def check_reachable(listeners: Sequence[Listener], *, is_short_form: bool, has_advertised: bool) -> None:
-    """Clients connect to what they are told, and an address that means "all interfaces" leads nowhere."""
+    """Check that clients can connect to the advertised addresses: one that means "all interfaces" leads nowhere."""
     for listener in listeners:
         host = listener.advertised.host
         if host not in _ANY_HOSTS:
