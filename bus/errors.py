@@ -165,7 +165,7 @@ class Refused:
 
 def reduce_error(error: BaseException) -> tuple[Any, ...]:
     """The `__reduce__` of an exception whose `__init__` takes more than the message: a copy has the same `args` and the
-    same attributes, and `__init__` is not asked. Pickled by any protocol, copied and copied deeply it is what it was;
+    same attributes, and `__init__` is not called. It survives pickling by any protocol and both kinds of copies;
     `__cause__` and `__traceback__` stay behind, as those of every exception do."""
     return copyreg.__newobj__, (type(error), *error.args), dict(error.__dict__)  # type: ignore[attr-defined]
 
@@ -206,9 +206,9 @@ class StorageDamaged(StorageFault):
 
 
 class VersionReplaced(StorageDamaged):
-    """Another program has put a version of its own in the place of one that was acknowledged.
+    """Another program has replaced an acknowledged version by one of its own.
 
-    The message names both, and what is to be done. The partition stops.
+    The message names both, and the remedy. The partition stops.
     """
 
 
@@ -230,7 +230,8 @@ class RootInUse(StorageFault):
 
 
 class RootLost(StorageFault):
-    """The root is not this broker's any more: its folder was removed or made again. Nothing was written there."""
+    """The root no longer belongs to this broker: its folder was removed, or removed and created again. Nothing was
+    written there."""
 
 
 class JoinRefused(StorageFault):
@@ -238,7 +239,7 @@ class JoinRefused(StorageFault):
 
 
 class NotController(Exception):
-    """Only the controller can do what was asked, and this broker is not the controller. The call may be made again."""
+    """Only the controller can do this, and this broker is not the controller. The call may be repeated."""
 
 
 class RootNotUsable(StorageFault):

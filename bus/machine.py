@@ -83,8 +83,8 @@ class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[StateT]):
-    """States by entity id. `faults` says of each record that could not be read what it was, what is lost, and what to
-    do."""
+    """The loaded states by entity id. `faults` describes each record that could not be read: what it was, what is lost,
+    and what to do."""
 
     states: dict[str, StateT]
     faults: tuple[str, ...]
@@ -114,15 +114,16 @@ class Machine(Protocol[StateT, CommandT, RecordT, AnswerT, NoticeT_co]):
         now_ms: int,
         may_wait: bool,
     ) -> Collection[int]:
-        """Positions in `later` of the records that are not to be logged with the next batch. `later` has the records
-        that may be logged later, oldest first; `decided` has those that the batch logs after them, if any; `state_of`
-        gives the state of an entity after both. The order within an entity must hold: no record is kept back if
-        `later` or `decided` has a newer one of its entity. `may_wait` False: only what the log must not have yet."""
+        """Return the positions in `later` of the records that are not to be logged with the next batch. `later` has the
+        records that may be logged later, oldest first; `decided` has those that the batch logs after them, if any;
+        `state_of` returns the state of an entity after both. The order within an entity must hold: no record is kept
+        back if `later` or `decided` has a newer one of its entity. `may_wait` False: keep back only what the log must
+        not have yet."""
         ...
 
     def logged(self, states: Mapping[str, StateT], records: Sequence[RecordT]) -> Mapping[str, StateT]:
-        """Called once `records` are committed, in the order of the log. Returns those of `states` that change by that,
-        by entity id; empty if the machine does not look at what is logged."""
+        """Take note that `records` are committed, in the order of the log. Returns those of `states` that change by
+        that, by entity id; empty if the machine does not look at logged records."""
         ...
 
     def refuse(self, command: CommandT, refused: Refused) -> AnswerT:
@@ -134,7 +135,8 @@ class Totals(Protocol[StateT_contra, CommandT_contra]):
     """The sums over all states in memory."""
 
     def check(self, command: CommandT_contra, state: StateT_contra | None, *, now_ms: int) -> Refused | None:
-        """Why the command is not taken for now: it would make grow what is at its bound. `now_ms` is monotonic."""
+        """Return why the command is refused for now: it would grow what has reached its bound. `now_ms` is
+        monotonic."""
         ...
 
     def replace(self, before: StateT_contra | None, after: StateT_contra | None) -> None: ...

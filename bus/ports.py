@@ -517,9 +517,9 @@ class TableCleanup(Protocol):
         ...
 
     def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
-        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
-        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
+        """Delete those that are still orphans; return how many. The caller found them a grace period ago. In the
+        writer's place, as `append`: unless a version was committed since they were found, one that changes nothing is
+        committed first, so that no other leader can commit them. Raises `FenceLost`; then nothing was deleted."""
         ...
 
 
@@ -687,8 +687,8 @@ class Storage(Protocol):
         ...
 
     def read_lock(self, broker_id: int) -> bytes:
-        """Return what the lock of the broker of that id holds; empty if there is none. It changes while a broker of a
-        release without leases is at work, and whenever `renew_lock` is called there."""
+        """Return the content of that broker's lock; empty if there is none. It changes while a broker of a release
+        without leases is at work, and whenever `renew_lock` is called there."""
         ...
 
     def open_metadata(self) -> TypedLog:
@@ -707,10 +707,10 @@ class Storage(Protocol):
     def create_partition(
         self, partition: TopicPartition, *, topic_id: str, check_removal: Callable[[], None] | None = None
     ) -> PartitionTable:
-        """Version 0 of a new table, typed if the topic is an internal one. What a deleted topic of the same name, or a
-        creation that was never finished, left there is removed first: the caller has made sure that no live topic owns
-        it. `check_removal` is called when such a table was found, and raises `StorageFault` if that is so no more. A
-        table with this very `topic_id` is opened as it is. Opened as a follower."""
+        """Create version 0 of a new table, typed if the topic is an internal one. Leftovers of a deleted topic of the
+        same name, or of a creation that never finished, are removed first: the caller has made sure that no live topic
+        owns them. `check_removal` is called when such a table was found, and raises `StorageFault` if that is no longer
+        so. A table with this very `topic_id` is opened as it is. Opened as a follower."""
         ...
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
@@ -723,9 +723,8 @@ class Storage(Protocol):
         ...
 
     def measure_files(self, partition: TopicPartition) -> TableFiles:
-        """Count what is in the folder, by one listing of each folder in it; nothing of a folder that is not there.
-        Beside whatever changes the table: a file that comes or goes meanwhile may be counted or not. Raises
-        `StorageFault`."""
+        """Count the files in the folder and its subfolders, by one listing of each; an absent folder has none. Beside
+        changes of the table: a file that comes or goes meanwhile may be counted or not. Raises `StorageFault`."""
         ...
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
