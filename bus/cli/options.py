@@ -16,8 +16,7 @@ from click.core import ParameterSource
 
 from bus.cli.failures import Failure, warn_of_secrets
 from bus.cli.output import LISTING_FORMATS, echo
-from bus.client.config.absent_settings import reason_of_absence
-from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS
+from bus.client.config.security import SECRET_SETTINGS, SECURITY_SETTINGS, reason_of_absence
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,
     FILE_VARIABLE,

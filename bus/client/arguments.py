@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.settings.keys import INT_MAX, LONG_MAX, config_text, is_text
 
+INT_64_MAX = LONG_MAX
 _MILLISECONDS_MAX = 10**12  # more is for ever, and more than the clocks of threads take
-_INT_32_MAX = 2**31 - 1
-INT_64_MAX = 2**63 - 1
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
@@ -59,10 +59,8 @@ def check_text(name: str, value: Any) -> str:
         return value
     if not isinstance(value, str):
         raise wrong_type(f"{name} as text", value, "decode it" if isinstance(value, bytes) else "")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate has no bytes
-        raise wrong_value(f"{name} as text that has a form in UTF-8", value) from None
+    if not is_text(value):
+        raise wrong_value(f"{name} as text that has a form in UTF-8", value)
     return value
 
 
@@ -70,7 +68,7 @@ def check_topic(topic: Any) -> str:
     return check_text("topic", topic)
 
 
-def check_integer(name: str, value: Any, minimum: int = -_INT_32_MAX - 1, maximum: int = _INT_32_MAX) -> int:
+def check_integer(name: str, value: Any, minimum: int = -INT_MAX - 1, maximum: int = INT_MAX) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong_type(f"{name} as an integer", value)
     if not minimum <= value <= maximum:
@@ -141,15 +139,6 @@ def offsets_by_partition(
     name: str, value: Any, check_value: Callable[[str, Any], ValueT]
 ) -> dict[TopicPartition, ValueT]:
     return check_mapping(name, value, check_topic_partition, check_value, "from TopicPartition to offset")
-
-
-def config_text(value: object) -> str:
-    """A config value as Kafka writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(config_text, value))
-    return str(value)
 
 
 def check_config_value(name: str, value: Any) -> str:

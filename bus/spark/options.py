@@ -139,7 +139,7 @@ class Options:
             raise OptionError(str(wrong)) from None
 
     def profile(self) -> dict[str, str]:
-        """What names a profile of the client."""
+        """The settings that name a profile of the client."""
         found = {"profile": self["bus.profile"], "config_file": self["bus.configFile"]}
         return {name: value for name, value in found.items() if value is not None}
 

@@ -9,15 +9,18 @@ from typing import Any
 from bus.client.assignors import assignors_of
 from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
-from bus.client.config.texts import DESERIALIZERS, instances_of, object_of, objects_of
 from bus.client.config.values import (
     ANY_MILLISECONDS,
+    DESERIALIZERS,
     INSTANCES,
     SOME_MILLISECONDS,
     choice,
     conflict,
+    instances_of,
     integer,
     literal,
+    object_of,
+    objects_of,
     setting,
 )
 

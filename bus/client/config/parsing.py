@@ -17,11 +17,10 @@ from bus.client.arguments import WrongType
 from bus.client.config import consumer as consumer_config
 from bus.client.config import producer as producer_config
 from bus.client.config import values
-from bus.client.config.absent_settings import reason_of_absence
 from bus.client.config.connection import ConnectionConfig
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.config.producer import ProducerConfig
-from bus.client.config.security import SECURITY_SETTINGS, check_security, with_passwords
+from bus.client.config.security import SECURITY_SETTINGS, check_security, reason_of_absence, with_passwords
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,
     PROFILE_VARIABLE,

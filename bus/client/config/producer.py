@@ -8,15 +8,17 @@ from typing import Any
 
 from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
-from bus.client.config.texts import SERIALIZERS, instances_of, object_of
 from bus.client.config.values import (
     ANY_MILLISECONDS,
     INSTANCES,
+    SERIALIZERS,
     SOME_MILLISECONDS,
     choice,
     conflict,
+    instances_of,
     integer,
     literal,
+    object_of,
     setting,
 )
 

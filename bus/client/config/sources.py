@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bus.client.config.absent_settings import is_known_absence, reason_of_absence
 from bus.client.config.security import (
     CERTIFICATE_SETTINGS,
     FILE_SETTINGS,
@@ -26,6 +25,8 @@ from bus.client.config.security import (
     SECRET_SETTINGS,
     SECURITY_SETTINGS,
     TRUSTED_SETTINGS,
+    is_known_absence,
+    reason_of_absence,
 )
 from bus.client.config.tokens import (
     ASSERTION_SETTINGS,

@@ -30,7 +30,7 @@ class RowOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Who writes which version, so that a batch write may run twice: Delta's txnAppId and txnVersion."""
+    """The name and version of a batch write, so that it may run twice: Delta's txnAppId and txnVersion."""
 
     name: str
     version: int
@@ -188,7 +188,7 @@ def _config(options: Options, *, is_transactional: bool) -> ProducerConfig:
 
 
 def _typed(options: Options, name: str, setting: str) -> Any:
-    """As text, a number or a truth value; whether the producer takes it, the producer says."""
+    """Read a text, a number or a truth value; whether the producer takes it, the producer says."""
     default = _PRODUCER_KEYS[setting].default if setting in _PRODUCER_KEYS else None
     if isinstance(default, bool):
         return options.value(flag(name))

@@ -207,7 +207,7 @@ def _check_name(options: Options, name: str, *, is_stream: bool) -> None:
 
 
 def _client_settings(options: Options) -> dict[str, Any]:
-    """What `kafka.*` says of the client, by the names of its Python settings, as typed values. How it connects is
+    """The settings of the client in `kafka.*`, by their Python names, as typed values. How it connects is
     settled here, on the driver: executors have neither its profiles nor its environment."""
     settings = {
         setting: options.client_value(name, _CLIENT_KEYS[name.removeprefix("kafka.")])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
-from bus.client.arguments import config_text
+from bus.settings.keys import config_text
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import BreakStream, FakeBroker
 
