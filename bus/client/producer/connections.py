@@ -293,11 +293,19 @@ class Identity:
     """The producer id and epoch of the producer: requests for them, and the epoch under which a partition is resumed.
 
     Guards one promise: one request is under way at a time, repeated with growing pauses. The broker gives a named
-    producer its epochs, for all partitions; any other producer counts them up here, for one partition, as in Kafka.
+    producer its epochs, for all partitions; any other producer counts them up here, for one partition, as in Kafka. One
+    that is given stays what it is.
     """
 
-    def __init__(self, config: ProducerConfig, agenda: Agenda, backoff_ms: Callable[[int], float]) -> None:
-        self.current: tuple[int, int] | None = None  # producer id and epoch
+    def __init__(
+        self,
+        config: ProducerConfig,
+        agenda: Agenda,
+        backoff_ms: Callable[[int], float],
+        given: tuple[int, int] | None = None,
+    ) -> None:
+        self.current = given  # producer id and epoch
+        self.is_given = given is not None
         self._is_named = config.name is not None
         self._is_transactional = config.transactional_id is not None
         self._agenda = agenda

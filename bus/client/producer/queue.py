@@ -7,9 +7,11 @@ Where records dropped out (refused, timed out), the sequences behind them must c
 time. So the partition is *resumed* first: the leader fences the epoch, so that nothing that is still on its way can
 arrive, and tells how far the log came; what is not in it goes again under a new epoch. A named producer's queue is
 strict: it leaves no gap at all, so that the k-th record it was given has the sequence k, or is not in the log; when one
-fails, all behind it fail. So is one of a transaction, which then can only be aborted: nothing is resumed. Without
-idempotence a failure may reorder and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its
-owner does.
+fails, all behind it fail. So is one of a transaction, which then can only be aborted: nothing is resumed. Nor is one
+whose stamps are given (`has_given_stamps`): who runs the same again uses the same stamps, from 0 on, and the log passes
+over what it has. There one part is under way until a first one is in the log: a second could come where an older
+epoch ended, after the first was refused, and be taken for its continuation. Without idempotence a failure may reorder
+and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its owner does.
 """
 
 from __future__ import annotations
@@ -103,10 +105,12 @@ class PartitionQueue:
     """Invariants: a chunk is in `pending`, in one part of `retries` or `in_flight`, or settled. Each of the three is in
     the order of sending, and what is in `retries` was sent before what is in `pending`."""
 
-    def __init__(self, topic: str, partition: int, *, is_strict: bool = False) -> None:
+    def __init__(self, topic: str, partition: int, *, is_strict: bool = False, has_given_stamps: bool = False) -> None:
         self.topic = topic
         self.partition = partition
-        self.is_strict = is_strict
+        self.is_strict = is_strict or has_given_stamps
+        self.has_given_stamps = has_given_stamps
+        self._is_single_file = has_given_stamps  # one part under way at a time
         self.broken: BusError | None = None  # the reason why nothing more can be sent; only in a strict queue
         self.pending: deque[Chunk] = deque()
         self.pending_bytes = 0
@@ -132,7 +136,7 @@ class PartitionQueue:
         """May and should a part be sent now? `is_hurried`: nothing waits for company."""
         if now_ms < self.retry_at_ms or self.needs_resume:
             return False
-        if self.is_draining and self.in_flight:
+        if self.in_flight and (self.is_draining or self._is_single_file):
             return False
         if self.retries:
             return True
@@ -195,6 +199,7 @@ class PartitionQueue:
     ) -> Settled:
         """The part is in the log."""
         self._leave(part)
+        self._is_single_file = self.has_given_stamps and self.is_draining
         self.failures, self.last_failure = 0, None
         return self._place(part, base_offset, log_append_time_ms, version, offsets)
 
@@ -331,6 +336,7 @@ class PartitionQueue:
 
     def _back(self, part: Part) -> None:
         self.is_draining = True
+        self._is_single_file = self.has_given_stamps
         bisect.insort(self.retries, part, key=lambda waiting: waiting.order)
 
     # ------------------------------------------------------------ time

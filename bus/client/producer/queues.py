@@ -38,6 +38,10 @@ _STALE_METADATA = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
+# The topic is gone, or another one has its name: of what belongs together, half must not go there.
+_ANOTHER_TOPIC = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 # In a transaction: every later batch of it would get the same error.
 _LOST_IDENTITY = frozenset(
@@ -85,7 +89,9 @@ class Queues:
         queue = self._queues.get((topic, partition))
         if queue is None:
             is_strict = self._config.name is not None or self._transactions is not None
-            queue = self._queues[topic, partition] = PartitionQueue(topic, partition, is_strict=is_strict)
+            queue = self._queues[topic, partition] = PartitionQueue(
+                topic, partition, is_strict=is_strict, has_given_stamps=self._identity.is_given
+            )
             self._identity.begin(queue)
             past = self._given_up.pop((topic, partition), None)
             if past is not None:
@@ -173,6 +179,8 @@ class Queues:
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if queue.retries or queue.needs_resume:
                 self.fail(queue, queue.put_off(part), now_ms)
+            elif queue.has_given_stamps:
+                self.fail(queue, queue.give_up(part, error), now_ms)  # nothing that came before it is missing
             elif self._transactions is not None:
                 self.fail(queue, queue.give_up(part, _part_is_missing(queue, error, self._transactions.error)), now_ms)
             else:
@@ -187,6 +195,8 @@ class Queues:
             self.fail(queue, queue.give_up(part, error), now_ms)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             return error
+        elif queue.has_given_stamps and error.code in _ANOTHER_TOPIC:
+            self.fail(queue, queue.give_up(part, error), now_ms)
         elif answer.leader is not None and self._leaders.has_moved(queue, answer.leader):
             self._send_again(part, error, now_ms)
         elif answer.leader is not None and answer.leader.address == queue.address:

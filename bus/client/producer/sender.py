@@ -47,15 +47,22 @@ _LATE_PAUSE_MS = 10
 
 class Sender:
     def __init__(
-        self, metadata: Metadata, config: ProducerConfig, pool: BufferPool, *, backoff_ms: Callable[[int], float]
+        self,
+        metadata: Metadata,
+        config: ProducerConfig,
+        pool: BufferPool,
+        *,
+        backoff_ms: Callable[[int], float],
+        given: tuple[int, int] | None = None,
     ) -> None:
-        """`pool`: nothing here waits for it."""
+        """`pool`: nothing here waits for it. `given`: the producer id and epoch of who sends what others, that run the
+        same again, send with the same stamps."""
         self._metadata = metadata
         self._config = config
         self._pool = pool
         self.agenda = Agenda()
         self.connections = Connections(config, self.agenda)
-        self.identity = Identity(config, self.agenda, backoff_ms)
+        self.identity = Identity(config, self.agenda, backoff_ms, given)
         self.metrics = ProducerMetrics(config, pool)
         self.metrics.add_gauge("requests-in-flight", lambda _: float(self.connections.count_requests()))
         self._leaders = Leaders(metadata, self.agenda, backoff_ms)
@@ -73,6 +80,7 @@ class Sender:
         choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self.queues.get)
         self.split = choice.split
         self.accumulator = RecordAccumulator(config, pool, choice.choose)
+        self._topic_ids: dict[str, str] = {}  # by name, as they were first known; of a given identity
         self._throttles = ThrottleLog(config.client_id, "producer_byte_rate")
         self._late: deque[RecordBatchBuilder] = deque()
         self._flushing = 0
@@ -281,7 +289,8 @@ class Sender:
         if queue.in_flight and queue.address != address:
             return None  # the old leader answers first: two streams have no order between them
         queue.address = address
-        queue.topic_id = info.topic_id
+        is_given = self.identity.is_given
+        queue.topic_id = self._topic_ids.setdefault(queue.topic, info.topic_id) if is_given else info.topic_id
         return address
 
     def _send(self, connection: Connection, queues: Sequence[PartitionQueue], now_ms: float) -> None:

@@ -34,12 +34,8 @@ def open_writer(options: SinkOptions, producer_name: str, producer_epoch: int) -
 
 def partition_count(options: SinkOptions, topic: str) -> int:
     """Waits for a broker. Raises `BusError`."""
-    cluster = _cluster(options)
     deadline_ms = monotonic_ms() + options.config.delivery_timeout_ms
-    known = cluster.cached_topic(topic)
-    if known is None or cluster.is_stale(known):
-        known = cluster.retry(lambda: cluster.refresh([topic])[topic], deadline_ms=deadline_ms)
-    return len(known.partitions)
+    return len(_cluster(options).wait_topic(topic, deadline_ms=deadline_ms).partitions)
 
 
 def check_topic(options: SinkOptions, *, must_answer: bool) -> None:

@@ -19,7 +19,7 @@ from bus.model import TopicPartition
 from bus.spark.sink.columns import Codes, Numbers, Placed, Placement, Rows, RowSorter, SinkColumns, hashes_of
 from bus.spark.sink.connections import forget_producer, open_writer
 from bus.spark.sink.options import RowOrder, SinkOptions
-from bus.spark.sink.stamped_writer import Numbering, TaskIdentity
+from bus.spark.sink.stamped_writer import PartBuffer, TaskIdentity
 from bus.spark.workers import settled_worker
 
 _SORT_MEMORY_BYTES = 64 * 1024 * 1024
@@ -65,7 +65,7 @@ def _write(
 class RowsWriter(Protocol):
     def partition_count(self, topic: str) -> int: ...
 
-    def send(self, partition: TopicPartition, base_sequence: int, records: pa.RecordBatch) -> None: ...
+    def send(self, partition: TopicPartition, records: pa.RecordBatch) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -84,19 +84,19 @@ def number_rows(
         first_turn=identity.first_turn,
         by_value=options.order is RowOrder.CONTENT,
     )
-    numbering = Numbering(writer.send, part_bytes=options.part_bytes, buffered_bytes_max=options.config.buffer_memory)
+    parts = PartBuffer(writer.send, part_bytes=options.part_bytes, buffered_bytes_max=options.config.buffer_memory)
     with RowSorter(_DECIDING_COLUMNS[options.order], memory_bytes=_SORT_MEMORY_BYTES) as sorter:
         for batch in batches:
             rows = columns.rows_of(batch)
             placed = placement.place(rows)
             targets, records = _set_aside(rows, placed, options.order, sorter)
             for target, part in split_by_partition(records, targets, len(placement.partitions)):
-                numbering.add(placement.partitions[target], part)
+                parts.add(placement.partitions[target], part)
         for target, records in sorter.drain():
-            numbering.add(placement.partitions[target], records)
-    numbering.flush()
+            parts.add(placement.partitions[target], records)
+    parts.flush()
     writer.flush()
-    return numbering.record_count
+    return parts.record_count
 
 
 def _set_aside(rows: Rows, placed: Placed, order: RowOrder, sorter: RowSorter) -> tuple[Numbers, pa.RecordBatch]:

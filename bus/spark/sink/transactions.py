@@ -72,7 +72,7 @@ class _Collector:
     def partition_count(self, topic: str) -> int:
         return partition_count(self._options, topic)
 
-    def send(self, partition: TopicPartition, base_sequence: int, records: pa.RecordBatch) -> None:
+    def send(self, partition: TopicPartition, records: pa.RecordBatch) -> None:
         self._bytes += records.nbytes
         if self._bytes > _TASK_BYTES_MAX:
             raise RowRefused(

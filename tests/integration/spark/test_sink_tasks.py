@@ -15,6 +15,7 @@ import pytest
 
 import bus.sql
 from bus import Admin, BusError, ErrorCode, NewTopic
+from bus.client.producer.sender import Sender
 from bus.records.arrow_batches import decode_arrow
 from bus.spark.sink import connections, stamped_writer, task
 from bus.spark.sink.columns import SinkColumns
@@ -153,10 +154,7 @@ def test_partition_that_moves_is_followed(broker: FakeBroker) -> None:
     check_logged(logged(broker), rows)
 
 
-def test_broker_that_says_nothing_is_given_up_and_asked_again(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stamped_writer, "_SILENCE_S", 0.2)
+def test_broker_that_says_nothing_is_given_up_and_asked_again(broker: FakeBroker) -> None:
     broker.gate.clear()
     asked = 0
 
@@ -187,14 +185,14 @@ def test_broker_that_is_not_there_is_waited_for_as_long_as_delivery_may_take() -
 
 def test_what_is_not_acknowledged_is_bounded(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    add = stamped_writer.StampedLanes.add
+    take_in = Sender.take_in
 
-    def watch(self: Any, part: Any, now_s: float) -> None:
+    def watch(self: Any, topic: str, chunks: Any, now_ms: float) -> None:
         nonlocal most
-        add(self, part, now_s)
-        most = max(most, self.unsettled_bytes)
+        most = max(most, self._pool.total_bytes - self._pool.available_bytes)
+        take_in(self, topic, chunks, now_ms)
 
-    monkeypatch.setattr(stamped_writer.StampedLanes, "add", watch)
+    monkeypatch.setattr(Sender, "take_in", watch)
     options = {"kafka.buffer.memory": "8192", "kafka.max.request.size": "1024", "bus.order": "rows"}
     run_task(broker.address, keyed(3_000), **options)
     assert 8_192 - 2_048 < most < 8_192 + 2_048

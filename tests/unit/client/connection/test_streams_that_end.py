@@ -181,12 +181,13 @@ class SinkScenario:
         asked.is_stale = lambda info: False
         asked.forget = lambda names: None
         asked.take_hint = lambda *hint: False
+        asked.refresh = lambda names: None
         config = parse_config(ProducerConfig, {})
         self.writer = stamped_writer.StampedWriter(asked, config, producer_id=7, producer_epoch=0)
 
     def step(self) -> None:
-        for sequence in range(2):
-            self.writer.send(TopicPartition("t", 0), sequence, pa.record_batch({"value": [b"v"]}))
+        for _ in range(2):
+            self.writer.send(TopicPartition("t", 0), pa.record_batch({"value": [b"v"]}))
         self.writer.flush()
         self.is_flushed = True
 
