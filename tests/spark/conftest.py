@@ -39,8 +39,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "bus-tests",
         master="local[2]",
         conf={
-            # All tests together compile more than the 48 MB that there would be room for.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+            # Java compiles quickly, and one thread collects garbage; all tests together compile more than the 48 MB
+            # that there would be room for.
+            "spark.driver.extraJavaOptions": (
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+            ),
+            # For a few rows it costs more to write a program for each query, and to compile it, than to go through the
+            # plan. The programs that tests start as a user does (the tour, the demo, the notebook) compile.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.python.authenticate.socketTimeout": f"{_SOCKET_TIMEOUT_S}s",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -88,10 +88,8 @@ def test_batch_writes_without_one_are_each_their_own(spark: SparkSession, broker
     ("columns", "options", "message"),
     [
         ("key", {}, "schema: expected the column value, found key"),
-        ("key, 1 AS value", {}, "schema: expected column value to be binary or string, found int"),
         ("value", {"topci": "x"}, "topci: expected an option of the bus sink"),
         ("value", {"topic": "nowhere"}, "expected an existing topic, found 'nowhere'; make it with"),
-        ("value", {"kafka.acks": "1"}, "kafka.acks: expected all, found '1'"),
         ("value", {"bus.bootstrap.servers": f"127.0.0.1:{free_port()}"}, "no broker listens at 127.0.0.1"),
     ],
 )

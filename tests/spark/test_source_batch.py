@@ -279,22 +279,11 @@ def test_a_join_of_a_topic_with_itself_reads_both(spark: SparkSession, root: Pat
 # ---------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"subscribe": "orders", "startingOffset": "earliest"}, "did you mean startingOffsets"),
-        ({"subscribe": "orders", "failOnDataLoss": "maybe"}, "failOnDataLoss: expected true or false, found 'maybe'"),
-        ({"subscribe": "orders", "kafka.group.id": ""}, "kafka.group.id: expected a value"),
-        ({}, "expected one of assign, subscribe and subscribePattern, found none"),
-    ],
-)
-def test_a_wrong_option_is_refused_by_load(
-    spark: SparkSession, root: Path, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(PySparkException, match=message):
-        spark.read.format("bus").options(**{"bus.root": str(root), **options}).load()
-    with pytest.raises(PySparkException, match=message):
-        spark.readStream.format("bus").options(**{"bus.root": str(root), **options}).load()
+def test_a_wrong_option_is_refused_by_load(spark: SparkSession, root: Path) -> None:
+    options = {"bus.root": str(root), "subscribe": "orders", "startingOffset": "earliest"}
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+            reader.format("bus").options(**options).load()
 
 
 @pytest.mark.parametrize(
@@ -302,11 +291,6 @@ def test_a_wrong_option_is_refused_by_load(
     [
         ({"subscribe": "order"}, "expected a topic.* found 'order'"),
         ({"assign": '{"orders":[2]}'}, "expected a partition of orders from 0 to 1, found 2"),
-        ({"subscribe": "orders", "startingOffsets": '{"orders":{"0":1}}'}, "found none for orders-1"),
-        (
-            {"subscribe": "orders", "startingOffsets": "latest"},
-            "startingOffsets: a batch query cannot begin at the latest",
-        ),
         ({"assign": '{"orders":[0]}', "startingOffsets": '{"orders":{"0":41}}'}, "up to its end, 40, found 41 to 40"),
         ({"assign": '{"orders":[0]}', "endingOffsets": '{"orders":{"0":41}}'}, "up to its end, 40, found 0 to 41"),
         (
@@ -322,7 +306,6 @@ def test_a_wrong_option_is_refused_by_load(
             "startingTimestamp: expected a record",
         ),
         ({"subscribe": "orders", "bus.endingVersion": "99"}, "bus.endingVersion: expected a version .* found 99"),
-        ({"subscribe": "orders", "bus.startingGroup": "nobody"}, "bus.startingGroup: .*found 'nobody'"),
     ],
 )
 def test_what_is_not_there_is_refused_when_the_query_is_planned(

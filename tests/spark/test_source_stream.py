@@ -289,7 +289,6 @@ def test_a_checkpoint_of_another_topic_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets: a streaming query has no end"),
         ({"subscribe": "unknown"}, "expected a topic, found 'unknown'"),
         ({"startingOffsets": '{"refused":{"0":9}}'}, "refused-0: expected a starting offset from 0 to 3, found 9"),
     ],
