@@ -139,14 +139,14 @@ _RETRIABLE = frozenset(
 )
 
 
-_SHOWN_NAMES_MAX = 8
-_SHOWN_CHARACTERS_MAX = 100
+_NAMES_MAX = 8
+_NAME_LENGTH_MAX = 100
 
 
 def show_names(names: Iterable[str]) -> str:
     """Join names for a message: those from a client may be long, and many."""
-    shown = [name[:_SHOWN_CHARACTERS_MAX] for name in islice(names, _SHOWN_NAMES_MAX + 1)]
-    return ", ".join(shown[:_SHOWN_NAMES_MAX]) + (" ..." if len(shown) > _SHOWN_NAMES_MAX else "")
+    shown = [name[:_NAME_LENGTH_MAX] for name in islice(names, _NAMES_MAX + 1)]
+    return ", ".join(shown[:_NAMES_MAX]) + (" ..." if len(shown) > _NAMES_MAX else "")
 
 
 def show_range(low: int, high: int) -> str:

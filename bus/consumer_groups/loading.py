@@ -31,7 +31,7 @@ from bus.machine import Loaded, SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 
-_SHOWN_LENGTH = 500  # the length of a fault in a message
+_FAULT_LENGTH_MAX = 500  # the length of a fault in a message
 
 
 def read_groups(rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
@@ -54,14 +54,14 @@ class GroupCodec:
 
     def load(self, rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
         loaded = read_groups(rows, now_ms=now_ms)
-        return Loaded(loaded.states, tuple(shown(fault, _SHOWN_LENGTH) for fault in loaded.faults))
+        return Loaded(loaded.states, tuple(shown(fault, _FAULT_LENGTH_MAX) for fault in loaded.faults))
 
     def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:
         code = ErrorCode.INVALID_REQUEST
         if is_too_large:
             is_offset = isinstance(record, (OffsetCommitted, TxnOffsetsPending))
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE
-        return Refused(code, f"group {record.group_id}: {shown(reason, _SHOWN_LENGTH)}")
+        return Refused(code, f"group {record.group_id}: {shown(reason, _FAULT_LENGTH_MAX)}")
 
     def log_line(self, record: LoggedRecord) -> str | None:
         """A line for each generation with its assignment, and for each group that ends. Offsets have none."""

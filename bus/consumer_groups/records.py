@@ -21,7 +21,7 @@ from bus.settings.keys import INT_MAX, LONG_MAX
 
 _ROW_BYTES = 200  # fields of a fixed size and short names
 _ITEM_BYTES = 50  # a topic's name, with or without the number of a partition
-_SHOWN_KEY_BYTES = 200  # the length of an unreadable key in an error
+_KEY_BYTES_IN_ERROR = 200  # the length of an unreadable key in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def decode_key(key: bytes) -> RecordKey:
         ):
             return RecordKey(group_id, transaction=rq.TransactionKey(producer_id, epoch))
         case _:
-            found = key[:_SHOWN_KEY_BYTES]
+            found = key[:_KEY_BYTES_IN_ERROR]
             expected = "the key of an offset, of a group, or of offsets of a transaction"
             raise ValueError(f"expected {expected}, found {found!r}: of a newer version?")
 
@@ -195,7 +195,7 @@ def _parse_key(key: bytes) -> Any:
     try:
         return parse_json(key)
     except ValueError:
-        raise ValueError(f"expected a JSON text as the key, found {key[:_SHOWN_KEY_BYTES]!r}") from None
+        raise ValueError(f"expected a JSON text as the key, found {key[:_KEY_BYTES_IN_ERROR]!r}") from None
 
 
 def _is_text(*texts: str) -> bool:

@@ -25,7 +25,7 @@ from bus.security.users import fault_of_name
 # All headers of a call together may have 32 KiB.
 TOKEN_BYTES_MAX = 16_384
 NAME_BYTES_MAX = 1_000  # an ACL takes principals of 1,024 bytes
-_SHOWN_CHARACTERS_MAX = 200
+_TEXT_LENGTH_MAX = 200
 _TIME_MAX_S = 1e12  # neither infinite nor not a number
 _JWS = PyJWS(algorithms=list(ALGORITHMS))
 
@@ -222,7 +222,7 @@ def _is_time(value: Any) -> bool:
 def _show(value: Any) -> str:
     """Format a value for a reason: on one line, and cut."""
     if isinstance(value, str):
-        return repr(value[:_SHOWN_CHARACTERS_MAX])
+        return repr(value[:_TEXT_LENGTH_MAX])
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return repr(show_names(value)[:_SHOWN_CHARACTERS_MAX])
+        return repr(show_names(value)[:_TEXT_LENGTH_MAX])
     return "none" if value is None else f"a value of the type {type(value).__name__}"

@@ -219,7 +219,7 @@ def _infinity(number: int) -> str:
 
 
 # The tables behind a topic's view, and the offset below which each is shown.
-_ShownTables = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int], ...]]]
+_ViewedTables = tuple[list[TableSnapshot], list[int | None], list[tuple[tuple[int, int], ...]]]
 
 
 _MISSING_TABLE = re.compile(r"Table with name (\"[^\"]*\"|\S+) does not exist")
@@ -307,7 +307,7 @@ class Connection:
         self._at_version = at_version
         self._cut = None if at_transaction is None else find_cut(self._tables, at_transaction)
         self._at_offset = at_offset
-        self._views: dict[str, _ShownTables] = {}  # keyed by topic
+        self._views: dict[str, _ViewedTables] = {}  # keyed by topic
         self._json_views: set[str] = set()  # casefolded names of the views in the schema of the bus
         with interrupts():
             self._engine = open_engine(self._tables.root)

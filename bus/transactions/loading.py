@@ -42,7 +42,7 @@ from bus.transactions.state import (
 # After a load, ids are checked for their expiry only after this time: not all of them at once with the load.
 _EXPIRY_AFTER_LOAD_MS = 3_600_000
 _FENCED_TIMEOUT_MS = 60_000  # for an id whose record cannot be read; every initialisation brings its own time-out
-_SHOWN_LENGTH = 500  # the length of a fault in a message
+_FAULT_LENGTH_MAX = 500  # the length of a fault in a message
 
 
 class TransactionCodec:
@@ -59,7 +59,7 @@ class TransactionCodec:
             try:
                 record = decode_record(row)
             except ValueError as error:
-                faults.append(shown(_pass_over(states, row, str(error), now_ms), _SHOWN_LENGTH))
+                faults.append(shown(_pass_over(states, row, str(error), now_ms), _FAULT_LENGTH_MAX))
                 continue
             loaded = apply(None, [record])
             states.pop(record.transactional_id, None)
@@ -70,7 +70,7 @@ class TransactionCodec:
 
     def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:
         code = ErrorCode.TRANSACTION_ABORTABLE if is_too_large else ErrorCode.INVALID_REQUEST
-        return Refused(code, f"{record.transactional_id}: {shown(reason, _SHOWN_LENGTH)}")
+        return Refused(code, f"{record.transactional_id}: {shown(reason, _FAULT_LENGTH_MAX)}")
 
     def log_line(self, record: LoggedRecord) -> str | None:
         """A line for each transaction that its client did not end, and for each id that expires."""

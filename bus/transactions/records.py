@@ -34,7 +34,7 @@ _TYPE = "TransactionLogged"
 _NO_ROWS = AppliedRows(-1, -1)
 _ROW_BYTES = 200  # fields of a fixed size and short names
 _ITEM_BYTES = 120  # a topic's name and id, or a group's id, and numbers
-_SHOWN_KEY_BYTES = 200  # the length of an unreadable key in an error
+_KEY_BYTES_IN_ERROR = 200  # the length of an unreadable key in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def decode_key(key: bytes) -> str:
     except UnicodeDecodeError:
         transactional_id = ""
     if not transactional_id:
-        raise ValueError(f"expected a transactional id as the key, found {key[:_SHOWN_KEY_BYTES]!r}")
+        raise ValueError(f"expected a transactional id as the key, found {key[:_KEY_BYTES_IN_ERROR]!r}")
     return transactional_id
 
 

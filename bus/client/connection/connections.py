@@ -196,11 +196,11 @@ class Connection:
         "address",
         "calls_under_way",
         "channel",
+        "created_at_ms",
         "given_up",
         "heard_at_ms",
         "is_heard",
         "is_retired",
-        "made_at_ms",
         "silent_since_ms",
         "streams",
     )
@@ -212,7 +212,7 @@ class Connection:
         self.is_retired = False  # nothing new is begun on it
         self.calls_under_way = 0
         self.streams: set[Leaving] = set()
-        self.made_at_ms = self.heard_at_ms = monotonic_ms()  # heard: when something came last
+        self.created_at_ms = self.heard_at_ms = monotonic_ms()  # heard: when something came last
         self.is_heard = False  # the broker has answered something
         self.silent_since_ms: float | None = None  # when the first request went out that nothing has come after
         self._calls: dict[str, Any] = {}
@@ -353,7 +353,7 @@ class Connections:
     def note_late(self, connection: Connection) -> None:
         """A request on it has had no answer in time. One that is still being made is let be, for as long as that may
         take: calls with little time would never see it made."""
-        age_ms = monotonic_ms() - connection.made_at_ms
+        age_ms = monotonic_ms() - connection.created_at_ms
         if connection.is_heard or age_ms >= min(self._silence_ms_max, _CONNECT_TIMEOUT_MS):
             self._retire(connection)
 

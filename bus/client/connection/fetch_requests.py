@@ -71,17 +71,17 @@ class Fetched(NamedTuple):
 def encode_fetch(
     config: ConsumerConfig,
     correlation_id: int,
-    asked: Mapping[TopicPartition, FetchPosition],
+    wanted: Mapping[TopicPartition, FetchPosition],
     *,
     kept: Mapping[TopicPartition, FetchPosition] | None = None,
 ) -> bytes:
-    """Encode a fetch. Partitions are in the order of `asked`: an answer that is full leaves out the last ones. `kept`:
+    """Encode a fetch. Partitions are in the order of `wanted`: an answer that is full leaves out the last ones. `kept`:
     the partitions that the broker remembers from the last request on this stream; None if it remembers none. A request
     with a rack gets no session."""
     session, forgotten = pb.FETCH_SESSION_NONE if config.client_rack else pb.FETCH_SESSION_BEGIN, list[TopicPartition]()
     if kept is not None:
-        session, forgotten = pb.FETCH_SESSION_CONTINUE, [partition for partition in kept if partition not in asked]
-        asked = {partition: position for partition, position in asked.items() if kept.get(partition) != position}
+        session, forgotten = pb.FETCH_SESSION_CONTINUE, [partition for partition in kept if partition not in wanted]
+        wanted = {partition: position for partition, position in wanted.items() if kept.get(partition) != position}
     request = pb.FetchRequest(
         correlation_id=correlation_id,
         max_wait_ms=config.fetch_max_wait_ms,
@@ -101,7 +101,7 @@ def encode_fetch(
                 current_leader_epoch=position.leader_epoch if position.leader_epoch >= 0 else None,
                 seen_version=position.version if position.version >= 0 else None,
             )
-            for partition, position in asked.items()
+            for partition, position in wanted.items()
         ],
     )
     data: bytes = request.SerializeToString()

@@ -312,9 +312,9 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
         raise _unreadable("the assignment", error) from None
 
 
-def _commit_errors(asked: Collection[TopicPartition], response: Any) -> dict[TopicPartition, BusError]:
+def _commit_errors(partitions: Collection[TopicPartition], response: Any) -> dict[TopicPartition, BusError]:
     missing = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer does not name every partition")
-    errors = dict.fromkeys(asked, missing)
+    errors = dict.fromkeys(partitions, missing)
     for share in response.partitions:
         partition = TopicPartition(share.topic, share.partition)
         errors.pop(partition, None)

@@ -130,8 +130,10 @@ def _no_leader(partition: TopicPartition) -> BusError:
     return BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
 
 
-def _forget_leaders(cluster: Cluster, asked: Iterable[TopicPartition], found: dict[TopicPartition, AnswerT]) -> None:
-    cluster.forget({partition.topic for partition in asked if partition not in found})
+def _forget_leaders(
+    cluster: Cluster, partitions: Iterable[TopicPartition], found: dict[TopicPartition, AnswerT]
+) -> None:
+    cluster.forget({partition.topic for partition in partitions if partition not in found})
 
 
 # Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share.

@@ -18,7 +18,7 @@ ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT")
 
 # After so many failures, one after another, the next one is a warning: a leader that moves costs one or two.
-FAILURES_UNTOLD = 2
+FAILURES_UNREPORTED = 2
 # For so long a broker may not know a partition that there is: it follows the metadata several times a second.
 UNKNOWN_PARTITION_MS_MAX = 2_000
 

@@ -36,7 +36,7 @@ class SilentBrokers:
         self._brokers: dict[str, _Broker] = {}
         self._given_up: set[str] = set()  # and not heard of again
         self._is_asking = False
-        self._asked_at_ms = -math.inf
+        self._questioned_at_ms = -math.inf
 
     # ------------------------------------------------------------ what happens to requests
 
@@ -83,9 +83,9 @@ class SilentBrokers:
         return min((self._due_ms(broker) for broker in self._brokers.values()), default=math.inf)
 
     def _due_ms(self, broker: _Broker) -> float:
-        silence_ms = self._asked_at_ms - broker.heard_at_ms
+        silence_ms = self._questioned_at_ms - broker.heard_at_ms
         pause_ms = min(max(silence_ms / 8, _PAUSE_MS_MIN), _PAUSE_MS_MAX)
-        return max(broker.heard_at_ms + SILENT_AFTER_MS, self._asked_at_ms + pause_ms)
+        return max(broker.heard_at_ms + SILENT_AFTER_MS, self._questioned_at_ms + pause_ms)
 
     # ------------------------------------------------------------ time and answers
 
@@ -99,7 +99,7 @@ class SilentBrokers:
 
     def note_standing(self, is_fenced: Mapping[str, bool], now_ms: float) -> list[str]:
         """Note another broker's answer, by address. Returns the brokers to give up: all calls under way there."""
-        self._is_asking, self._asked_at_ms = False, now_ms
+        self._is_asking, self._questioned_at_ms = False, now_ms
         self.note_live(address for address, fenced in is_fenced.items() if not fenced)
         found = [address for address in self._brokers if self._is_silent(address, now_ms) and is_fenced.get(address)]
         for address in found:
@@ -109,4 +109,4 @@ class SilentBrokers:
 
     def note_no_standing(self, now_ms: float) -> None:
         """No other broker answered."""
-        self._is_asking, self._asked_at_ms = False, now_ms
+        self._is_asking, self._questioned_at_ms = False, now_ms

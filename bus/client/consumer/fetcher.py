@@ -21,7 +21,7 @@ from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.produce_requests import ThrottleLog
 from bus.client.connection.request_stream import RequestStream
-from bus.client.connection.retrying import FAILURES_UNTOLD, ITEMS_MAX, monotonic_ms
+from bus.client.connection.retrying import FAILURES_UNREPORTED, ITEMS_MAX, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition, note_failed, note_named, note_served
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.errors import BusError, ErrorCode
@@ -34,14 +34,14 @@ _READ_AHEAD = 2  # answers a partition
 
 
 class _Connection:
-    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "kept", "muted_until_ms", "stream")
+    __slots__ = ("correlation_id", "deadline_ms", "kept", "muted_until_ms", "requested", "requested_at_ms", "stream")
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
-        self.asked: dict[TopicPartition, FetchPosition] | None = None  # the request under way; None: there is none
+        self.requested: dict[TopicPartition, FetchPosition] | None = None  # the request under way; None: there is none
         # the partitions that the broker remembers; None: none
         self.kept: dict[TopicPartition, FetchPosition] | None = None
-        self.asked_at_ms = 0.0
+        self.requested_at_ms = 0.0
         self.correlation_id = 0
         self.deadline_ms = 0.0
         self.muted_until_ms = 0.0  # the broker takes no request before, as the client's quota is used up
@@ -69,8 +69,8 @@ class Fetcher:
             return
         for address, partitions in self._by_broker(now_ms).items():
             connection = self._connections.get(address)
-            if connection is not None and connection.asked is not None:
-                if all(partition.partition in connection.asked or partition.buffer for partition in partitions):
+            if connection is not None and connection.requested is not None:
+                if all(partition.partition in connection.requested or partition.buffer for partition in partitions):
                     continue
                 self._cut(address)  # another partition has room for data, but this request does not include it
             self._ask(address, partitions, now_ms)
@@ -78,7 +78,7 @@ class Fetcher:
     def fetch_anew(self, partition: TopicPartition) -> None:
         """Cut the request under way for `partition`: its answer is useless now."""
         for address, connection in list(self._connections.items()):
-            if connection.asked is not None and partition in connection.asked:
+            if connection.requested is not None and partition in connection.requested:
                 self._cut(address)
 
     def reassign(self, partitions: Iterable[TopicPartition], *, has_committed: bool) -> None:
@@ -109,7 +109,7 @@ class Fetcher:
 
     def cut_silent(self, now_ms: float) -> None:
         for address, connection in list(self._connections.items()):
-            if connection.asked is not None and now_ms >= connection.deadline_ms:
+            if connection.requested is not None and now_ms >= connection.deadline_ms:
                 error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"no answer of the broker at {address}")
                 self._note_broken(connection, error, now_ms)
                 self._cut(address, is_late=True)
@@ -118,7 +118,7 @@ class Fetcher:
         """When `fetch` may have more to do without any answer."""
         events = [partition.retry_at_ms for partition in self.assigned.values() if partition.retry_at_ms > now_ms]
         for connection in self._connections.values():
-            if connection.asked is not None:
+            if connection.requested is not None:
                 events.append(connection.deadline_ms)
             elif connection.muted_until_ms > now_ms:
                 events.append(connection.muted_until_ms)
@@ -170,14 +170,14 @@ class Fetcher:
         self._turn += 1 if len(partitions) <= ITEMS_MAX else ITEMS_MAX
         first = self._turn % len(partitions)
         partitions = (partitions[first:] + partitions[:first])[:ITEMS_MAX]
-        connection.asked = {
+        connection.requested = {
             partition.partition: partition.next_fetch(partition.read_replica.at(now_ms)) for partition in partitions
         }
         connection.correlation_id += 1
-        connection.asked_at_ms = now_ms
+        connection.requested_at_ms = now_ms
         connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         kept, connection.kept = connection.kept, None
-        connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.asked, kept=kept))
+        connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.requested, kept=kept))
 
     def _note_not_opened(
         self, address: str, partitions: Iterable[AssignedPartition], failure: Exception, now_ms: float
@@ -200,32 +200,32 @@ class Fetcher:
             connection = self._connections.get(stream.address)
             if connection is None or connection.stream is not stream:
                 return
-            asked, connection.asked = connection.asked, None
-            if asked is None or fetched.correlation_id != connection.correlation_id:
+            requested, connection.requested = connection.requested, None
+            if requested is None or fetched.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {fetched.correlation_id}")
             connection.muted_until_ms = now_ms + fetched.throttle_time_ms
             self._throttles.note(fetched.throttle_time_ms, stream.address, now_ms)
-            connection.kept = asked if fetched.in_session else None
-            self._record(fetched, connection.asked_at_ms, now_ms)
+            connection.kept = requested if fetched.in_session else None
+            self._record(fetched, connection.requested_at_ms, now_ms)
             is_news = False
             for answer in fetched.partitions:
-                is_news = self._take_answer(answer, asked, now_ms) or is_news
+                is_news = self._take_answer(answer, requested, now_ms) or is_news
             self.fetch(now_ms)
             if is_news:
                 self.changed.notify_all()
 
-    def _record(self, fetched: Fetched, asked_at_ms: float, now_ms: float) -> None:
+    def _record(self, fetched: Fetched, requested_at_ms: float, now_ms: float) -> None:
         sizes: dict[str, tuple[int, int]] = {}
         for answer in fetched.partitions:
             size, records = sizes.get(answer.partition.topic, (0, 0))
             records += sum(batch.record_count for batch in answer.batches)
             sizes[answer.partition.topic] = size + answer.size_bytes, records
-        self.metrics.record_fetch(sizes, now_ms - asked_at_ms, fetched.throttle_time_ms, now_ms)
+        self.metrics.record_fetch(sizes, now_ms - requested_at_ms, fetched.throttle_time_ms, now_ms)
 
     def _take_answer(
-        self, answer: FetchedPartition, asked: Mapping[TopicPartition, FetchPosition], now_ms: float
+        self, answer: FetchedPartition, requested: Mapping[TopicPartition, FetchPosition], now_ms: float
     ) -> bool:
-        partition, position = self.assigned.get(answer.partition), asked.get(answer.partition)
+        partition, position = self.assigned.get(answer.partition), requested.get(answer.partition)
         if partition is None or partition.position is None or position is None:
             return False
         if partition.fetch_offset != position.offset:
@@ -244,10 +244,10 @@ class Fetcher:
         return bool(answer.batches)
 
     def _note_replica(
-        self, partition: AssignedPartition, asked: FetchPosition, answer: FetchedPartition, now_ms: float
+        self, partition: AssignedPartition, requested: FetchPosition, answer: FetchedPartition, now_ms: float
     ) -> None:
         """Note the replica in an answer without an error."""
-        if asked.replica_id is not None and answer.batches:
+        if requested.replica_id is not None and answer.batches:
             partition.read_replica = note_served(partition.read_replica)
         if answer.read_replica is not None:
             before = partition.read_replica.at(now_ms)
@@ -284,7 +284,7 @@ class Fetcher:
             # Asking again does not restore what the disk lost. The user may seek past it.
             self._note_unreadable(partition, error, now_ms)
         elif error.retriable:
-            level = logging.WARNING if partition.failures == FAILURES_UNTOLD else logging.DEBUG
+            level = logging.WARNING if partition.failures == FAILURES_UNREPORTED else logging.DEBUG
             logger.log(level, "fetching %s is tried again: %s", partition.partition, error)
             self.put_off(partition, now_ms)
             partition.is_leader_doubtful = True
@@ -326,7 +326,7 @@ class Fetcher:
             self.changed.notify_all()
 
     def _note_broken(self, connection: _Connection, error: BusError, now_ms: float) -> None:
-        for key, position in (connection.asked or {}).items():
+        for key, position in (connection.requested or {}).items():
             partition = self.assigned.get(key)
             if partition is not None:
                 self._note_failure(partition, position.replica_id, error, now_ms)

@@ -255,10 +255,10 @@ class Positions:
         """Go where the group has committed; what has a position leaves `wanted`. Why others cannot have one for now: a
         transaction may yet commit an offset. Whatever isolation_level is, for else their records would be processed
         twice (KIP-447)."""
-        asked = [key for key, each in wanted.items() if each.partition.has_committed]
+        committed_first = [key for key, each in wanted.items() if each.partition.has_committed]
         unstable: dict[TopicPartition, BusError] = {}
-        if asked and self._group is not None:
-            for key, found in self._group.find_committed(asked, deadline_ms, require_stable=True).items():
+        if committed_first and self._group is not None:
+            for key, found in self._group.find_committed(committed_first, deadline_ms, require_stable=True).items():
                 if isinstance(found, BusError):
                     unstable[key] = found
                 else:

@@ -334,14 +334,16 @@ class GroupSession:
         self.address = address
         self._lock = lock
         self._on_answers = on_answers
-        self._asked: dict[int, GroupRequest] = {}  # requests without an answer; guarded by the lock, as is `is_over`
+        self._unanswered: dict[
+            int, GroupRequest
+        ] = {}  # requests without an answer; guarded by the lock, as is `is_over`
         self._correlation_id = 0
         self.is_over = False
         self._stream = RequestStream(cluster, address, "GroupSession", on_answer=self._on_answer, on_end=self._on_end)
 
     def send(self, request: GroupRequest) -> None:
         self._correlation_id += 1
-        self._asked[self._correlation_id] = request
+        self._unanswered[self._correlation_id] = request
         self._stream.send(encode_session_call(self._correlation_id, request.call))
 
     def cut(self, *, is_late: bool) -> None:
@@ -355,7 +357,7 @@ class GroupSession:
             self._on_answers([], True)
             return
         with self._lock:
-            request = self._asked.pop(response.correlation_id, None)
+            request = self._unanswered.pop(response.correlation_id, None)
         if request is None:
             raise ValueError(f"expected an answer that is not there yet, found {response.correlation_id} once more")
         self._on_answers([(request, decode_session_answer(request.call, response))], False)
@@ -363,8 +365,8 @@ class GroupSession:
     def _on_end(self, stream: RequestStream, error: BusError) -> None:
         with self._lock:
             self.is_over = True
-            asked, self._asked = self._asked, {}
-        self._on_answers([(request, error) for request in asked.values()], False)
+            unanswered, self._unanswered = self._unanswered, {}
+        self._on_answers([(request, error) for request in unanswered.values()], False)
 
 
 def _not_begun(request: GroupRequest, failure: Exception) -> BusError:

@@ -117,9 +117,9 @@ logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """`asked` None: for all topics but the bus's own. A topic that does not exist has no partitions."""
+    """`names` None: for all topics but the bus's own. A topic that does not exist has no partitions."""
 
-    asked: frozenset[str] | None
+    names: frozenset[str] | None
     partitions: dict[str, int]
     invalid: BusError | None  # a name that no topic may have
 
@@ -190,7 +190,7 @@ class GroupTopics:
             return
         self._tell_membership(subscription, counts)
         self._warn_of_missing(subscription, counts)
-        is_incomplete = counts.asked is not None and any(not counts.partitions.get(topic) for topic in counts.asked)
+        is_incomplete = counts.names is not None and any(not counts.partitions.get(topic) for topic in counts.names)
         self._failures = self._failures + 1 if is_incomplete else 0
         self._look_at_ms = min(self._look_at_ms, now_ms + self._pause_ms(is_incomplete=is_incomplete))
         if counts.invalid is not None:
@@ -199,13 +199,13 @@ class GroupTopics:
     def _tell_membership(self, subscription: Subscription, counts: _Counts) -> None:
         """Tell the membership. The answer to a former subscription says nothing of topics that it did not name."""
         with self._changed:
-            if subscription.pattern is not None and counts.asked is None:
+            if subscription.pattern is not None and counts.names is None:
                 self._membership.subscribe(subscription.matching(counts.partitions))
-            if counts.asked is None or counts.asked >= self._membership.led_topics():
+            if counts.names is None or counts.names >= self._membership.led_topics():
                 self._membership.note_partitions(counts.partitions)
 
     def _warn_of_missing(self, subscription: Subscription, counts: _Counts) -> None:
-        missing = frozenset(topic for topic in counts.asked or () if not counts.partitions.get(topic))
+        missing = frozenset(topic for topic in counts.names or () if not counts.partitions.get(topic))
         for topic in sorted((missing & subscription.topics) - self._missing):
             logger.warning("topic %r is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet", topic)
         self._missing = missing
@@ -253,18 +253,18 @@ class GroupTopics:
                 if owners.get(partition, member_id) != member_id:
                     raise _bad_assignor(work, f"{partition} to be left out while {owners[partition]} owns it")
 
-    def _count_partitions(self, asked: frozenset[str] | None) -> _Counts:
+    def _count_partitions(self, names: frozenset[str] | None) -> _Counts:
         """None: of all topics but the bus's own. Not in the thread that polls."""
-        if asked is not None and not asked:
-            return _Counts(asked, {}, None)
-        topics = self._cluster.describe(sorted(asked or ()), may_create=self._may_create and asked is not None).topics
+        if names is not None and not names:
+            return _Counts(names, {}, None)
+        topics = self._cluster.describe(sorted(names or ()), may_create=self._may_create and names is not None).topics
         invalid = [topic for topic in topics if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION]
         return _Counts(
-            asked,
+            names,
             {
                 topic.name: len(topic.partitions)
                 for topic in topics
-                if not topic.error_code and not (asked is None and topic.is_internal)
+                if not topic.error_code and not (names is None and topic.is_internal)
             },
             error_of(invalid[0].error_code, invalid[0].error_message) if invalid else None,
         )

@@ -113,7 +113,7 @@ class RecordAccumulator:
         """Return the partition of each record: the requested one, else that of its key, else one by the spreading of
         the remaining records."""
         records = len(batch.values)
-        asked = batch.partitions or {}
+        chosen = batch.partitions or {}
         if keys is None or self._ignores_keys:
             partitions = np.full(records, -1, np.int64)
         else:
@@ -121,7 +121,7 @@ class RecordAccumulator:
             partitions = partitions_of_keys(keys, count)
             if keys.null_count:
                 partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
-        for position, partition in asked.items():
+        for position, partition in chosen.items():
             partitions[position] = partition
         undecided = np.flatnonzero(partitions < 0)
         if len(undecided):

@@ -88,8 +88,8 @@ class Engine:
         self._step = _Step(self._carry_out)
         self._streams: dict[Connection, Stream] = {}
         self.callback_threads = self.accumulator.callback_threads
-        self._telling: set[Chunk] = set()  # being announced
-        self._told = OwnCondition(self.lock)
+        self._announcing: set[Chunk] = set()  # being announced
+        self._announced = OwnCondition(self.lock)
 
     # ------------------------------------------------------------ instructions; the lock is held
 
@@ -263,7 +263,7 @@ class Engine:
         records. What is behind a callback that another thread runs is left to that thread."""
         while self._settled:
             with self.lock:
-                chunk = self._take_untold()
+                chunk = self._take_unannounced()
             if chunk is None:
                 return
             self.callback_threads.enter()
@@ -275,28 +275,28 @@ class Engine:
             finally:
                 self.callback_threads.leave()
                 with self.lock:
-                    self._telling.discard(chunk)
-                    self._told.notify_all()
+                    self._announcing.discard(chunk)
+                    self._announced.notify_all()
 
-    def _take_untold(self) -> Chunk | None:
-        busy = {chunk.partition for chunk in self._telling}
+    def _take_unannounced(self) -> Chunk | None:
+        busy = {chunk.partition for chunk in self._announcing}
         for number, chunk in enumerate(self._settled):
             if chunk.partition not in busy:
                 del self._settled[number]
-                self._telling.add(chunk)
+                self._announcing.add(chunk)
                 return chunk
         return None
 
-    def wait_until_told(self, timeout: float | None) -> None:
+    def wait_until_announced(self, timeout: float | None) -> None:
         """Wait until the callbacks of everything that is settled have run. Raises `TimeoutError`. Not to be called by a
         callback."""
         with self.lock:
-            untold = {*self._settled, *self._telling}
+            unannounced = {*self._settled, *self._announcing}
             self._wake()
-            is_told = self._told.wait_for(
-                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(self._settled), timeout
+            is_announced = self._announced.wait_for(
+                lambda: unannounced.isdisjoint(self._announcing) and unannounced.isdisjoint(self._settled), timeout
             )
-        if not is_told:
+        if not is_announced:
             raise TimeoutError(f"expected callbacks to end within {timeout} s, found some that run or wait")
 
     @property

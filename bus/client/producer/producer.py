@@ -402,7 +402,7 @@ class Producer:
         unsettled = self._engine.start_flush()
         try:
             wait_all(unsettled, timeout)
-            self._engine.wait_until_told(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+            self._engine.wait_until_announced(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
         finally:
             self._engine.end_flush()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
-from bus.client.connection.retrying import FAILURES_UNTOLD
+from bus.client.connection.retrying import FAILURES_UNREPORTED
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Agenda, Identity, Leaders, Resume
 from bus.client.producer.metrics import ProducerMetrics
@@ -263,7 +263,7 @@ class Queues:
     def _repeat(self, part: Part, error: BusError, now_ms: float, *, failures: int | None = None) -> None:
         """`failures`: before this one, if not those of this leader alone."""
         queue = part.queue
-        level = logging.WARNING if queue.failures == FAILURES_UNTOLD else logging.DEBUG
+        level = logging.WARNING if queue.failures == FAILURES_UNREPORTED else logging.DEBUG
         logger.log(level, "producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._leaders.ask_for(queue.topic)

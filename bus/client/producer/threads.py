@@ -177,10 +177,10 @@ class ProducerThreads:
             known = None  # a second attempt begins with fresh metadata
             address = self._cluster.leader_address(topic, partition)
             identity = self.engine.identity or self._new_identity(deadline_ms)
-            asked = TopicPartition(topic.name, partition)
+            place = TopicPartition(topic.name, partition)
             if address is None:
-                raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{asked} has no leader")
-            end = resume_producer(self._cluster, address, identity, asked, topic.topic_id, deadline_ms=deadline_ms)
+                raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+            end = resume_producer(self._cluster, address, identity, place, topic.topic_id, deadline_ms=deadline_ms)
             return None if end.last_sequence < 0 else end.last_sequence
 
         return self._cluster.retry(ask, deadline_ms=deadline_ms)

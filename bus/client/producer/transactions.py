@@ -135,7 +135,7 @@ class TransactionManager:
         self._last_sequences: dict[TopicPartition, int] = {}  # acknowledged
         self._offset_commits: dict[str, int] = {}  # group -> the number of commits
         self._is_begun = False  # a broker may know of this transaction
-        self._is_commit_asked = False  # the coordinator was asked for it
+        self._is_commit_requested = False  # the coordinator was asked for it
 
     # ------------------------------------------------------------ what the user calls
 
@@ -150,7 +150,7 @@ class TransactionManager:
         self._require(_S.READY, "begin_transaction() between transactions")
         self._move(_S.IN_TRANSACTION)
         self._last_sequences, self._offset_commits = {}, {}
-        self._is_begun = self._is_commit_asked = False
+        self._is_begun = self._is_commit_requested = False
 
     @property
     def may_send(self) -> bool:
@@ -158,7 +158,7 @@ class TransactionManager:
 
     @property
     def may_abort(self) -> bool:
-        is_open = self.state is _S.COMMITTING and self._is_commit_asked
+        is_open = self.state is _S.COMMITTING and self._is_commit_requested
         return (not is_open and self.state in TRANSITIONS[_S.ABORTING]) or self.state is _S.ABORTING
 
     def check_may_send(self, call: str = "send") -> None:
@@ -196,7 +196,7 @@ class TransactionManager:
         """Nothing of this transaction is sent from now on."""
         if self.state is _S.FATAL_ERROR:
             self._raise_error()
-        if self.state is _S.COMMITTING and self._is_commit_asked:
+        if self.state is _S.COMMITTING and self._is_commit_requested:
             raise self._misplaced("abort_transaction() before a commit was asked for")
         if self.state not in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.COMMITTING):
             self._require(_S.IN_TRANSACTION, "abort_transaction() in an open transaction")
@@ -214,7 +214,7 @@ class TransactionManager:
             self._move(_S.READY)
             return None
         is_commit = self.state is _S.COMMITTING
-        self._is_commit_asked = is_commit
+        self._is_commit_requested = is_commit
         return TransactionEnd(*self.identity, is_commit, dict(self._last_sequences) if is_commit else {})
 
     # ------------------------------------------------------------ what happens
@@ -265,7 +265,7 @@ class TransactionManager:
     @property
     def _is_ending(self) -> bool:
         """True if the outcome of single records no longer matters."""
-        return self.state is _S.ABORTING or (self.state is _S.COMMITTING and self._is_commit_asked)
+        return self.state is _S.ABORTING or (self.state is _S.COMMITTING and self._is_commit_requested)
 
     # ------------------------------------------------------------ the state
 

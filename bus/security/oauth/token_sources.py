@@ -158,7 +158,7 @@ _log = logger_of(__name__)
 # Earlier than sessions are renewed (after 0.75 of their lifetime), so that each renewal has a new token.
 _RENEWED_AFTER = 0.7
 _RETRY_PAUSE_S = 10.0
-_SHOWN_CHARACTERS_MAX = 300
+_TEXT_LENGTH_MAX = 300
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
 
 
@@ -340,7 +340,7 @@ def _endpoint_error(fault: DocumentFault, secret: str) -> BusError:
     code = ErrorCode.SASL_AUTHENTICATION_FAILED if is_final else ErrorCode.NETWORK_EXCEPTION
     said = _said(fault.body)
     hidden = not said or (bool(secret) and secret in said)
-    shown = "" if hidden else f": {said[:_SHOWN_CHARACTERS_MAX]}"
+    shown = "" if hidden else f": {said[:_TEXT_LENGTH_MAX]}"
     return BusError(code, f"no token could be obtained: {fault}{shown}")
 
 

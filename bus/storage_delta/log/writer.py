@@ -277,8 +277,8 @@ class LogWriter:
         return not self._is_followed_by_rival(version) and self._find_dropped(version) is None
 
     def _is_followed_by_rival(self, version: int) -> bool:
-        """True if the next version belongs to a rival leader. Then `version` belongs to that leader as well: it has
-        read the log, and builds on what it found there."""
+        """True if a rival leader has committed behind `version`. It has read `version` and builds on it, so the version
+        is that leader's to keep."""
         with contextlib.suppress(KeyNotFound, MalformedCommit):
             while True:
                 version += 1
