@@ -132,7 +132,7 @@ def wait_arrived(address: str, at_least: int, copier: Copier) -> int:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120 + 30 * KILLS)
+@pytest.mark.timeout(120 + 90 * KILLS)
 @pytest.mark.parametrize(
     ("transactional", "kills", "driver_every"),
     [("false", KILLS, DRIVER_EVERY), ("true", KILLS // 2, DRIVER_EVERY // 2)],
