@@ -89,7 +89,7 @@ def test_members_killed_and_paused_process_everything_at_least_once_and_in_order
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     def program(name: str, journal: Path) -> list[str]:
-        return ["-m", "tests.support.journal_member", broker.address, TOPIC, GROUP, name, str(journal)]
+        return ["tests.support.journal_member", broker.address, TOPIC, GROUP, name, str(journal)]
 
     with (
         MemberProcesses(8, tmp_path / "members", program) as members,
@@ -210,7 +210,7 @@ def test_members_killed_and_paused_count_every_record_once_where_the_offset_is_s
     path = tmp_path / "counts.db"
 
     def program(name: str, journal: Path) -> list[str]:
-        return ["-m", "tests.support.counting_member", broker.address, TOPIC, str(path), name]
+        return ["tests.support.counting_member", broker.address, TOPIC, str(path), name]
 
     def select(sql: str) -> dict[Any, int]:
         with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
@@ -254,7 +254,7 @@ def test_sigterm_drains_commits_and_leaves_and_a_second_one_waits_for_nobody(
     gate, count = tmp_path / "gate", 5
 
     def program(name: str, journal: Path) -> list[str]:
-        return ["-m", "tests.support.processing_member", broker.address, TOPIC, GROUP, name, str(journal), str(gate)]
+        return ["tests.support.processing_member", broker.address, TOPIC, GROUP, name, str(journal), str(gate)]
 
     def wait_workers_are_busy() -> None:
         wait_until(lambda: len(journal_of(member, "begun")) == WORKERS, "each worker has a record")

@@ -32,7 +32,7 @@ def test_each_record_is_counted_once_whatever_becomes_of_members_and_broker(tmp_
     with BrokerProcess(tmp_path / "root", *options) as broker:
 
         def program(name: str, journal: Path) -> Sequence[str]:
-            return ["-m", "tests.support.transactional_member", broker.address, name, str(journal)]
+            return ["tests.support.transactional_member", broker.address, name, str(journal)]
 
         def committed() -> int:
             with Admin(broker.address) as admin:

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.earlier_version import environment_of_version
+from tests.support.forked_programs import ForkedProgram, start_program
 
 READY_TIMEOUT_S = 100
 _PORTS_PER_PROCESS = 2_000
-_PROGRAM = ["-m", "bus"]
 _MAIN = "import runpy, sys; sys.argv[0] = 'bus'; runpy.run_module('bus', run_name='__main__')"
 
 
@@ -55,16 +55,16 @@ class BrokerProcess:
         self.log_path = root.with_name(f"{name or root.name}.log")
         self._options = list(options)
         self._listen = ["--listen", self.address]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProgram | subprocess.Popen[bytes] | None = None
         self._code: Path | None = None
-        self._program = _PROGRAM
+        self._prelude = ""
         self.ready_after_s = 0.0
 
     def run_version(self, code: Path | None, *, prelude: str = "") -> None:
         """Make it the package in this folder from its next start on, `None`: the one of the tests. `prelude`: lines of
         Python that come before its program, to have it make a mistake."""
         self._code = code
-        self._program = ["-c", f"{prelude}\n{_MAIN}"] if prelude else _PROGRAM
+        self._prelude = prelude
 
     def configure(self, settings: Path) -> None:
         """It listens where the file says, and not by itself."""
@@ -84,21 +84,7 @@ class BrokerProcess:
         in place of the log file."""
         started = time.monotonic()
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *self._program,
-                    "serve",
-                    "--root",
-                    str(self.root),
-                    *self._listen,
-                    *self._options,
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log if stderr is None else stderr,
-                env={**(environment_of_version(self._code) if self._code else os.environ), "PYTHONUNBUFFERED": "1"},
-                cwd=self._code,
-            )
+            self._process = self._launch(log.fileno() if stderr is None else stderr)
         assert self._process.stdout is not None
         try:
             ready, _, _ = select.select([self._process.stdout], [], [], READY_TIMEOUT_S)
@@ -108,6 +94,19 @@ class BrokerProcess:
             self.kill()
             raise
         self.ready_after_s = time.monotonic() - started
+
+    def _launch(self, stderr: int) -> ForkedProgram | subprocess.Popen[bytes]:
+        arguments = ["serve", "--root", str(self.root), *self._listen, *self._options]
+        if self._code is None and not self._prelude:
+            return start_program(["bus", *arguments], stdout=subprocess.PIPE, stderr=stderr)
+        program = ["-c", f"{self._prelude}\n{_MAIN}"] if self._prelude else ["-m", "bus"]
+        return subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**(environment_of_version(self._code) if self._code else os.environ), "PYTHONUNBUFFERED": "1"},
+            cwd=self._code,
+        )
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+
+from tests.support.forked_programs import ForkedProgram, start_program
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -40,7 +41,7 @@ def wait_until_holds(check: Callable[[], None], timeout_s: float = 60) -> None:
         threading.Event().wait(0.05)
 
 
-Command = Callable[[str, Path], Sequence[str]]  # of a member's name and journal: the arguments of the interpreter
+Command = Callable[[str, Path], Sequence[str]]  # of a member's name and journal: the arguments behind `python -m`
 
 
 class MemberProcess:
@@ -53,7 +54,7 @@ class MemberProcess:
         self.rests_for = 0  # steps
         self._folder = folder
         self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProgram | subprocess.Popen[bytes] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -68,8 +69,8 @@ class MemberProcess:
         journal = self._folder / f"{self.name}.{len(self.journals)}"
         self.journals.append(journal)
         with self.said.open("ab") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, *self._command(self.name, journal)], cwd=REPOSITORY, stdout=said, stderr=said
+            self._process = start_program(
+                self._command(self.name, journal), stdout=said.fileno(), stderr=said.fileno(), folder=REPOSITORY
             )
 
     def pause(self) -> None:
