@@ -38,11 +38,10 @@ class ClientClocks:
         from bus.client.connection import request_stream
         from bus.client.producer import accumulator
         from bus.client.producer import threads as producer_threads
-        from bus.client.producer import wire as produce_wire
 
         self.seams = Seams()
         self.seams.around(accumulator.RecordAccumulator, "close")
-        self.seams.around(produce_wire.PartEncoder, "encode")
+        self.seams.around(producer_threads.PartEncoder, "encode")
         self.seams.around(request_stream.RequestStream, "send", ends="client sent")
         self.seams.around(producer_threads.ProduceStream, "_answer")
 

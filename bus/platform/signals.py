@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from bus.client.producer.interrupts import uninterrupted
+from bus.platform.interrupts import uninterrupted
 
 EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)

@@ -19,7 +19,7 @@ from bus.client.connection.produce_requests import decode_produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.wire import PartEncoder
+from bus.client.producer.threads import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from bus.cli.commands import BusGroup
-from bus.client.producer.interrupts import uninterrupted
 from bus.demo import __main__ as demo
+from bus.platform.interrupts import uninterrupted
 from bus.platform.signals import Interrupts, signals_as_interrupts
 from bus.spark import jobs
 

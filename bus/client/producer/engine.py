@@ -15,14 +15,14 @@ from typing import Any, Protocol, TypeVar
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Produced
+from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
-from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Wake
-from bus.client.producer.interrupts import uninterrupted
 from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
 from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
+from bus.platform.interrupts import uninterrupted
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
 logger = logger_of(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.retrying import FAILURES_UNREPORTED
-from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Agenda, Identity, Leaders, Resume
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.queue import Chunk, Part, PartitionQueue

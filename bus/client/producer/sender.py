@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced, ThrottleLog
 from bus.client.connection.retrying import ITEMS_MAX
-from bus.client.producer.accumulator import RecordAccumulator
+from bus.client.producer.accumulator import BufferPool, RecordAccumulator
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
-from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import (
     Agenda,
     Connection,

@@ -21,11 +21,11 @@ from bus.client.connection.cluster import Cluster
 from bus.client.connection.produce_requests import decode_produced
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
-from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Connection, Cut, Open, RefreshTopics, Send, Wake
 from bus.client.producer.future import BatchFuture, RunChunk
 from bus.client.producer.sender import Sender
-from bus.client.producer.wire import PartEncoder
+from bus.client.producer.threads import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.platform.reentry import OwnLock

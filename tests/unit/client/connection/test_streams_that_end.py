@@ -22,8 +22,7 @@ from bus.client.producer import engine as engine_module
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
 from bus.client.producer.connections import Errand, Resume
 from bus.client.producer.engine import Engine
-from bus.client.producer.threads import ProduceStream
-from bus.client.producer.wire import PartEncoder
+from bus.client.producer.threads import PartEncoder, ProduceStream
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.producer.accumulator import RecordAccumulator
+from bus.client.producer.accumulator import BufferPool, RecordAccumulator
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
-from bus.client.producer.buffer_pool import BufferPool
 from tests.support.murmur2 import partition_of_key
 
 MEMORY_BYTES = 1_000_000

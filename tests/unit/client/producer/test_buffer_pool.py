@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.accumulator import BufferPool
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnLock
 
@@ -177,7 +177,7 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     pool = Pool(100)
     assert pool.take(100)
     before = (lambda: pool.give_back(100)) if is_granted else (lambda: None)
-    monkeypatch.setattr("bus.client.producer.buffer_pool.Flag", lambda: InterruptedEvent(before))
+    monkeypatch.setattr("bus.client.producer.accumulator.Flag", lambda: InterruptedEvent(before))
     with pytest.raises(Interrupt), pool.lock:
         pool.pool.wait(60, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     assert not pool.lock.is_held_here()
@@ -189,7 +189,7 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
     pool = Pool(100)
     assert pool.take(50)
     with monkeypatch.context() as patch:
-        patch.setattr("bus.client.producer.buffer_pool.Flag", lambda: InterruptedEvent(line_up_another))
+        patch.setattr("bus.client.producer.accumulator.Flag", lambda: InterruptedEvent(line_up_another))
 
         def line_up_another() -> None:
             patch.undo()

@@ -16,15 +16,12 @@ from typing import Any
 
 import pytest
 
-from bus.client.producer import buffer_pool
+from bus.client.producer import accumulator
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import Flag
 from tests.unit.client.producer.test_sender import OK, Bench
 
-ENGINE = (
-    "engine", "sender", "instructions", "connections", "identity", "leaders", "queues", "queue",
-    "accumulator", "batch", "partition_choice", "partitioning", "buffer_pool",
-)  # fmt: skip
+ENGINE = ("engine", "sender", "connections", "queues", "queue", "accumulator", "batch", "partitioning")
 CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")
 FILES = tuple(f"/bus/client/producer/{name}.py" for name in ENGINE)
 
@@ -120,7 +117,7 @@ class AnsweredEvent(Flag):
 
 @pytest.mark.parametrize("is_run", [False, True])
 def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_pool, "Flag", AnsweredEvent)
+    monkeypatch.setattr(accumulator, "Flag", AnsweredEvent)
     AnsweredEvent.waits = 0
     wrong: list[str] = []
     at = 0

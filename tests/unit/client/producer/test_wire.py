@@ -12,7 +12,7 @@ from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.connections import Request
 from bus.client.producer.future import BatchFuture, RunChunk
 from bus.client.producer.queue import Part, PartitionQueue
-from bus.client.producer.wire import PartEncoder, batch_of_rows
+from bus.client.producer.threads import PartEncoder, batch_of_rows
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_varint
 from bus.model import ProducerStamp, TopicPartition

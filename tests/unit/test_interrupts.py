@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.producer import interrupts
-from bus.client.producer.interrupts import uninterrupted
+from bus.platform import interrupts
+from bus.platform.interrupts import uninterrupted
 
 
 class _SignalAt:
@@ -65,7 +65,7 @@ def test_child_of_a_fork_in_another_thread_has_the_handler_of_the_program() -> N
     """There the other thread is the main thread, and what the main thread was in has no end."""
     script = """
 import os, signal, sys, threading, warnings
-from bus.client.producer.interrupts import uninterrupted
+from bus.platform.interrupts import uninterrupted
 warnings.simplefilter("ignore")
 handler = signal.getsignal(signal.SIGINT)
 def fork():
