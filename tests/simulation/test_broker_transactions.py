@@ -433,7 +433,7 @@ def fails_in(new: Callable[[int], BrokerWorld], match: str, scenario: Scenario =
 
 def test_commit_that_leaves_a_partition_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_commit(monkeypatch)
-    fails_in(new_world, "TransactionsAreWhole|expected . of them")
+    fails_in(new_world, "TransactionsAreWhole|RowsFollowDecisions|expected . of them")
 
 
 def test_rows_of_an_aborted_transaction_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
