@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from bus.descriptions import ConfigDescription
-from bus.errors import did_you_mean, near_names
+from bus.errors import did_you_mean, near_names, reduce_error
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -39,6 +39,8 @@ class WrongSetting(ConfigError):
     def __init__(self, name: str, expected: str, found: str) -> None:
         super().__init__(f"{name}: expected {expected}, found {found}")
         self.name, self.expected, self.found = name, expected, found
+
+    __reduce__ = reduce_error
 
 
 # ---------------------------------------------------------------- what a key takes
