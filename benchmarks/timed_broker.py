@@ -60,7 +60,7 @@ def _serve(arguments: list[str], output: Path) -> None:
 
 def _put_clocks(seams: Seams) -> None:
     from bus.broker_api.produce import ProduceApi
-    from bus.grpc_api.server import produce, produce_decoding
+    from bus.grpc_api.server.records import produce, produce_decoding
     from bus.runtime.partitions import partition_writer
     from bus.storage_delta import table
     from bus.storage_delta.log import writer

@@ -27,9 +27,9 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi, TokenLogins
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import RootLost, StorageFault, count_of
-from bus.grpc_api.server.logins import BrokerLogin
-from bus.grpc_api.server.peer_transport import GrpcTransport
-from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.connections.logins import BrokerLogin
+from bus.grpc_api.server.connections.peer_transport import GrpcTransport
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.server import BusServer
 from bus.model import PLAINTEXT, BrokerEndpoint, KeyFiles, ListenerAddress, NameChanges, RunningBroker
 from bus.platform.process_tuning import connections_max, give_back_memory_when_idle, tune_process
@@ -38,7 +38,7 @@ from bus.ports import Clock, Storage
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions, new_transactions
 from bus.runtime.logs import warn_of_pauses, write_out_logs
 from bus.runtime.loop_shares import LoopShares

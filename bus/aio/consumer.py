@@ -35,8 +35,8 @@ from bus.client.connection.processes import Home
 from bus.client.consumer.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer.consumer import Consumer as BlockingConsumer
 from bus.client.consumer.record_reader import InHand
+from bus.client.group.group_topics import RebalanceCallback
 from bus.client.group.offset_commits import CommitCallback
-from bus.client.group.topics import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from bus.broker_api.access_log import AccessDecided, AccessLog
+from bus.broker_api.audit import AccessDecided, AccessLog, ChangeAudit, Reporter, Stated, StatementProbe
 from bus.broker_api.calls import CALLS, Call, Need
-from bus.broker_api.change_audit import ChangeAudit, Reporter, Stated, StatementProbe
 from bus.broker_api.requests import ANONYMOUS, Caller, Items
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_state import ClusterState

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bus.broker_api.access_log import AccessLog
+from bus.broker_api.audit import AccessLog
 from bus.broker_api.authorization import AclApi, Authorizer
 from bus.broker_api.client_quotas import ClientQuotas, QuotaAdminApi
 from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi, UserApi
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
-from bus.broker_api.login_audit import login_event
-from bus.broker_api.logins import LoginApi, LoginSettings, TokenLogins
+from bus.broker_api.logins import LoginApi, LoginSettings, TokenLogins, login_event
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.metadata import MetadataApi
 from bus.broker_api.produce import ProduceApi
-from bus.broker_api.producers import ProducerApi
 from bus.broker_api.requests import RequestMemory
-from bus.broker_api.transactions import TransactionApi
+from bus.broker_api.transactions import ProducerApi, TransactionApi
 from bus.ports import Clock
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping

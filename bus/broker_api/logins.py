@@ -37,7 +37,7 @@ from bus.runtime.loop_shares import run_in_slices
 from bus.runtime.users.key_directory import KeyDirectory
 from bus.runtime.users.login_table import Login, LoginTable, Proof
 from bus.runtime.users.user_directory import UserDirectory
-from bus.security.audit_trail import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, DenialCounts
+from bus.security.audit_trail import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, AuditEvent, AuditKind, DenialCounts
 from bus.security.bearer_tokens import AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
 from bus.security.oauth.token_sources import NoToken, check_form, parse_client_response
 from bus.security.scram import (
@@ -553,3 +553,22 @@ def _decode_basic(shown: str) -> tuple[str, str]:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def login_event(report: LoginReport, now_ms: int) -> AuditEvent:
+    """The row of a login. That of a failure has no principal, and is about the user that the client claimed to be."""
+    is_done = report.reason is None
+    return AuditEvent(
+        now_ms,
+        AuditKind.LOGIN,
+        principal=f"User:{report.name}" if is_done else "",
+        host=report.caller.host,
+        client_id=report.caller.client_id,
+        listener=report.caller.listener,
+        mechanism=report.mechanism,
+        resource_type="User",
+        resource=report.name,
+        count=report.count,
+        request_id=report.caller.request_id,
+        error=report.reason or "",
+    )

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bus.broker_api.audit import change_event
 from bus.broker_api.authorization import Access
 from bus.broker_api.calls import CREATE_TOPIC, Need
-from bus.broker_api.change_audit import change_event
 from bus.broker_api.client_quotas import ClientQuotas
 from bus.broker_api.requests import Caller, Items
 from bus.cluster_metadata.cluster_decisions import (

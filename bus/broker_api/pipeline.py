@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from bus.broker_api.audit import NO_ANSWER
 from bus.broker_api.authorization import Access
-from bus.broker_api.change_audit import NO_ANSWER
 from bus.broker_api.requests import InvalidArgument, OverQuota
 from bus.errors import NotController
 

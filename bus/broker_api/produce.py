@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from bus.broker_api.authorization import Access
 from bus.broker_api.calls import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from bus.broker_api.client_quotas import DrainRates
-from bus.broker_api.producers import ClaimedStamp, check_stamp
 from bus.broker_api.requests import Caller, CurrentLeader, Held, Items, TakesLong, find_current_leader
+from bus.broker_api.transactions import ClaimedStamp, check_stamp
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import TIMESTAMP_MS_MAX, ProducerStamp, RecordBatch, TimestampType, TopicPartition

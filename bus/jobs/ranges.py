@@ -22,8 +22,8 @@ from bus.spark import jobs
 from bus.spark.jobs import JobFailed, sql
 from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.boundaries import resolve, select
-from bus.spark.source.options import Location, OptionError, Subscribed
 from bus.spark.source.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTime, Edge, Position
+from bus.spark.source.source_options import Location, OptionError, Subscribed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

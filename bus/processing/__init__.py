@@ -3,7 +3,7 @@
 from bus.processing.run import ProcessingRun
 from bus.processing.running_consumer import RunningConsumer
 from bus.processing.settings import ProcessingSettings, parse_settings
-from bus.processing.transactions import Output
+from bus.processing.transactional_output import Output
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.workers import Acknowledgement
 

@@ -20,7 +20,7 @@ from bus.processing.dead_letters import DeadLetters
 from bus.processing.run import ProcessingRun
 from bus.processing.settings import ProcessingSettings, numbered, parse_settings
 from bus.processing.together import RunsTogether, joined
-from bus.processing.transactions import open_transactions
+from bus.processing.transactional_output import open_transactions
 from bus.processing.work import RunSummary
 from bus.processing.workers import DeadLetterSink, check_handler
 

@@ -25,7 +25,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.platform.reentry import Flag, Turn, logger_of
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import Outcome
+from bus.processing.transactional_output import Outcome
 from bus.processing.work import Work
 
 logger = logger_of(__name__)

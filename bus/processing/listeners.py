@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
 from bus.client.config.values import conflict
-from bus.client.group.topics import compiled
+from bus.client.group.group_topics import compiled
 from bus.processing import RunSummary, parse_settings
 from bus.processing.consumer import Consumer
 from bus.processing.settings import SETTING_NAMES, unknown_option

@@ -28,7 +28,7 @@ from bus.processing.error_decisions import (
     decide_failure,
 )
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import Cut, Outcome, WaitingOutcomes
+from bus.processing.transactional_output import Cut, Outcome, WaitingOutcomes
 from bus.processing.work import Counts, Work
 
 

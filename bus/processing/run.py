@@ -33,7 +33,13 @@ from bus.processing.error_decisions import Pass
 from bus.processing.record_flow import RecordFlow
 from bus.processing.running_consumer import CalledConsumer, HandlerCalls, RunningConsumer
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import Outcome, OutputInDoubt, OutputRefused, OutputTransactions, TransactionPutOff
+from bus.processing.transactional_output import (
+    Outcome,
+    OutputInDoubt,
+    OutputRefused,
+    OutputTransactions,
+    TransactionPutOff,
+)
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
 from bus.processing.workers import (

@@ -16,7 +16,7 @@ from bus.model import TopicPartition
 from bus.platform.reentry import OwnCondition, OwnLock
 from bus.processing.error_decisions import FailureDecision, TryAgain
 from bus.processing.record_flow import RecordFlow
-from bus.processing.transactions import Outcome
+from bus.processing.transactional_output import Outcome
 from bus.processing.work import Work
 
 

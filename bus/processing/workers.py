@@ -20,7 +20,7 @@ from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.running_consumer import RunningConsumer
 from bus.processing.settings import ProcessingSettings
-from bus.processing.transactions import Outcome, Output
+from bus.processing.transactional_output import Outcome, Output
 from bus.processing.work import Work
 from bus.processing.work_board import WorkBoard
 

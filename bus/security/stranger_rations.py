@@ -42,7 +42,7 @@ class RationSizes:
     def within(self, connections_max: int) -> RationSizes:
         """Leave half of the places of a listener with `connections_max` connections to callers who have logged in, and
         most of the others to other addresses. Each stranger takes a second open file
-        (`bus.grpc_api.server.strangers`)."""
+        (`bus.grpc_api.server.connections.strangers`)."""
         strangers_max = max(2, min(self.connections_max, connections_max // 2))
         address_max = max(1, min(self.address_connections_max, strangers_max // 4))
         return replace(self, connections_max=strangers_max, address_connections_max=address_max)

@@ -286,7 +286,7 @@ MappingRule = DefaultRule | PatternRule | SpiffeRule
 
 def parse_mapping_rules(text: str) -> Sequence[MappingRule]:
     r"""Parse the rules by which certificates name clients (ssl.principal.mapping.rules); there is at least one. Raises
-    `ConfigError`. `bus.broker_api.principals` applies the rules, and checks their patterns.
+    `ConfigError`. `bus.broker_api.certificate_principals` applies the rules, and checks their patterns.
 
     Rules are separated by commas; the first one that matches a certificate decides. Kafka's rules (KIP-371) match its
     distinguished name: `RULE:pattern/replacement/` if the pattern matches the whole name, with `L` or `U` behind it for

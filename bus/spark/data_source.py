@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from bus.spark.source.options import OptionError, SourceOptions, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
+from bus.spark.source.source_options import OptionError, SourceOptions, parse_source_options
 
 if TYPE_CHECKING:
     from bus.spark.sink.writers import BusBatchWriter, BusStreamWriter

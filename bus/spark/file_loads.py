@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from bus.model import TopicPartition
 from bus.spark.log_files import table_at
 from bus.spark.sink.columns import SinkColumns, sink_columns
-from bus.spark.sink.options import SinkOptions, parse_sink_options
+from bus.spark.sink.sink_options import SinkOptions, parse_sink_options
 from bus.spark.sink.stamped_writer import TaskIdentity
 from bus.spark.sink.task import write_rows
 from bus.storage_delta.log.txns import decode_producers

@@ -23,7 +23,7 @@ from bus.cluster_metadata.cluster_records import replay_cluster
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import Refused, StorageFault
-from bus.grpc_api.server.produce_decoding import parse_call
+from bus.grpc_api.server.records.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.records.arrow_batches import encode_arrow

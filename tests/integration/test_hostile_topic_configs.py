@@ -8,7 +8,7 @@ import asyncio
 import pyarrow as pa
 
 from bus.errors import ErrorCode
-from bus.grpc_api.server.produce_decoding import parse_call
+from bus.grpc_api.server.records.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow

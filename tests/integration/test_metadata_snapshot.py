@@ -17,7 +17,7 @@ from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
 from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record, replay_cluster
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import StorageFault
-from bus.grpc_api.server.produce_decoding import parse_call
+from bus.grpc_api.server.records.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import ProducerStamp
 from bus.records.arrow_batches import encode_arrow

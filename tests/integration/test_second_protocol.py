@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.groups import GroupMember, PartitionOffset
 from bus.broker_api.pipeline import Handle, Step, assemble, auditing_end
 from bus.broker_api.requests import Caller

@@ -9,8 +9,8 @@ import pytest
 
 from bus.spark.source.batch import BusBatchReader
 from bus.spark.source.inputs import BusInput
-from bus.spark.source.options import OptionError, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, columns_of
+from bus.spark.source.source_options import OptionError, parse_source_options
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 
 NEVER = 2**63 - 1

@@ -19,8 +19,8 @@ from bus.records.log_schema import LOG_SCHEMA
 from bus.settings.broker import BrokerConfig
 from bus.spark.source.access import FileRange, InputRange, ReadRules, StorageAccess
 from bus.spark.source.inputs import RecordsGone, TopicGone, merge, read_range
-from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
+from bus.spark.source.source_options import Location
 from bus.storage_delta.files.proved_parquet import BytesSource, encode_sums
 from bus.storage_delta.files.trials import TRIALS
 from tests.support.broker_thread import running_broker

@@ -23,10 +23,10 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.logins import LoginApi
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import BusError, ErrorCode, Refused
+from bus.grpc_api.server.connections.logins import with_login
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.guards import CallsInFlight, OpenStreams, StreamRegistry
 from bus.grpc_api.server.health import ReflectionServicer
-from bus.grpc_api.server.logins import with_login
-from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.service_door import ServiceDoor
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -443,7 +443,7 @@ class Stream:
 
 
 class PeerTransport:
-    """Implements `bus.grpc_api.server.peer_transport.Transport` for one life of a broker."""
+    """Implements `bus.grpc_api.server.connections.peer_transport.Transport` for one life of a broker."""
 
     def __init__(self, world: BrokerWorld, life: BrokerLife) -> None:
         self._world = world

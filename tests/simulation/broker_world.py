@@ -32,7 +32,7 @@ from bus.cluster_metadata import cluster_records
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.cluster_metadata.partition_placement import find_imbalance
 from bus.errors import BusError, StorageFault
-from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.model import TopicPartition
 from bus.partition_log import compaction, rolling
 from bus.platform import reentry

@@ -29,7 +29,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.machine import Loaded
 from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.ports import KeyedRow
-from bus.runtime.coordinators.groups import GroupShard, heartbeat
+from bus.runtime.coordinators.group_coordinator import GroupShard, heartbeat
 from bus.runtime.coordinators.log import PreparedRecords
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.tasks import TaskScope

@@ -17,7 +17,8 @@ from bus.errors import StorageFault
 from bus.model import RecordBatch
 from bus.partition_log.transaction_marks import Ending
 from bus.ports import StagingKey
-from bus.runtime.coordinators import staged_sweeper, transactions
+from bus.runtime.coordinators import staged_sweeper
+from bus.runtime.coordinators import transaction_coordinator as transactions
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.partitions import partition_transactions, partition_writer

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bus.client.producer.transactions import Call, Verdict, judge
+from bus.client.producer.transaction_manager import Call, Verdict, judge
 from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsEnded, TxnOffsetsPending
 from bus.errors import BusError, ErrorCode
 from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from bus.addresses import Address
 from bus.broker import BrokerCore
+from bus.grpc_api.server.connections.peer_transport import GrpcTransport
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.guards import StreamRegistry
-from bus.grpc_api.server.peer_transport import GrpcTransport
-from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.platform.system_clock import SystemClock
 from bus.ports import Clock

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bus import Consumer, ConsumerRecord, Output, Producer
-from bus.processing import transactions
+from bus.processing import transactional_output as transactions
 
 STEPS = [
     f"{when}:{call}"

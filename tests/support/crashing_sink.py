@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from bus import Producer, TopicPartition
-from bus.spark.sink import transactions
-from bus.spark.sink.options import Application, SinkOptions, parse_sink_options
-from bus.spark.sink.transactions import CollectedPart, commit_parts, encode_rows
+from bus.spark.sink import transactional_batch as transactions
+from bus.spark.sink.sink_options import Application, SinkOptions, parse_sink_options
+from bus.spark.sink.transactional_batch import CollectedPart, commit_parts, encode_rows
 
 STEPS = [
     f"{when}:{call}"

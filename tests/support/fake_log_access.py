@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds, InputRange, TopicFacts
-from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
+from bus.spark.source.source_options import Location
 
 
 class FakeLogAccess:

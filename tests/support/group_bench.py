@@ -15,7 +15,7 @@ from bus.consumer_groups.loading import GroupCodec
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.model import TopicPartition
-from bus.runtime.coordinators.groups import GroupShard, heartbeat
+from bus.runtime.coordinators.group_coordinator import GroupShard, heartbeat
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from bus.spark.source.inputs import BusInput
-from bus.spark.source.options import parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, columns_of
+from bus.spark.source.source_options import parse_source_options
 from bus.spark.source.stream import BusStreamReader
 from tests.support.fake_log_access import FakeLogAccess
 

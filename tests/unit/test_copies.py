@@ -22,13 +22,14 @@ import bus.security.acls
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.server.produce_decoding import TooManyItems
+from bus.grpc_api.server.records.produce_decoding import TooManyItems
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.model import TimestampType, TopicPartition
 from bus.ports import Conflicted, FenceLost
-from bus.processing.transactions import OutputRefused
+from bus.processing.transactional_output import OutputRefused
 from bus.processing.work import RecordFailed, RunSummary
 from bus.security.oauth.documents import DocumentFault
+from bus.settings.keys import WrongSetting
 from bus.storage_delta.files import trials
 from bus.storage_delta.stores.store import KeyLocked
 
@@ -43,6 +44,7 @@ ARGUMENTS: dict[type[BaseException], tuple[Any, ...]] = {
     KeyLocked: ("broker 1",),
     TooManyItems: ("ProduceRequest", 3),
     UnreadableRequest: (Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "found x"),),
+    WrongSetting: ("linger.ms", "a number", "'x'"),
     DocumentFault: ("found 503", 503, b"later"),
     trials._Ended: (None,),
 }

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from bus.addresses import parse_address
 from bus.client.arguments import WrongType
-from bus.client.config import consumer as consumer_config
-from bus.client.config import producer as producer_config
+from bus.client.config import consumer_settings as consumer_config
+from bus.client.config import producer_settings as producer_config
 from bus.client.config import values
 from bus.client.config.connection import ConnectionConfig
-from bus.client.config.consumer import ConsumerConfig
-from bus.client.config.producer import ProducerConfig
+from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.producer_settings import ProducerConfig
 from bus.client.config.security import SECURITY_SETTINGS, check_security, reason_of_absence, with_passwords
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,

@@ -47,8 +47,8 @@ from bus.client.consumer.misuse import OneThread, end_when_forgotten, exclusive
 from bus.client.consumer.positions import Positions
 from bus.client.consumer.record_reader import RecordReader, Runs
 from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
+from bus.client.group.group_topics import RebalanceCallback, subscription_of
 from bus.client.group.offset_commits import CommitCallback
-from bus.client.group.topics import RebalanceCallback, subscription_of
 from bus.client.interceptors import ConsumerInterceptorChain, close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode

@@ -14,7 +14,7 @@ from threading import get_ident, main_thread
 from typing import Any
 
 from bus.client.assignors import assignors_of
-from bus.client.config.consumer import ConsumerConfig
+from bus.client.config.consumer_settings import ConsumerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import closed_client
 from bus.client.connection.group_requests import (
@@ -33,10 +33,10 @@ from bus.client.connection.group_requests import (
 from bus.client.connection.retrying import monotonic_ms, portions
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.metrics import ConsumerMetrics
+from bus.client.group.group_topics import GroupTopics, RebalanceCallback, Subscription
 from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupLink, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
 from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits, not_assigned
-from bus.client.group.topics import GroupTopics, RebalanceCallback, Subscription
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -20,7 +20,7 @@ from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.connections import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Wake
 from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
-from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
+from bus.client.producer.transaction_manager import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
 from bus.platform.interrupts import uninterrupted
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of

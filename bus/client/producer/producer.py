@@ -36,7 +36,7 @@ from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.producer.partitioning import record_partitioner_of
 from bus.client.producer.threads import ProducerThreads
 from bus.client.producer.transaction_calls import TransactionCalls
-from bus.client.producer.transactions import TransactionManager
+from bus.client.producer.transaction_manager import TransactionManager
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -18,7 +18,7 @@ from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Agenda, Identity, Leaders, Resume
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.queue import Chunk, Part, PartitionQueue
-from bus.client.producer.transactions import Call, TransactionManager, Verdict, judge
+from bus.client.producer.transaction_manager import Call, TransactionManager, Verdict, judge
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, TopicPartition, sequence_after
 from bus.platform.reentry import logger_of

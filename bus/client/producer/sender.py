@@ -33,7 +33,7 @@ from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.partitioning import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer.queues import Queues
-from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
+from bus.client.producer.transaction_manager import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import logger_of
 

@@ -17,7 +17,7 @@ from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX, monotonic_m
 from bus.client.connection.transaction_requests import Coordinated, TransactionRequest
 from bus.client.group.link import LOST_COORDINATOR
 from bus.client.producer.engine import Engine
-from bus.client.producer.transactions import Call, TransactionEnd, Verdict, judge
+from bus.client.producer.transaction_manager import Call, TransactionEnd, Verdict, judge
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

@@ -21,6 +21,7 @@ from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.conversions import (
     encode_lagging,
     lagging_of,
@@ -30,7 +31,6 @@ from bus.grpc_api.server.conversions import (
     with_error,
 )
 from bus.grpc_api.server.guards import ending_of
-from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb

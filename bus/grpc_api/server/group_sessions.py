@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.client_quotas import ClientQuotas
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.consumer_groups.requests import GroupAnswer, HeartbeatTaken

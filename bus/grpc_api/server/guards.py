@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 
 from bus.addresses import counted_host
-from bus.broker_api.caller_pace import CallerPace
+from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.requests import (
     BrokerStopping,
     Caller,

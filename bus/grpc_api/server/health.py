@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS
+from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.broker_api.requests import Caller, InvalidArgument
 from bus.grpc_api.server.conversions import caller_of

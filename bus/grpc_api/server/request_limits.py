@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from bus.broker_api.calls import CALLS, ITEMS_MAX
 from bus.errors import reduce_error
-from bus.grpc_api.server.produce_decoding import ProduceCall, TooManyItems, UnparsedCall, begin_parse
+from bus.grpc_api.server.records.produce_decoding import ProduceCall, TooManyItems, UnparsedCall, begin_parse
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import fields_of
 

@@ -10,9 +10,12 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.principals import PrincipalRules
+from bus.broker_api.certificate_principals import PrincipalRules
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
-from bus.grpc_api.server.certificates import listener_credentials, with_principal
+from bus.grpc_api.server.connections.certificates import listener_credentials, with_principal
+from bus.grpc_api.server.connections.logins import with_login
+from bus.grpc_api.server.connections.peers import GrpcPeers
+from bus.grpc_api.server.connections.strangers import Strangers
 from bus.grpc_api.server.guards import (
     CallsInFlight,
     OpenStreams,
@@ -20,11 +23,8 @@ from bus.grpc_api.server.guards import (
     quiet_departures,
 )
 from bus.grpc_api.server.health import HealthOfServices, HealthServicer, ReflectionServicer
-from bus.grpc_api.server.logins import with_login
-from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.service_door import BUS, Recognise, ServiceDoor
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
-from bus.grpc_api.server.strangers import Strangers
 from bus.platform.process_tuning import CONNECTIONS_MAX
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.key_material import WatchedKeyMaterial

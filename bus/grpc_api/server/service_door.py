@@ -18,8 +18,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
 from bus.broker_api.pipeline import Step, Wrap, assemble
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
+from bus.grpc_api.server.connections.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.guards import CallsInFlight, of_one_request
-from bus.grpc_api.server.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -16,14 +16,15 @@ from grpc.aio import ServicerContext
 
 from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.caller_pace import CallerPace
 from bus.broker_api.calls import CALLS, Call
+from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.pipeline import Handle, Step, Wrap, assemble, auditing_end
 from bus.broker_api.requests import Caller
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
 from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
+from bus.grpc_api.server.connections.logins import LoginHandler
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.conversions import caller_of
-from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_calls import GroupHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.guards import (
@@ -36,11 +37,10 @@ from bus.grpc_api.server.guards import (
     guard_stream,
     hold_request,
 )
-from bus.grpc_api.server.logins import LoginHandler
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
-from bus.grpc_api.server.peers import GrpcPeers
-from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
+from bus.grpc_api.server.records.fetch import FetchHandler
+from bus.grpc_api.server.records.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.service_door import BUS, CLUSTER
 from bus.grpc_api.server.transactions import TransactionHandler
 from bus.grpc_api.v1 import bus_pb2 as pb

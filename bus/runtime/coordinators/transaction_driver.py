@@ -22,7 +22,7 @@ from bus.consumer_groups import requests as group_requests
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
 from bus.ports import AppliedTransaction, StagingKey
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.tasks import TaskScope, together

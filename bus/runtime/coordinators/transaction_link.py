@@ -15,10 +15,10 @@ from bus.model import BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
+from bus.runtime.coordinators.transaction_coordinator import TransactionCoordinator
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
-from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers

@@ -32,8 +32,8 @@ from bus.client.producer.partitioning import hashes_of_keys, partitions_by_hash,
 from bus.errors import show_range
 from bus.model import TopicPartition
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from bus.spark.sink.options import SinkOptions
-from bus.spark.source.options import OptionError
+from bus.spark.sink.sink_options import SinkOptions
+from bus.spark.source.source_options import OptionError
 
 _BYTES = (BinaryType, StringType)
 

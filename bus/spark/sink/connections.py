@@ -11,9 +11,9 @@ from bus.client.connection.cluster import Cluster
 from bus.client.connection.produce_requests import init_producer_id
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
-from bus.spark.sink.options import SinkOptions
+from bus.spark.sink.sink_options import SinkOptions
 from bus.spark.sink.stamped_writer import StampedWriter
-from bus.spark.source.options import OptionError
+from bus.spark.source.source_options import OptionError
 
 _PRODUCER_IDS_MAX = 10_000
 _clusters: dict[tuple[tuple[str, ...], ProducerConfig], Cluster] = {}

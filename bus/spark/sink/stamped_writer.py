@@ -29,7 +29,7 @@ from bus.client.producer.threads import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.platform.reentry import OwnLock
-from bus.spark.sink.options import Application
+from bus.spark.sink.sink_options import Application
 
 # Who a task is: which producer, and under which epoch.
 #

@@ -18,7 +18,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.sink.columns import Codes, Numbers, Placed, Placement, Rows, RowSorter, SinkColumns, hashes_of
 from bus.spark.sink.connections import forget_producer, open_writer
-from bus.spark.sink.options import RowOrder, SinkOptions
+from bus.spark.sink.sink_options import RowOrder, SinkOptions
 from bus.spark.sink.stamped_writer import PartBuffer, TaskIdentity
 from bus.spark.workers import settled_worker
 

@@ -19,13 +19,13 @@ from pyspark.sql.types import StructType
 
 from bus.spark.sink.columns import SinkColumns, sink_columns
 from bus.spark.sink.connections import check_topic
-from bus.spark.sink.options import Application, SinkOptions, parse_sink_options
+from bus.spark.sink.sink_options import Application, SinkOptions, parse_sink_options
 from bus.spark.sink.stamped_writer import task_identity
 from bus.spark.sink.task import write_rows
-from bus.spark.source.options import OptionError
+from bus.spark.source.source_options import OptionError
 
 if TYPE_CHECKING:
-    from bus.spark.sink.transactions import CollectedPart  # loaded by the queries that use it
+    from bus.spark.sink.transactional_batch import CollectedPart  # loaded by the queries that use it
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _write_task(
     identity = task_identity(application, task)
     if not options.is_transactional:
         return RowsWritten(task, write_rows(batches, columns, options, identity))
-    from bus.spark.sink.transactions import collect_rows
+    from bus.spark.sink.transactional_batch import collect_rows
 
     rows, parts = collect_rows(batches, columns, options, identity)
     return RowsCollected(application, task, rows, parts)
@@ -60,7 +60,7 @@ def _commit_tasks(messages: Sequence[WriterCommitMessage | None], options: SinkO
     """On the driver, when all tasks are done."""
     collected = [message for message in messages if isinstance(message, RowsCollected) and message.parts]
     if collected:
-        from bus.spark.sink.transactions import commit_parts
+        from bus.spark.sink.transactional_batch import commit_parts
 
         parts = [part for message in sorted(collected, key=lambda message: message.task) for part in message.parts]
         commit_parts(parts, options, collected[0].application)

@@ -17,8 +17,8 @@ from bus.cluster_metadata.cluster_state import Topic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES
-from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
+from bus.spark.source.source_options import Location
 from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.root import open_reader

@@ -33,10 +33,10 @@ from bus.ports import OFFSET_MAX
 from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.boundaries import resolve, select
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
-from bus.spark.source.options import OptionError, SourceOptions
 from bus.spark.source.planning import OffsetRange, ranges_between
 from bus.spark.source.positions import Edge
 from bus.spark.source.rows import RowColumns
+from bus.spark.source.source_options import OptionError, SourceOptions
 
 _log = logger_of(__name__)
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from bus.errors import BusError, ErrorCode, show_range
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds, LogAccess, TopicFacts
-from bus.spark.source.options import Assigned, OptionError, Subscribed, SubscribedPattern, Subscription
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
@@ -30,6 +29,7 @@ from bus.spark.source.positions import (
     Position,
     QueryOffsets,
 )
+from bus.spark.source.source_options import Assigned, OptionError, Subscribed, SubscribedPattern, Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.spark.source.access import Bounds, InputRange, StorageAccess, TopicFacts
-from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
+from bus.spark.source.source_options import Location
 
 _ADMIN_SETTINGS = tuple(setting.name for setting in fields(AdminConfig))
 

@@ -25,9 +25,9 @@ from bus.model import TopicPartition
 from bus.platform.reentry import logger_of
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.spark.source.access import FileRange, InputRange, LogAccess, ReadRules
-from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import BATCH_ROWS_MAX, RowColumns
+from bus.spark.source.source_options import Location, SourceOptions
 from bus.spark.workers import settled_worker
 from bus.storage_delta.files.proved_parquet import ProvedFile, decode_sums, open_proved
 from bus.storage_delta.files.trials import TRIALS

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from bus.model import TopicPartition
-from bus.spark.source.options import OptionError
+from bus.spark.source.source_options import OptionError
 
 _HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

@@ -40,7 +40,6 @@ from bus.spark.source.boundaries import (
     select_known,
 )
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
-from bus.spark.source.options import Location, OptionError, SourceOptions
 from bus.spark.source.planning import limit_offsets
 from bus.spark.source.positions import (
     KafkaOffsets,
@@ -50,6 +49,7 @@ from bus.spark.source.positions import (
     decode_query_offsets,
 )
 from bus.spark.source.rows import RowColumns
+from bus.spark.source.source_options import Location, OptionError, SourceOptions
 
 _log = logger_of(__name__)
 

@@ -29,7 +29,8 @@ from bus import (
     TopicPartition,
     serializers,
 )
-from bus.processing import listeners, transactions
+from bus.processing import listeners
+from bus.processing import transactional_output as transactions
 from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.crashing_processor import STEPS

@@ -10,7 +10,7 @@ import pytest
 
 from bus.broker_api.requests import Caller, InvalidArgument
 from bus.grpc_api.server.cluster import ClusterHandler
-from bus.grpc_api.server.produce_decoding import begin_parse
+from bus.grpc_api.server.records.produce_decoding import begin_parse
 from bus.grpc_api.server.servicers import forwarded_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal

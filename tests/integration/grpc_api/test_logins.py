@@ -195,7 +195,7 @@ def _wait_for_none_under_way(broker: Broker) -> None:
 def test_a_login_that_never_goes_on_is_ended(
     broker: Broker, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.grpc_api.server.logins.LOGIN_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("bus.grpc_api.server.connections.logins.LOGIN_SECONDS_MAX", 0.2)
     dialogue = Dialogue(channel)
     dialogue.ask(b"n,,n=alice,r=abc", SHA_256)
     with pytest.raises(grpc.RpcError) as caught:
@@ -208,7 +208,7 @@ def test_a_login_that_times_out_while_its_answer_is_held_up_ends_with_a_status(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client that takes no answer until the login is over, which gRPC's own cannot be told to be."""
-    monkeypatch.setattr("bus.grpc_api.server.logins.LOGIN_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("bus.grpc_api.server.connections.logins.LOGIN_SECONDS_MAX", 0.1)
     monkeypatch.setattr("bus.grpc_api.server.guards._STATUS_SECONDS_MAX", 0.1)
     caplog.set_level(logging.DEBUG, "bus.grpc_api.server.guards")
     message = pb.SaslAuthenticateRequest(mechanism=SHA_256, auth_bytes=b"n,,n=alice,r=abc").SerializeToString()

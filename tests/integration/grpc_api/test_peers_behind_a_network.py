@@ -12,7 +12,7 @@ import pytest
 
 from bus.addresses import parse_address
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.peer_transport import GrpcTransport
+from bus.grpc_api.server.connections.peer_transport import GrpcTransport
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from tests.support.broker_thread import running_broker

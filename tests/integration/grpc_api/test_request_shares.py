@@ -12,7 +12,7 @@ import pytest
 
 from bus.broker_api import broker_api
 from bus.errors import ErrorCode
-from bus.grpc_api.server.produce_decoding import parse_call
+from bus.grpc_api.server.records.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from bus.settings.broker import BrokerConfig

@@ -16,8 +16,8 @@ import pytest
 
 from bus import Producer
 from bus.broker import Broker
-from bus.grpc_api.server.strangers import Strangers, _Ended, _peer_of
-from bus.grpc_api.server.tcp_arrivals import IS_AVAILABLE
+from bus.grpc_api.server.connections.strangers import Strangers, _Ended, _peer_of
+from bus.grpc_api.server.connections.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.platform.system_clock import SystemClock
@@ -121,7 +121,7 @@ def test_connection_that_cannot_be_watched_is_cut_and_takes_no_place(
         def refuse(connection: socket.socket) -> socket.socket:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-        patched.setattr("bus.grpc_api.server.strangers._duplicate", refuse)
+        patched.setattr("bus.grpc_api.server.connections.strangers._duplicate", refuse)
         for _ in range(3):
             with RudeClient(port_of(broker), source=source) as client:
                 assert client.wait_until_cut(CUT_SECONDS_MAX)

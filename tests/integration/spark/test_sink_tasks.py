@@ -19,7 +19,7 @@ from bus.client.producer.sender import Sender
 from bus.records.arrow_batches import decode_arrow
 from bus.spark.sink import connections, stamped_writer, task
 from bus.spark.sink.columns import SinkColumns
-from bus.spark.sink.options import Application, parse_sink_options
+from bus.spark.sink.sink_options import Application, parse_sink_options
 from bus.spark.sink.stamped_writer import task_identity
 from bus.spark.sink.task import write_rows
 from tests.support.broker_process import BrokerProcess, free_port

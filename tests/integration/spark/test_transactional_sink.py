@@ -14,11 +14,11 @@ import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer
 from bus.settings.broker import BrokerConfig
-from bus.spark.sink import transactions
+from bus.spark.sink import transactional_batch as transactions
 from bus.spark.sink.columns import RowRefused, SinkColumns
-from bus.spark.sink.options import Application
+from bus.spark.sink.sink_options import Application
 from bus.spark.sink.stamped_writer import task_identity
-from bus.spark.sink.transactions import collect_rows, commit_parts
+from bus.spark.sink.transactional_batch import collect_rows, commit_parts
 from tests.support.broker_thread import running_broker
 from tests.support.crashing_sink import PLACES, STEPS, options_for, parts_of
 from tests.support.member_processes import REPOSITORY

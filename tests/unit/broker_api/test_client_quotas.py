@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.client_quotas import ClientQuotas
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bus.broker_api.login_audit import login_event
-from bus.broker_api.logins import LoginReport
+from bus.broker_api.logins import LoginReport, login_event
 from bus.broker_api.requests import Caller
 from bus.security.audit_trail import AuditEvent, AuditKind
 

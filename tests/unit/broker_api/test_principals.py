@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bus.broker_api.principals import NAME_CHARACTERS_MAX, Certificate, NoPrincipal, PrincipalRules
+from bus.broker_api.certificate_principals import NAME_CHARACTERS_MAX, Certificate, NoPrincipal, PrincipalRules
 from bus.settings.keys import ConfigError
 
 NAME = "CN=kafka-server,OU=Bus\\, Ltd,C=DE"

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, ProduceRequest
-from bus.broker_api.producers import ClaimedStamp
 from bus.broker_api.requests import Caller, RequestMemory, TakesLong
+from bus.broker_api.transactions import ClaimedStamp
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, Leadership, Topic
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.broker_api.producers import ClaimedStamp, check_stamp
+from bus.broker_api.transactions import ClaimedStamp, check_stamp
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX as EPOCH_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp

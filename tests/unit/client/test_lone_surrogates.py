@@ -12,7 +12,7 @@ import bus.sql
 from bus import TopicPartition
 from bus.client import arguments
 from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
-from bus.client.group.topics import subscription_of
+from bus.client.group.group_topics import subscription_of
 from bus.errors import BusError
 from bus.settings.broker import BROKER_CONFIGS
 from bus.settings.keys import ConfigType

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bus.grpc_api.server.arrow_claims import BATCHES_MAX, Allowance, PayloadTooLarge, check_claims
+from bus.grpc_api.server.records.arrow_claims import BATCHES_MAX, Allowance, PayloadTooLarge, check_claims
 from bus.records.arrow_batches import MalformedRecords, decode_arrow
 
 BYTES_MAX = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from bus.client.connection.fetch_requests import decode_batch
 from bus.client.consumer.fetched import open_batch
-from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
+from bus.grpc_api.server.records.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition
 from bus.records.arrow_batches import decode_arrow

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
+from bus.grpc_api.server.connections.logins import LoginHandler
 from bus.grpc_api.server.guards import StreamRegistry
-from bus.grpc_api.server.logins import LoginHandler
 from bus.grpc_api.server.request_limits import UnreadableRequest
 from bus.runtime.partitions.fetches import Stopping
 from tests.support.cancelled_calls import QuietContext

@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from bus.errors import BusError, ErrorCode, Refused
-from bus.grpc_api.server import peer_transport
-from bus.grpc_api.server.logins import BrokerLogin
-from bus.grpc_api.server.peer_transport import GrpcTransport
+from bus.grpc_api.server.connections import peer_transport
+from bus.grpc_api.server.connections.logins import BrokerLogin
+from bus.grpc_api.server.connections.peer_transport import GrpcTransport
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from tests.support.virtual_time import run_virtually

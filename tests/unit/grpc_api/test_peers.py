@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from bus.broker_api.requests import RequestMemory
-from bus.grpc_api.server.produce import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
+from bus.grpc_api.server.records.produce import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
 
 
 @dataclass(frozen=True)

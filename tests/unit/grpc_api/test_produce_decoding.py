@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.produce_decoding import ProduceCall, count_packed_bytes, parse_call, unpack_partition
+from bus.grpc_api.server.records.arrow_claims import Allowance
+from bus.grpc_api.server.records.produce_decoding import ProduceCall, count_packed_bytes, parse_call, unpack_partition
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 DATA = bytes(range(256)) * 400

@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.grpc_api.server.produce_decoding import ProduceCall, parse_call
+from bus.grpc_api.server.records.produce_decoding import ProduceCall, parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 BIG = bytes(range(256)) * 256

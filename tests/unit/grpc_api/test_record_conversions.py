@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from bus.broker_api.requests import TakesLong
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.fetch_encoding import (
+from bus.grpc_api.server.records.arrow_claims import Allowance
+from bus.grpc_api.server.records.fetch_encoding import (
     DEFAULT_FETCH_COLUMNS,
     check_columns,
     encode_batches,
     encode_records,
 )
-from bus.grpc_api.server.produce_decoding import decode_produce
+from bus.grpc_api.server.records.produce_decoding import decode_produce
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType
 from bus.records.arrow_batches import decode_arrow, encode_arrow

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from bus.broker_api.calls import CALLS
-from bus.grpc_api.server.produce_decoding import (
+from bus.grpc_api.server.records.produce_decoding import (
     PLAIN_ITEMS_MAX,
     ProduceCall,
     TooManyItems,

@@ -15,7 +15,7 @@ from bus.client.values import ConsumerRecord
 from bus.processing import parse_settings
 from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.record_flow import Lanes, RecordFlow
-from bus.processing.transactions import Outcome
+from bus.processing.transactional_output import Outcome
 from bus.processing.work import Work
 from tests.support.processing import partition, record
 

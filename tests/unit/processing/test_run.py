@@ -17,7 +17,7 @@ from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.processing import Acknowledgement, Output, ProcessingRun, RecordFailed, RunSummary, parse_settings
 from bus.processing.running_consumer import RunningConsumer
-from bus.processing.transactions import OutputTransactions
+from bus.processing.transactional_output import OutputTransactions
 from bus.processing.work import Work
 from tests.support.processing import PATIENCE_S, FakeConsumer, partition, record
 from tests.support.processing_transactions import FakeMember, FakeProducer

@@ -11,7 +11,7 @@ from bus.client.interceptors import ProducerRecord
 from bus.errors import BusError, ErrorCode
 from bus.processing import parse_settings
 from bus.processing.commits import OffsetTracker
-from bus.processing.transactions import (
+from bus.processing.transactional_output import (
     Outcome,
     Output,
     OutputInDoubt,

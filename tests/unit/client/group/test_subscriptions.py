@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.group.topics import Subscription, subscription_of
+from bus.client.group.group_topics import Subscription, subscription_of
 from bus.errors import BusError, ErrorCode
 
 NOBODY: dict[str, Any] = {"on_assigned": None, "on_revoked": None, "on_lost": None}

@@ -9,7 +9,7 @@ import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.producer.transaction_calls import TransactionCalls
-from bus.client.producer.transactions import TransactionState
+from bus.client.producer.transaction_manager import TransactionState
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

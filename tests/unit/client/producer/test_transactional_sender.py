@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bus.client.producer.connections import InitProducer, Resume
-from bus.client.producer.transactions import Call, TransactionEnd, TransactionState
+from bus.client.producer.transaction_manager import Call, TransactionEnd, TransactionState
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from tests.unit.client.producer.test_sender import OK, Bench, code_of

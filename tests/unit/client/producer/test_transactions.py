@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from bus.client.producer.transactions import (
+from bus.client.producer.transaction_manager import (
     TRANSITIONS,
     Call,
     TransactionEnd,

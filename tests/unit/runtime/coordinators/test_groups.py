@@ -26,7 +26,7 @@ from bus.consumer_groups.bounds import Placement, coordinator_partition
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator, group_rules
+from bus.runtime.coordinators.group_coordinator import GroupCoordinator, group_rules
 from bus.runtime.partitions.maintenance import MaintenanceClock
 from bus.settings.broker import BrokerConfig
 from tests.support.fake_table import FakeKeyedRows, ManualClock, wait_until

@@ -15,7 +15,7 @@ from bus.ports import KeyedRow
 from bus.runtime.coordinators import shard
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
-from bus.runtime.coordinators.transactions import TransactionShard
+from bus.runtime.coordinators.transaction_coordinator import TransactionShard
 from bus.transactions import decisions
 from bus.transactions.bounds import TransactionBounds, TransactionTotals
 from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice, TransactionRules

@@ -15,7 +15,7 @@ from bus.consumer_groups.requests import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.ports import Conflicted, KeyedRow, LogState, Unknown
 from bus.runtime.coordinators import shard
-from bus.runtime.coordinators.groups import sweep
+from bus.runtime.coordinators.group_coordinator import sweep
 from bus.runtime.coordinators.shard import Turn
 from tests.support.fake_table import ManualClock, Scripted, wait_until
 from tests.support.group_bench import RULES, GroupBench, commit_of, join_of, run, sync_of

@@ -9,8 +9,8 @@ import pytest
 from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
+from bus.runtime.coordinators.transaction_coordinator import TransactionCoordinator
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import TransactionAddition
 from bus.settings.broker import BrokerConfig

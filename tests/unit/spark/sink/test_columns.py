@@ -18,8 +18,8 @@ from pyspark.sql.types import (
 
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.spark.sink.columns import RowRefused, SinkColumns, sink_columns
-from bus.spark.sink.options import SinkOptions, parse_sink_options
-from bus.spark.source.options import OptionError
+from bus.spark.sink.sink_options import SinkOptions, parse_sink_options
+from bus.spark.source.source_options import OptionError
 
 
 def headers_type(name: str) -> DataType:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.spark.sink.options import Application, RowOrder, SinkOptions, parse_sink_options
+from bus.spark.sink.sink_options import Application, RowOrder, SinkOptions, parse_sink_options
 from bus.spark.sink.stamped_writer import task_identity
-from bus.spark.source.options import OptionError
+from bus.spark.source.source_options import OptionError
 
 PROFILE = '[prod]\nbootstrap.servers = "p:1"\nsecurity.protocol = "SSL"\nssl.key.password.file = "password"\n'
 HERE = {"bus.bootstrap.servers": "localhost:9092"}

@@ -19,9 +19,9 @@ from bus.spark.source.boundaries import (
     select,
     select_known,
 )
-from bus.spark.source.options import Assigned, OptionError, Subscribed, SubscribedPattern
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.positions import AtGroup, AtOffsets, AtTime, AtTimes, AtVersions, Edge, Position, QueryOffsets
+from bus.spark.source.source_options import Assigned, OptionError, Subscribed, SubscribedPattern
 from tests.support.fake_log_access import FakeLogAccess
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

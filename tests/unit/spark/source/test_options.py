@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bus.model import TopicPartition
-from bus.spark.source.options import (
+from bus.spark.source.positions import AtGroup, AtOffsets, AtTime, AtTimes, AtVersions, Edge
+from bus.spark.source.source_options import (
     OPTION_NAMES,
     Assigned,
     OptionError,
@@ -18,7 +19,6 @@ from bus.spark.source.options import (
     SubscribedPattern,
     parse_source_options,
 )
-from bus.spark.source.positions import AtGroup, AtOffsets, AtTime, AtTimes, AtVersions, Edge
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)

@@ -6,8 +6,8 @@ import pytest
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.spark.source.options import parse_source_options
 from bus.spark.source.positions import QueryOffsets
+from bus.spark.source.source_options import parse_source_options
 from bus.spark.source.stream import QueryProgress
 from tests.support.fake_log_access import FakeLogAccess
 

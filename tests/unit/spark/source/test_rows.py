@@ -11,7 +11,6 @@ from pyspark.sql.types import BinaryType, DoubleType, IntegerType, LongType, Str
 
 from bus.model import TopicPartition
 from bus.records.log_schema import log_schema
-from bus.spark.source.options import OptionError
 from bus.spark.source.rows import (
     BATCH_ROWS_MAX,
     SOURCE_SCHEMA,
@@ -19,6 +18,7 @@ from bus.spark.source.rows import (
     RowColumns,
     columns_of,
 )
+from bus.spark.source.source_options import OptionError
 
 P3 = TopicPartition("orders", 3)
 AT = datetime(2024, 5, 1, 12, 30, tzinfo=timezone.utc)

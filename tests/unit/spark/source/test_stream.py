@@ -13,8 +13,8 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds
 from bus.spark.source.inputs import BusInput
-from bus.spark.source.options import OptionError
 from bus.spark.source.planning import OffsetRange
+from bus.spark.source.source_options import OptionError
 from bus.spark.source.stream import DataLost
 from tests.support.fake_log_access import FakeLogAccess
 from tests.support.planned_query import Query

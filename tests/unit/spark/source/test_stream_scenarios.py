@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds
-from bus.spark.source.options import OptionError
+from bus.spark.source.source_options import OptionError
 from bus.spark.source.stream import DataLost
 from tests.support.fake_log_access import FakeLogAccess
 from tests.support.planned_query import Query

@@ -31,8 +31,8 @@ from google.protobuf.message import DecodeError, Message
 
 from bus.addresses import format_address
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.certificates import channel_credentials
-from bus.grpc_api.server.logins import WITHOUT_LOGIN, BrokerLogin, Headers
+from bus.grpc_api.server.connections.certificates import channel_credentials
+from bus.grpc_api.server.connections.logins import WITHOUT_LOGIN, BrokerLogin, Headers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.tasks import time_limit

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from bus.broker_api.principals import Certificate, NoPrincipal, PrincipalRules
+from bus.broker_api.certificate_principals import Certificate, NoPrincipal, PrincipalRules
 from bus.runtime.logs import principal
 from bus.security.key_material import KeyMaterial, WatchedKeyMaterial
 

@@ -25,8 +25,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from bus.addresses import counted_host, format_address
-from bus.grpc_api.server.socket_mutator import IS_TRIED, socket_mutator
-from bus.grpc_api.server.tcp_arrivals import (
+from bus.grpc_api.server.connections.socket_mutator import IS_TRIED, socket_mutator
+from bus.grpc_api.server.connections.tcp_arrivals import (
     IS_AVAILABLE,
     bound_arrivals,
     bytes_received,

@@ -13,8 +13,8 @@ from typing import Any
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.connections.peer_transport import Transport
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, refusal_of, topics_of, versions_of
-from bus.grpc_api.server.peer_transport import Transport
 from bus.grpc_api.server.transactions import (
     STEP_METHODS,
     added_of,

@@ -18,8 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.client_quotas import ClientQuotas
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.produce import (
     Destination,
     PartitionProduced,
@@ -27,12 +26,12 @@ from bus.broker_api.produce import (
     ProduceInFlight,
     ProduceRequest,
 )
-from bus.broker_api.producers import ClaimedStamp, ProducerApi
 from bus.broker_api.requests import Caller, RequestMemory
+from bus.broker_api.transactions import ClaimedStamp, ProducerApi
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
 from bus.grpc_api.server.guards import StreamRegistry, check_login
-from bus.grpc_api.server.produce_decoding import CallPayload, ProduceCall, UnparsedCall, parse_call
+from bus.grpc_api.server.records.produce_decoding import CallPayload, ProduceCall, UnparsedCall, parse_call
 from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

@@ -23,7 +23,7 @@ from bus.broker_api.calls import ITEMS_MAX
 from bus.broker_api.produce import DecodedRecords
 from bus.broker_api.requests import TakesLong
 from bus.errors import ErrorCode, Refused, reduce_error
-from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
+from bus.grpc_api.server.records.arrow_claims import Allowance, PayloadTooLarge, check_claims
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, fields_of, tag_of
 from bus.model import TIMESTAMP_MS_MAX, TIMESTAMP_STORED_MS_MAX, TIMESTAMP_STORED_MS_MIN, RecordBatch

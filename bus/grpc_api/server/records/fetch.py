@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
-from bus.broker_api.caller_pace import CallerPace
-from bus.broker_api.client_quotas import ClientQuotas
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.requests import Held, InvalidArgument, RequestMemory
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted, caller_of
-from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
 from bus.grpc_api.server.guards import StreamRegistry, hold_requests, until_logout
+from bus.grpc_api.server.records.fetch_encoding import (
+    DEFAULT_FETCH_COLUMNS,
+    Answer,
+    check_columns,
+    encode_answer,
+    fit_batches,
+)
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import decode_partitions
 from bus.model import TopicPartition

@@ -1,0 +1,1 @@
+"""Connections: who may make one, what proves a caller, and the connections to other brokers."""

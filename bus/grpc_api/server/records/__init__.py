@@ -1,0 +1,1 @@
+"""Produce and fetch over gRPC: batches in and out."""
