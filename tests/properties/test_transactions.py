@@ -26,7 +26,7 @@ import bus.transactions.loading as loading
 import tests.support.transaction_bench as bench_module
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.transactions.changes import CollectVotes, Finish, TransactionStep
+from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice, TransactionStep
 from bus.transactions.records import TransactionLogged, decode_record, encode_record
 from bus.transactions.requests import (
     AbortTransaction,
@@ -37,6 +37,7 @@ from bus.transactions.requests import (
     Finished,
     InitProducerId,
     ProducerInitialized,
+    Resolved,
     TimerKind,
     TransactionAnswer,
     TransactionCommand,
@@ -69,6 +70,7 @@ CODES = {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     ErrorCode.INVALID_REQUEST,  # a commit that names other sequences than the one that it repeats
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,  # a partition is asked what it has committed last; retry
 }
 LAST_ERRORS = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
@@ -90,7 +92,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.instances = [Instance(number) for number in INSTANCES]
         self.sent: list[tuple[int, TransactionCommand]] = []  # with the instance that sent it
         self.timers: set[TransactionTimer] = set()
-        self.notices: list[CollectVotes | Finish] = []
+        self.notices: list[TransactionNotice] = []
         self.senders: dict[int, tuple[int, TransactionCommand]] = {}  # by request id
         self.heard = 0  # of the bench's steps
         self.owner: int | None = None  # the instance that was initialised last
@@ -200,7 +202,10 @@ class TransactionMachine(RuleBasedStateMachine):
         """Carry out any earlier request again: of a coordinator that has died, or one that was carried out before."""
         self.answer_to(data.draw(st.sampled_from(self.notices[-8:])), is_refused=is_refused)
 
-    def answer_to(self, notice: CollectVotes | Finish, *, is_refused: bool = False) -> None:
+    def answer_to(self, notice: TransactionNotice, *, is_refused: bool = False) -> None:
+        if isinstance(notice, Resolve):  # no commit is in one phase here, so the partition has no later one
+            self.send(OPERATOR, Resolved(ID, notice.number, notice.number))
+            return
         rows = ProducerIdentity(notice.producer_id, notice.producer_epoch)
         if isinstance(notice, Finish):
             results = {p: AppliedRows(notice.number, 10 * notice.number) for p in notice.partitions}
@@ -414,7 +419,11 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.answer_to(notice)
                 break
         self.instances[0] = Instance(0)
-        assert isinstance(self.send(0, InitProducerId(ID, TIMEOUT_MS)), ProducerInitialized), "T11: no new producer"
+        answer = self.send(0, InitProducerId(ID, TIMEOUT_MS))
+        if isinstance(answer, Refused) and answer.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self.answer_to(self.notices[-1])
+            answer = self.send(0, InitProducerId(ID, TIMEOUT_MS))
+        assert isinstance(answer, ProducerInitialized), f"T11: no new producer: {answer}"
         self.produce(0, ORDERS)
         self.end(0, True)
         self.answer_to(self.bench.last_vote)
