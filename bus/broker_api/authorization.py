@@ -149,7 +149,7 @@ class Access:
         need_of: Callable[[ItemT], Need] | None = None,
     ) -> list[AnswerT | Refused]:
         """Have `answer` answer the items that the caller is permitted to name; the refusals of the others are in their
-        places. `need_of`: where the row has several needs of items."""
+        places. `need_of` chooses the need of an item; without it each item needs all of the row."""
         share = self._authorizer.shares.begin()
         listed: list[ItemT] = await share.extend([], items)
         refused = await self.refused_places(listed, name_of, need_of)
@@ -167,7 +167,7 @@ class Access:
         name_of: Callable[[ItemT], str],
         need_of: Callable[[ItemT], Need] | None = None,
     ) -> Mapping[int, Refused]:
-        """Return the refusals by the places of their items."""
+        """Return the refusals by the places of their items: of each item for the first need that is not met."""
         if self._policy is None:
             return {}
         share = self._authorizer.shares.begin()
@@ -176,15 +176,15 @@ class Access:
         for place, item in enumerate(items):
             if share.is_used_up:
                 await share.wait()
-            need = self.call.item_needs[0] if need_of is None else need_of(item)
-            names[need].append(name_of(item))
-            places[need].append(place)
+            for need in self.call.item_needs if need_of is None else (need_of(item),):
+                names[need].append(name_of(item))
+                places[need].append(place)
         found: dict[int, Refused] = {}
         for need, of_need in names.items():
             refused = await self.refusals(need, of_need)
             if refused:
                 pairs = zip(places[need], of_need, strict=True)
-                found.update({place: refused[name] for place, name in pairs if name in refused})
+                found = {place: refused[name] for place, name in pairs if name in refused} | found
         return found
 
     async def change_items(

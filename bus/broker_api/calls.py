@@ -81,7 +81,8 @@ class Audited:
 @dataclass(frozen=True, slots=True)
 class Call:
     """Four kinds of needs. `needs`: of the request as a whole, in this order; each applies only where the request names
-    a resource of its type. `item_needs`: of each item that the request names; a refused item costs itself alone.
+    a resource of its type. `item_needs`: of each item that the request names, all of them unless the API gives
+    `need_of`, which chooses one; a refused item costs itself alone.
     `view_needs`: of each item of the answer; the answer leaves out what the caller may not see. `creation_needs`: of
     topics that the call creates on its way."""
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from bus.broker_api.authorization import Access, Authorizer, warnings_of_access
-from bus.broker_api.calls import CREATE_TOPIC, READ_TOPIC, WRITE_TOPIC
+from bus.broker_api.calls import CALLS, CREATE_TOPIC, DESCRIBE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
@@ -225,3 +225,14 @@ def test_an_authorizer_that_is_hardly_meant_is_warned_of() -> None:
     assert warnings(anonymous, has_acls=False) == [f"{text}User:ANONYMOUS, a super user"]
     requested = replace(config, listener_overrides={})
     assert [line.split()[1] for line in warnings(requested, has_acls=True)] == ["FAR", "SSL"]
+
+
+def test_an_item_needs_all_that_its_row_says_and_the_first_that_is_not_met_is_reported() -> None:
+    cluster = Cluster(allow(AclOperation.DESCRIBE, "shown"), allow(AclOperation.READ, "mine"))
+    access = cluster.access()
+    access.call = replace(CALLS["ListOffsets"], item_needs=(DESCRIBE_TOPIC, READ_TOPIC))
+    refused = run(access.refused_places(["mine", "shown", "secret"], str))
+    assert {place: refusal.message for place, refusal in refused.items()} == {
+        1: "User:alice may not Read topic shown",
+        2: "User:alice may not Describe topic secret",
+    }
