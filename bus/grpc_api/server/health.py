@@ -151,8 +151,10 @@ class ReflectionServicer:
         access = self._api.authorizer.access(caller, CALL)
         pace = CallerPace(self._api.quotas, caller)
         async for request, held in hold_requests(self._api.control_memory, requests, pace):
-            refused = await access.refusal(_NEED)
-            if refused is not None:
-                raise UnreadableRequest(Unreadable(grpc.StatusCode.PERMISSION_DENIED, refused.message))
-            yield request
-            held.drop()
+            try:
+                refused = await access.refusal(_NEED)
+                if refused is not None:
+                    raise UnreadableRequest(Unreadable(grpc.StatusCode.PERMISSION_DENIED, refused.message))
+                yield request
+            finally:
+                held.drop()
