@@ -34,6 +34,7 @@ from bus.security.audit_trail import (
 )
 
 _log = logging.getLogger(__name__)
+_access_log = logging.getLogger("bus.authorizer")  # its lines have the form of Kafka's kafka.authorizer.logger
 
 NO_ANSWER = "the call ended without an answer: it may be done"
 _REPORTED_WITH_ACCESS = frozenset(
@@ -198,14 +199,6 @@ def change_event(
     )
 
 
-# Reports what was decided about access: to the logger `bus.authorizer`, with Kafka's line, and to the audit.
-#
-# Denials at INFO, those that repeat as one line a minute (security/audit_trail.py). Grants, and what a list merely
-# left out, at DEBUG. The audit, if there is one, gets denials as rows in the same way, and counts what may be read and
-# written.
-
-_log = logging.getLogger("bus.authorizer")
-
 # What is done so often that it is reported once a minute. Of other operations that were allowed, the audit has what
 # they changed.
 _COUNTED = (AclOperation.READ, AclOperation.WRITE)
@@ -241,15 +234,15 @@ class AccessLog:
     @property
     def has_grants(self) -> bool:
         """Whether what was allowed is to be reported; where it is not, a request that is allowed costs less."""
-        return self._audit is not None or _log.isEnabledFor(logging.DEBUG)
+        return self._audit is not None or _access_log.isEnabledFor(logging.DEBUG)
 
     def report(self, decided: AccessDecided) -> None:
         if self._audit is not None and not decided.is_filter:
             self._add_to_audit(self._audit, decided)
         if decided.decision.is_allowed or decided.is_filter:
-            if _log.isEnabledFor(logging.DEBUG):
-                _log.debug("%s", describe_access(decided))
-        elif _log.isEnabledFor(logging.INFO):
+            if _access_log.isEnabledFor(logging.DEBUG):
+                _access_log.debug("%s", describe_access(decided))
+        elif _access_log.isEnabledFor(logging.INFO):
             self._log_denial(decided)
 
     def _log_denial(self, decided: AccessDecided) -> None:
@@ -259,7 +252,7 @@ class AccessLog:
         resource = decided.resource
         kind = decided.requester.principal, decided.operation.value, resource.resource_type.value
         if self._denials.add(kind, resource.name, _cut(decided)):
-            _log.info("%s", describe_access(decided))
+            _access_log.info("%s", describe_access(decided))
 
     def _log_counts(self) -> None:
         run_in_slices(self._counts_logged(*self._denials.take()))
@@ -268,7 +261,7 @@ class AccessLog:
         """Log them, with a pause to be made at each `yield`."""
         seconds = DENIAL_INTERVAL_MS // 1000
         for last in counted:
-            _log.info(
+            _access_log.info(
                 "%s; the last of %d within %d s of this principal, operation and resource type that are not shown",
                 describe_access(replace(last, count=1)),
                 last.count,
@@ -276,7 +269,9 @@ class AccessLog:
             )
             yield
         if lost:
-            _log.info("%d denials within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX)
+            _access_log.info(
+                "%d denials within %d s are not shown: of more than %d kinds", lost, seconds, DENIAL_KINDS_MAX
+            )
 
     def _add_to_audit(self, audit: AuditLog, decided: AccessDecided) -> None:
         is_allowed, caller = decided.decision.is_allowed, decided.caller
