@@ -89,22 +89,11 @@ class TokenLogins:
         return max(1, int(accepted.expires_s * 1000) - self._clock.now_ms())
 
 
-# The broker's log of logins: failures at INFO, successes at DEBUG.
-#
-# A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have hundreds under way,
-# and many clients may be configured for a mechanism that their listener lacks, and retry. So of each listener, host and
-# mechanism ten names are reported at once. The rest of a minute is one line, and a report for each name with how many
-# there were, as with denials (security/audit_trail.py). All mechanisms that nobody has heard of count as one, since
-# a caller can make up any number. Guards two promises: every host is reported, and a thousand names of it in a minute,
-# what is beyond being counted; and reports of a minute hold the event loop for one slice at a time.
-
 NAMES_COUNTED_MAX = 1_000  # of a listener, a host and a mechanism, in an interval
 OTHER_NAMES = "<other names>"
 OTHER_MECHANISMS = "<other mechanisms>"
 _NAMES_IN_LINE_MAX = 10
 _KNOWN_MECHANISMS = frozenset((*MECHANISMS, *ABSENT_MECHANISMS))
-
-_log = logging.getLogger("bus.broker_api.logins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +118,17 @@ class _Counted:
 
 
 class LoginLog:
-    """Calls each of `reports` with every success, and with failures as they are logged: some with a count. A mechanism
-    that is not known is cut and quoted there."""
+    """The log of logins: failures at INFO, successes at DEBUG. `reports`: called with every success, and with failures
+    as they are logged, some with a count.
+
+    A failed login costs its caller `connection.failed.authentication.delay.ms`, but a caller may have hundreds under
+    way, and many clients may be configured for a mechanism that their listener lacks, and retry. So ten names are
+    reported at once for each listener, host and mechanism. The rest of a minute is one line, and one report for each
+    name, with its count, as with denials (security/audit_trail.py). All unknown mechanisms count as one, since a caller
+    can invent any number of them; a report has the mechanism cut and quoted. Guards two promises: every host is
+    reported, with up to `NAMES_COUNTED_MAX` of its names in a minute, and further names are counted; and the reports of
+    a minute hold the event loop for one slice at a time.
+    """
 
     def __init__(self, reports: Sequence[Callable[[LoginReport], None]]) -> None:
         self._reports = reports

@@ -195,8 +195,6 @@ def _placed(setting: str, value: Any, path: Path) -> Any:
     return str(path.parent / Path(value).expanduser())
 
 
-_log = logger_of(__name__)
-
 PROFILE_VARIABLE = "BUS_PROFILE"
 ADDRESS_VARIABLE = "BUS_ADDRESS"
 JARS_VARIABLE = "BUS_SPARK_JARS"

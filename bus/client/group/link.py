@@ -148,8 +148,6 @@ class CoordinatorFinder:
             self._on_lost(isinstance(reason, BusError) and reason.code is ErrorCode.REQUEST_TIMED_OUT)
 
 
-logger = logger_of(__name__)
-
 _END_S = 2.0  # the time for threads to end
 
 
