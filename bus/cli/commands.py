@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from bus.cli.failures import Failure, debug_option, describe_failure, is_debug, report_failure, translated_failures
 from bus.cli.output import echo
 from bus.client.config.sources import ADDRESS_VARIABLE, warnings_of_variables
-from bus.client.connection.connections import broker_needed
+from bus.client.first_contact import broker_needed
 from bus.errors import RootNotUsable, did_you_mean, near_names
 from bus.platform.signals import signals_as_interrupts
 

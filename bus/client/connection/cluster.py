@@ -33,13 +33,13 @@ from bus.client.connection.connections import (
     UnusableConnection,
     closed_client,
     decode_contract,
-    is_broker_needed,
     new_question,
 )
 from bus.client.connection.logins import Headers, Logins
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
 from bus.client.connection.retrying import Backoff, first_answer, monotonic_ms, portions, retry
 from bus.client.connection.silent_brokers import SILENT_AFTER_MS
+from bus.client.first_contact import is_broker_needed
 from bus.client_texts import CLIENT_ID_HEADER, one_line
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -13,12 +13,12 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from bus.addresses import parse_address
 from bus.client.config.security import Security
@@ -26,43 +26,15 @@ from bus.client.connection.processes import note_connected
 from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
+from bus.grpc_api.contract import CONTRACT_DIGEST, CONTRACT_VERSION, KnownFields, software_version
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.platform.reentry import OwnLock, logger_of
 from bus.security.scram import SESSION_EXPIRED
 
 if TYPE_CHECKING:
     from bus.security.key_material import WatchedKeyMaterial
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from google.protobuf.message import Message
-
-from bus.grpc_api.contract import CONTRACT_DIGEST, CONTRACT_VERSION, KnownFields, software_version
 
 ResultT = TypeVar("ResultT")
-
-# Whether a client waits for a broker, or a topic, that was never there.
-#
-# A program does, as with Kafka: it may be started before its broker, and time-outs say for how long. A command of a
-# shell does not: there a wrong address or name is to be told at once. Imports nothing, since every command of the shell
-# imports it.
-
-_is_broker_needed: ContextVar[bool] = ContextVar("is_broker_needed", default=False)
-
-
-def is_broker_needed() -> bool:
-    return _is_broker_needed.get()
-
-
-@contextmanager
-def broker_needed() -> Iterator[None]:
-    """Clients that are made in here fail at once if their first contact finds no broker, or a producer's no topic."""
-    token = _is_broker_needed.set(True)
-    try:
-        yield
-    finally:
-        _is_broker_needed.reset(token)
-
 
 # TLS of a client: what its connections show and trust, and what a failed handshake means for a user.
 #

@@ -426,6 +426,12 @@ def test_commands_load_no_engine_that_they_do_not_need(broker: BrokerProcess) ->
         assert loaded.stdout.splitlines()[-1] == "[]", arguments
 
 
+def test_the_command_itself_loads_no_grpc() -> None:
+    code = "import sys; import bus.cli.main; print({'grpc', 'google.protobuf'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert loaded.stdout.strip() == "set()"
+
+
 def test_arrow_does_not_import_pandas_into_the_command(broker: BrokerProcess, topic: str) -> None:
     code = """if True:
         import atexit, sys

@@ -19,7 +19,7 @@ import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition, aio
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.connections import broker_needed
+from bus.client.first_contact import broker_needed
 from bus.settings.broker import BrokerConfig
 from tests.support.broker_process import free_port
 from tests.support.broker_thread import running_broker

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bus import Admin, BusError, Producer
 from bus.cli.main import cli
-from bus.client.connection.connections import broker_needed
+from bus.client.first_contact import broker_needed
 from bus.errors import ErrorCode
 from tests.support.fake_broker import FakeBroker
 
