@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from bus.addresses import format_address
 
-NO_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3

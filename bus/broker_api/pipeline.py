@@ -1,9 +1,10 @@
 """The steps of a call between its connection and its handler, in their order, for the adapters of all protocols.
 
-An adapter brings what a step is in its protocol, and `assemble` puts these around a handler, so that no adapter has an
-order of its own. The handler comes last: it decodes, calls a method of an API with the `Access` of the caller, and
-encodes. That method checks the rights of the caller first, so behind the wait for a turn, and the ACLs of that moment
-decide. A call that only the controller can do is checked by the broker that was asked, and again by the controller.
+An adapter brings what a step is in its protocol, and `assemble` puts these around a handler, so that an adapter has no
+order of its own for calls of one request and one answer. The handler comes last: it decodes, calls a method of an API
+with the `Access` of the caller, and encodes. That method begins with the rights of the caller: it comes after the wait
+for a turn, and the ACLs of that moment decide. A call that only the controller can do is checked by the broker that was
+asked, and again by the controller.
 """
 
 from __future__ import annotations
@@ -44,9 +45,8 @@ STEPS: Sequence[Step] = (
     Step.AUDIT,  # also of a change whose caller goes away while it waits for its turn
     Step.PACE,  # before anything is done or looked up: a caller that owes something of its quota costs nothing
 )
-# A stream takes those without READ, HOLD_MEMORY, AUDIT and PACE once, and these for each of its requests: it is read on
-# when its caller owes nothing and has room in memory.
-STEPS_OF_REQUEST: Sequence[Step] = (Step.PACE, Step.READ, Step.HOLD_MEMORY)
+# A stream has PACE, READ and HOLD_MEMORY for each of its requests, in this order: it is read on when its caller owes
+# nothing and has room in memory. No stream of requests has AUDIT, since none changes what the audit keeps.
 
 
 def assemble(wraps: Mapping[Step, Wrap], handle: Handle) -> Handle:

@@ -127,8 +127,6 @@ _SMALL_BATCH_RECORDS = 512
 _ENVELOPE_BYTES = 3 * 1024
 # A record's offset, timestamp, identity and sequence, where a merged batch has to have them as columns.
 _MERGED_RECORD_BYTES = 48
-# A plain record's fields beside its key, value and headers; each header's beside its own.
-_PLAIN_RECORD_BYTES = 56
 # So many plain records are made messages at a time, and so many at most for one partition of an answer.
 _PLAIN_SLICE_RECORDS = 256
 PLAIN_RECORDS_MAX = 100_000
