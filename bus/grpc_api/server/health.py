@@ -1,8 +1,9 @@
-"""gRPC's health service (grpc.health.v1), which needs no login: whether the broker serves.
+"""gRPC's own services: health (grpc.health.v1), which needs no login and says whether the broker serves, and
+reflection, which describes the contract to callers who may describe the cluster.
 
-Guards two promises: those who watch it count among the streams of their address; and one that does not read what it is
-told holds up neither others nor the broker's end, as it would in the servicer that comes with gRPC, which writes to a
-watcher while it holds the lock of all.
+Guards two promises about health: those who watch it count among the streams of their address; and a watcher that does
+not read its answers holds up neither others nor the broker's end, as it would in the servicer that comes with gRPC,
+which writes to a watcher while it holds the lock of all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAME: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class HealthOfServices:
-    """For all listeners, on one event loop."""
+    """The health of the services of all listeners. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, int] = {}
@@ -45,24 +46,24 @@ class HealthOfServices:
         """Without effect after `end`."""
         if not self._is_ending:
             self._statuses[service] = status
-            self._tell()
+            self._announce()
 
     def end(self) -> None:
         """From now on none serves."""
         self._is_ending = True
         self._statuses = dict.fromkeys(self._statuses, _Status.NOT_SERVING)
-        self._tell()
+        self._announce()
 
     async def wait_for_change(self) -> None:
         await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
 class HealthServicer:
-    """For the callers of one listener. `open_streams`: those of all listeners."""
+    """Answers the callers of one listener. `open_streams`: those of all listeners."""
 
     def __init__(self, health: HealthOfServices, open_streams: OpenStreams, listener: str) -> None:
         self._health = health
@@ -98,25 +99,20 @@ class HealthServicer:
         await guard(watch, request, context)
 
     async def _watch(self, service: str, context: grpc.aio.ServicerContext) -> None:
-        told: int | None = None
+        reported: int | None = None
         while True:
             found = self._health.find(service)
             status = _Status.SERVICE_UNKNOWN if found is None else found
-            if status == told:
+            if status == reported:
                 await self._health.wait_for_change()
             else:
                 await context.write(_Status(status=status))
-                told = status
+                reported = status
 
-
-# The contract, told to those who ask for it: gRPC's reflection, for callers who may describe the cluster.
-#
-# Guards one promise: where the broker knows its callers, or asks who may do what, nothing is told that a call of the
-# contract would not tell them. Each request is checked, so an ACL acts on the next one of a stream that is open.
 
 CALL = "ServerReflectionInfo"
 (_NEED,) = CALLS[CALL].needs
-_TOLD = (
+_DESCRIBED_SERVICES = (
     BUS.full_name,
     CLUSTER.full_name,
     health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
@@ -125,14 +121,18 @@ _TOLD = (
 
 
 class ReflectionServicer:
-    """For the callers of one listener."""
+    """Answers the callers of one listener.
+
+    Guards one promise: where the broker knows its callers, or checks their rights, a caller learns nothing that a call
+    of the contract would not tell it. Each request is checked, so an ACL acts on the next one of a stream that is open.
+    """
 
     def __init__(self, api: BrokerApi, streams: StreamRegistry, open_streams: OpenStreams, listener: str) -> None:
         self._api = api
         self._streams = streams
         self._open_streams = open_streams
         self._listener = listener
-        self._contract = aio.ReflectionServicer(_TOLD)
+        self._contract = aio.ReflectionServicer(_DESCRIBED_SERVICES)
 
     async def ServerReflectionInfo(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> None:
         await guard_stream(self._stream, request_iterator, context)

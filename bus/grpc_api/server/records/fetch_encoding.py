@@ -161,9 +161,9 @@ def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Itera
             leader_epoch=batch.leader_epoch,
             timestamp_type=int(batch.timestamp_type),
             timestamp_ms=batch.timestamp_ms,
-            producer_id=_told(batch, "producer_id", columns),
-            producer_epoch=_told(batch, "producer_epoch", columns),
-            base_sequence=_told(batch, "sequence", columns),
+            producer_id=_value_in_envelope(batch, "producer_id", columns),
+            producer_epoch=_value_in_envelope(batch, "producer_epoch", columns),
+            base_sequence=_value_in_envelope(batch, "sequence", columns),
         ).SerializeToString()
         if names:
             yield [envelope, *encode_field(_ARROW, [encode_arrow_buffer(batch.columns.select(names))])]
@@ -174,8 +174,8 @@ def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Itera
 _PRODUCER_COLUMNS = {"producer_id": "producer_id", "producer_epoch": "producer_epoch", "sequence": "base_sequence"}
 
 
-def _told(batch: LogBatch, column: str, columns: Sequence[str]) -> int | None:
-    """What the envelope says of a producer's column that was asked for and is not in the payload."""
+def _value_in_envelope(batch: LogBatch, column: str, columns: Sequence[str]) -> int | None:
+    """Return the value in the envelope for a producer's column that was asked for and is not in the payload."""
     if batch.producer is None or column not in columns or column in batch.columns.schema.names:
         return None
     return int(getattr(batch.producer, _PRODUCER_COLUMNS[column]))
@@ -242,7 +242,7 @@ def _merge(group: list[LogBatch], columns: Sequence[str]) -> LogBatch:
 
 
 def _is_one_run(group: Sequence[LogBatch]) -> bool:
-    """Whether the batches are one producer's, each of them with the sequences that follow those of the one before."""
+    """True if the batches are one producer's, each of them with the sequences that follow those of the one before."""
     if any(batch.producer is None or "sequence" in batch.columns.schema.names for batch in group):
         return False
     return all(
@@ -299,7 +299,7 @@ def _encode_struct(value: Any) -> bytes:
 
 
 def _encode_scalar(value: Any) -> str:
-    """What JSON has no type for."""
+    """Encode a value that JSON has no type for."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
