@@ -65,8 +65,8 @@ class _Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """The caller of whom a row tells. `call`: by which the change came; `rule`: for whom it was sent on, empty if it
-    was not."""
+    """The caller that a row names. `call`: by which the change came; `rule`: for whom it was sent on, empty if it was
+    not."""
 
     caller: Caller
     call: str
@@ -233,7 +233,7 @@ class AccessLog:
 
     @property
     def has_grants(self) -> bool:
-        """Whether what was allowed is to be reported; where it is not, a request that is allowed costs less."""
+        """True if what was allowed is to be reported; where it is not, a request that is allowed costs less."""
         return self._audit is not None or _access_log.isEnabledFor(logging.DEBUG)
 
     def report(self, decided: AccessDecided) -> None:
@@ -300,7 +300,7 @@ class AccessLog:
 
 
 def _cut(decided: AccessDecided) -> AccessDecided:
-    """To be kept: a caller may ask for names of any length."""
+    """Return the decision with its name cut to what is kept: a caller may ask for names of any length."""
     resource = decided.resource
     if len(resource.name) <= TEXT_LENGTH_MAX:
         return decided
@@ -312,7 +312,7 @@ def _merge(known: AccessDecided, decided: AccessDecided) -> AccessDecided:
 
 
 def describe_access(decided: AccessDecided) -> str:
-    """On one line: control characters in names of clients are escaped."""
+    """Write the decision on one line: control characters in names of clients are escaped."""
     outcome = "Allowed" if decided.decision.is_allowed else "Denied"
     pattern = PatternType.LITERAL.name
     return (

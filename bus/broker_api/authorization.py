@@ -54,7 +54,8 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Authorizer:
-    """`policy` None: everyone may do everything, and nothing is asked or reported. `audit`: of what calls change."""
+    """The decisions about the callers of this broker. `policy` None: everyone may do everything, and nothing is decided
+    or reported. `audit`: of what calls change."""
 
     def __init__(
         self,

@@ -18,8 +18,8 @@ ITEMS_MAX = 20_000  # in one request, at every depth
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """To be allowed `operation` on a resource of the type; else the refusal is `code`. There is one object for each
-    need, compared by identity."""
+    """The permission to do `operation` on a resource of the type; without it the refusal is `code`. There is one object
+    for each need, compared by identity."""
 
     operation: AclOperation
     resource_type: AclResourceType

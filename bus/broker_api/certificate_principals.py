@@ -37,8 +37,8 @@ _SPIFFE_ID = re.compile(rf"{_SPIFFE_SCHEME}({TRUST_DOMAIN})((?:/[a-zA-Z0-9._-]+)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a client has shown. `name`: the distinguished one, as RFC 2253 writes it; it may be empty. `uris`: of its
-    alternative names."""
+    """The certificate of a client. `name`: the distinguished one, as RFC 2253 writes it; it may be empty. `uris`: of
+    its alternative names."""
 
     name: str
     uris: tuple[str, ...] = ()
@@ -99,7 +99,8 @@ def _applied(rule: MappingRule) -> _Apply:
 
 
 def _replacing(rule: PatternRule) -> Callable[[str], str | None]:
-    """What the rule makes of a name; None of one that its pattern does not match as a whole. Raises `ConfigError`."""
+    """Return the function that makes another name of a name, or None of one that the pattern does not match as a whole.
+    Raises `ConfigError`."""
     whole = rf"\A(?:{rule.pattern})\z"
     replacement = _GROUP.sub(r"\\\1", rule.replacement.replace("\\", "\\\\"))
 
@@ -123,14 +124,14 @@ def _in_case(name: str, case: str) -> str:
 
 
 def _spiffe_id(trust_domain: str | None, shown: Certificate) -> str | None:
-    """Of a certificate with one URI at most."""
+    """Return the SPIFFE id of a certificate, which has one URI at most."""
     found = next(iter(shown.uris), "")
     domain = _trust_domain(found)
     return found if domain is not None and trust_domain in (None, domain) else None
 
 
 def _trust_domain(uri: str) -> str | None:
-    """Of a SPIFFE id; None of any other text."""
+    """Return the trust domain of a SPIFFE id; None of any other text."""
     match = _SPIFFE_ID.fullmatch(uri)
     if match is None or len(uri) > NAME_CHARACTERS_MAX or {".", ".."} & set(match[2].split("/")):
         return None

@@ -54,7 +54,8 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What an entity of names uses at this broker, per second; `limit`: of the quota that holds now."""
+    """The use of a quota at this broker, by all that share it, per second. `name`: of the quota; `limit`: the one that
+    holds now."""
 
     name: str
     entity: QuotaEntity
@@ -64,7 +65,7 @@ class QuotaUsage:
 
 
 class ClientQuotas:
-    """For one event loop."""
+    """The quotas of all callers and what they have used. Belongs to one event loop."""
 
     def __init__(self, cluster: Cluster, stopping: Stopping) -> None:
         config = cluster.config
@@ -111,7 +112,7 @@ class ClientQuotas:
         )
 
     def usage(self) -> list[QuotaUsage]:
-        """Of all entities that have used something recently of which they have a quota, at this broker."""
+        """Return the use of each quota of which its entity has used something recently, at this broker."""
         now_s, found = _now_s(), []
         for name, entity, meter in self._meters.usage(now_s):
             user, client_id = _name(entity.user), _name(entity.client_id)
@@ -141,8 +142,8 @@ class ClientQuotas:
                 await wake.wait()
 
     def turn(self, debts: Hashable, connection: Hashable) -> contextlib.AbstractAsyncContextManager[None]:
-        """Of those who wait for the same debts one at a time has it; connections take turns. What it charges before it
-        waits for anything else is known to the next one."""
+        """Give the turn to one at a time of those who wait for the same debts; connections take turns. What the one
+        with the turn charges before it waits for anything else is known to the next one."""
         turns = self._turns.get(debts)
         if turns is None:
             turns = self._turns[debts] = FairTurns(1)
@@ -157,7 +158,7 @@ class ClientQuotas:
         return None if found is None else Allowance(name, *found)
 
     def charge(self, allowance: Allowance, amount: float) -> float:
-        """How many seconds the callers that share the quota are held, now that so much more was used."""
+        """Charge an amount. Return for how many seconds the callers that share the quota are held from now on."""
         return self._meters.charge(allowance, amount, _now_s())
 
     def charge_unless_over(self, allowance: Allowance, amount: float) -> tuple[float, bool]:
@@ -165,11 +166,11 @@ class ClientQuotas:
         return self._meters.charge_unless_over(allowance, amount, _now_s())
 
     def debt_s(self, allowance: Allowance, now_s: float) -> float:
-        """How many seconds the callers that share the quota are held from now on. `now_s`: of the loop."""
+        """Return for how many seconds the callers that share the quota are held from now on. `now_s`: of the loop."""
         return self._meters.debt_s(allowance, now_s)
 
     def burst(self, allowance: Allowance) -> float:
-        """So much an idle caller may use at once."""
+        """Return the amount that an idle caller may use at once."""
         return allowance.limit * self._meters.windows.burst_s
 
     def current(self) -> Mapping[str, Mapping[QuotaEntity, float]]:
@@ -230,7 +231,8 @@ class DrainRates:
             del self._flows[partition]
 
     def throttle_ms(self, partition: Hashable, refused_bytes: int, now_s: float) -> int:
-        """When there will be room for this and for all that was refused shortly before."""
+        """Return after how many milliseconds there will be room for these bytes and for all that was refused shortly
+        before."""
         flow = self._flows.get(partition)
         if flow is None:
             if len(self._flows) >= _PARTITIONS_MAX:
@@ -354,16 +356,17 @@ class CallerPace:
         self._allowances: dict[str, Allowance | None] = {}
 
     def note_request(self, count: int = 1) -> None:
-        """`count`: for how many it counts."""
+        """Charge a request. `count`: for how many it counts."""
         if self._quotas.has_any():
             self._charge(REQUEST_RATE, count)
 
     def note_produced(self, size_bytes: int) -> int:
-        """For how many milliseconds the caller is to send nothing more, and is not read."""
+        """Charge the bytes. Return for how many milliseconds the caller is to send nothing more, and is not read."""
         return _ms(self._charge(PRODUCER_BYTE_RATE, size_bytes)) if self._quotas.has_any() else 0
 
     def note_fetched(self, size_bytes: int) -> tuple[int, bool]:
-        """The same, and whether an answer of this size is given; else it is an empty one."""
+        """Charge the bytes of an answer. Return for how many milliseconds the caller is held, and whether the answer is
+        given; else it is an empty one."""
         allowance = self._find(CONSUMER_BYTE_RATE) if self._quotas.has_any() else None
         if allowance is None:
             return 0, True
@@ -373,7 +376,7 @@ class CallerPace:
         return _ms(wait_s), is_given
 
     def fetch_bytes_max(self) -> int | None:
-        """So many fit into an idle caller's quota; None: there is none."""
+        """Return how many bytes fit into the quota of an idle caller; None: there is no quota."""
         allowance = self._find(CONSUMER_BYTE_RATE) if self._quotas.has_any() else None
         return None if allowance is None else max(1, int(self._quotas.burst(allowance)))
 
@@ -382,11 +385,11 @@ class CallerPace:
         return not self._is_free and self._held_s() > 0
 
     def throttle_ms(self) -> int:
-        """For how long the caller is held."""
+        """Return for how many milliseconds the caller is held."""
         return _ms(self._held_s())
 
     async def wait(self, time_left_s: float | None = None) -> None:
-        """Until the caller may be read, or answered, again; for half of `time_left_s` at most."""
+        """Wait until the caller may be read, or answered, again; at most for half of `time_left_s`."""
         if self._is_free or self._held_s() <= 0:
             return
         with contextlib.suppress(asyncio.TimeoutError):
@@ -394,8 +397,8 @@ class CallerPace:
                 await self._wait_until_free(lambda seconds: None)
 
     async def wait_or_refuse(self, time_left_s: float | None) -> None:
-        """Before the work of a call of one answer. Raises `OverQuota` as soon as the caller would not wait for it,
-        `BrokerStopping` if the broker stops first."""
+        """Wait before the work of a call of one answer until the caller owes nothing. Raises `OverQuota` as soon as the
+        wait would take too much of the call's time, `BrokerStopping` if the broker stops first."""
         if self._is_free or self._held_s() <= 0:
             return
         deadline_s = float("inf") if time_left_s is None else _now_s() + time_left_s
@@ -413,7 +416,8 @@ class CallerPace:
             raise BrokerStopping("the broker is stopping")
 
     async def _wait_until_free(self, check: Callable[[float], None]) -> None:
-        """Or until the broker stops. `check` gets the seconds that are left, and may raise."""
+        """Wait until the caller owes nothing, or the broker stops. `check` gets the seconds that are left, and may
+        raise."""
         while not self._quotas.is_stopping and (seconds := self._held_s()) > 0:
             check(seconds)
             debts = self._debts()
@@ -429,7 +433,7 @@ class CallerPace:
 
     @property
     def _is_free(self) -> bool:
-        """Nothing can hold the caller: what every request without quotas costs."""
+        """True if nothing can hold the caller, as of every request without quotas."""
         return not (self._until_s or self._quotas.has_any())
 
     def _held_s(self) -> float:
@@ -442,7 +446,7 @@ class CallerPace:
         return max(self._debt_s(name, now_s) for name in self._names)
 
     def _debts(self) -> Hashable:
-        """Whose they are: the same for all that are held by the same ones."""
+        """Return what names the debts: the same value for all callers that the same debts hold."""
         return tuple(found and (found.name, found.entity) for found in map(self._find, self._names))
 
     def _debt_s(self, name: str, now_s: float) -> float:

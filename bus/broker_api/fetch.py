@@ -69,7 +69,7 @@ class FetchedPartition(NamedTuple):  # a tuple: one is made for each partition o
 
 
 class AnswerRoom:
-    """What the answer of one call takes, or of one stream, where they come one after another."""
+    """The memory of one call's answer, or of one stream's answers, which come one after another."""
 
     def __init__(self, memory: RequestMemory, client: Hashable) -> None:
         self.client = client
@@ -108,12 +108,12 @@ class FetchApi:
         self._sessions = FetchSessions()
 
     def begin_session(self) -> FetchSession:
-        """For requests of one caller that come one after another, each answered before the next one is taken up. They
-        are for leaders: what a follower may show also changes with time."""
+        """Begin a session for requests of one caller that come one after another, each answered before the next one is
+        taken up. They are for leaders: what a follower may show also changes with time."""
         return FetchSession(self._sessions)
 
     def may_go_on(self, session: FetchSession) -> bool:
-        """Whether another request may be part of it: it has room, and no request named what it cannot hold."""
+        """True if another request may be part of the session: it has room, and no request named what it cannot hold."""
         return session.is_as_asked and self._sessions.has_room and len(session) <= SESSION_POSITIONS_MAX
 
     def room_for(self, client: Hashable) -> AnswerRoom:
@@ -228,8 +228,8 @@ class FetchApi:
 async def _find_denied_meanwhile(
     results: Sequence[tuple[FetchPosition, FetchResult]], access: Access
 ) -> Mapping[str, Refused]:
-    """By topic: what the caller might read when its fetch began to wait, and may not read now that there is something
-    to read."""
+    """Return by topic the refusals of what the caller might read when its fetch began to wait, and may not read now
+    that there is something to read."""
     if not results or access.is_current:
         return {}
     return await access.refusals(READ_TOPIC, [position.partition.topic for position, _ in results])

@@ -32,7 +32,7 @@ MemberCommand = rq.JoinGroup | rq.SyncGroup | rq.LeaveGroup
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """Who commits, as it says."""
+    """The member that commits, as the request names it."""
 
     group_id: str
     generation: int
@@ -313,7 +313,8 @@ def commit_of(member: GroupMember, found: Sequence[rq.OffsetToCommit | Refused])
 
 
 def outcomes_of(found: Sequence[object], answer: GroupAnswer) -> list[Refused | None]:
-    """Of a commit of those of `found` that are no refusals."""
+    """Return for each of `found` why its offset was not committed, None if it was. `answer`: to the commit of those
+    that are no refusals."""
     taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
     return [
         one if isinstance(one, Refused) else (answer if isinstance(answer, Refused) else next(taken)) for one in found

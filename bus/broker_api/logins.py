@@ -267,7 +267,8 @@ class LoginApi:
     # ------------------------------------------------------------ who shows what
 
     async def caller_login(self, authorization: str | None, caller: Caller) -> Login | Refused:
-        """Of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED, or UNSUPPORTED_SASL_MECHANISM."""
+        """Return the login of a request with this header. A refusal is SASL_AUTHENTICATION_FAILED, or
+        UNSUPPORTED_SASL_MECHANISM."""
         login = None if authorization is None else self._table.find(_key_of(authorization, caller))
         if login is not None:
             return login
@@ -346,7 +347,7 @@ class LoginApi:
     # ------------------------------------------------------------ tokens
 
     async def _check_bearer(self, header: str, token: str, caller: Caller) -> Login | Refused:
-        """Of a client that sends the token with each call. An accepted token is remembered, and not verified again."""
+        """Check the token that a client sends with each call. An accepted token is remembered, not verified again."""
         with self.one_of(caller.host):
             found = await self._prove(token, caller)
         if isinstance(found, Refused):
@@ -433,7 +434,7 @@ class LoginApi:
         return _failed(_text_of_failure(mechanism))
 
     async def _refuse_mechanism(self, mechanism: str, name: str, caller: Caller, enabled: Sequence[str]) -> Refused:
-        """Of a login by one that the caller's listener does not have. `enabled`: those to name."""
+        """Refuse a login by a mechanism that the caller's listener does not have. `enabled`: those to name."""
         started_s = _now_s()
         names = ", ".join(enabled)
         report = LoginReport(mechanism, name, caller, f"listener {caller.listener} has {names}, and not this mechanism")
@@ -522,8 +523,8 @@ def _failed(message: str) -> Refused:
 
 
 def _key_of(shown: str, caller: Caller) -> bytes:
-    """Of what a caller shows at its listener: a login holds where it was made, since another listener may ask for
-    another mechanism, or for tokens of another identity provider."""
+    """Return the key of what a caller shows at its listener. A login holds where it was made, since another listener
+    may ask for another mechanism, or for tokens of another identity provider."""
     return hashlib.sha256(f"{caller.listener}\0{shown}".encode("utf-8", "surrogatepass")).digest()
 
 

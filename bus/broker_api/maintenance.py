@@ -167,8 +167,8 @@ class MaintenanceApi:
         return result
 
     async def describe_log_dirs(self, access: Access, topics: Iterable[str]) -> LogDir | Refused:
-        """What the partitions of the topics, or all, take in the root. Does not wait for a proof that this broker still
-        leads them: it is asked where the volume is full, and no broker can prove anything."""
+        """Return what the partitions of the topics, or all, take in the root. Does not wait for a proof that this
+        broker still leads them: operators ask for it when the volume is full, and then no broker can prove anything."""
         refused = await access.refusal_of_request(OF_CLUSTER)
         if refused is not None:
             return refused
@@ -201,7 +201,7 @@ class MaintenanceApi:
 
 
 def _measure_volume(storage: Storage) -> Volume | Refused | None:
-    """In a thread."""
+    """Measure the volume of the root. Runs in a thread."""
     try:
         return storage.measure_volume()
     except StorageFault as fault:
@@ -209,7 +209,7 @@ def _measure_volume(storage: Storage) -> Volume | Refused | None:
 
 
 def _measure_files(storage: Storage, names: Sequence[TopicPartition]) -> list[TableFiles | Refused]:
-    """In a thread."""
+    """Measure the files of these partitions. Runs in a thread."""
     found: list[TableFiles | Refused] = []
     for name in names:
         try:

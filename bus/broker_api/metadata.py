@@ -164,7 +164,8 @@ class MetadataApi:
         )
 
     async def _auto_create(self, names: Sequence[str], caller: Caller) -> Mapping[str, Refused]:
-        """By name, why one was not created that was to be: also for the caller's `controller_mutation_rate`."""
+        """Create the topics if the broker is configured so. Return by name why one was not created, the
+        `controller_mutation_rate` of the caller included."""
         config = self._cluster.config
         if not names or not config.auto_create_topics_enable:
             return {}
@@ -211,7 +212,8 @@ class MetadataApi:
         return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors, operations)
 
     def _find_error(self, name: TopicPartition, leader_id: int) -> Refused | None:
-        """Of a partition that another broker leads this one knows only whether that broker is there."""
+        """Return why a partition cannot be used. If another broker leads it, this one knows only whether that broker is
+        there."""
         if leader_id == self._cluster.endpoint.broker_id:
             return self._cluster.host.find_error(name)
         leader = self._cluster.state.brokers.get(leader_id)

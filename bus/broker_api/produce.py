@@ -150,7 +150,7 @@ class Payload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What a request says of a batch beside its records. `topic_id` empty, `current_leader_epoch` None: not checked."""
+    """The destination of a batch in its request. `topic_id` empty, `current_leader_epoch` None: not checked."""
 
     partition: TopicPartition
     topic_id: str
@@ -208,7 +208,7 @@ class _Staging:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a batch goes, and the identity of its producer if that is idempotent."""
+    """The partition that a batch goes to, and the identity of its producer if that is idempotent."""
 
     partition: Partition
     stamp: ProducerStamp | None
@@ -343,7 +343,7 @@ class ProduceApi:
         )
 
     async def _find_denied(self, request: ProduceRequest, access: Access) -> Mapping[str, Refused]:
-        """By topic."""
+        """Return the refusals of topics that the caller may not write to, by topic."""
         if access.allows_all:  # a frequent case that need not list the topics
             return _NONE
         topics: list[str] = []
@@ -363,7 +363,7 @@ class ProduceApi:
         return destinations, targets
 
     def _find(self, destination: Destination, request: ProduceRequest) -> _Target | Refused:
-        """Where the batch goes, if it may, as far as is known without its records."""
+        """Find the partition of a batch, or why it may not go there, as far as that is known without its records."""
         name = destination.partition
         partition = self._cluster.host.find(name, destination.topic_id)
         if isinstance(partition, Refused):
@@ -474,8 +474,8 @@ class ProduceApi:
     # ------------------------------------------------------------------ out
 
     async def answer(self, in_flight: ProduceInFlight) -> tuple[list[PartitionProduced], int]:
-        """What became of each batch, once it is known or the request's time is up; and for how many milliseconds the
-        client is asked to send nothing more."""
+        """Return what became of each batch, once it is known or the request's time is up; and for how many milliseconds
+        the client is asked to send nothing more."""
         loop, share = asyncio.get_running_loop(), self._shares.begin()
         late = Refused(ErrorCode.REQUEST_TIMED_OUT, _MAY_BE_COMMITTED.format(in_flight.timeout_ms))
         produced: list[PartitionProduced] = []
@@ -514,7 +514,7 @@ class ProduceApi:
         )
 
     def _note(self, item: _Submitted, result: AppendResult, now_s: float) -> int:
-        """For the rates; the milliseconds to wait for."""
+        """Note what was drained or refused. Return for how many milliseconds the producer is to wait."""
         if isinstance(result, Appended):
             if item.size_bytes:
                 self._drain_rates.add_drained(item.partition, item.size_bytes, now_s)

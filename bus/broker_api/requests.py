@@ -1,5 +1,5 @@
-"""What requests of all kinds have in common: who asks, items that are counted before they are looked at, and what ends
-a request without an answer."""
+"""Requests of all kinds: who asks, items that are counted before they are looked at, what ends a request without an
+answer, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Caller:
 
 
 class Items(Protocol[ItemT_co]):
-    """Of a request, in order."""
+    """The items of a request, in order."""
 
     def __len__(self) -> int: ...
 
@@ -155,7 +155,7 @@ class RequestMemory:
 
     @contextlib.contextmanager
     def holding(self, client: Hashable, size_bytes: int) -> Iterator[None]:
-        """In this block."""
+        """Hold the bytes in this block."""
         held = self.hold(client, size_bytes)
         try:
             yield
@@ -196,7 +196,7 @@ class RequestMemory:
 
 
 class Held:
-    """What one request takes, until each of its users has dropped it: the call, and each batch that waits."""
+    """The memory of one request, until each of its users has dropped it: the call, and each batch that waits."""
 
     __slots__ = ("_memory", "_size_bytes", "_users", "client")
 

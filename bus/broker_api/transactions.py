@@ -39,7 +39,7 @@ from bus.transactions.state import ProducerIdentity, TransactionGroup, Transacti
 
 @dataclass(frozen=True, slots=True)
 class ClaimedStamp:
-    """What a client says of the producer of a batch. `producer_id` None: it names none."""
+    """The stamp of a batch, as its client names it. `producer_id` None: it names none."""
 
     producer_id: int | None
     producer_epoch: int
@@ -228,8 +228,8 @@ class TransactionApi:
         *,
         sequence: int,
     ) -> list[Refused | None]:
-        """Of each partition why its offset is not pending in the transaction; None if it is. Raises `InvalidArgument`
-        for more partitions than a request may name."""
+        """Return for each partition why its offset is not pending in the transaction; None if it is. Raises
+        `InvalidArgument` for more partitions than a request may name."""
         require_count(len(offsets), GROUP_PARTITIONS_MAX, "partitions")
         refused = await access.refusal_of_request([transactional_id], [member.group_id])
         found = await find_partitions(access, offsets, self._cluster, self._shares, refused)
@@ -297,7 +297,8 @@ class TransactionApi:
     async def _wait(
         self, asked: asyncio.Future[rq.TransactionAnswer], late: ErrorCode, reason: str
     ) -> rq.TransactionAnswer:
-        """What is decided goes on, also if the answer comes too late for this caller."""
+        """Wait for an answer for as long as a request takes. What is decided goes on, also if the answer comes too late
+        for this caller."""
         try:
             await asyncio.wait([asked], timeout=self._timeout_ms / 1000)
             if asked.done():
@@ -399,9 +400,9 @@ class TransactionApi:
     async def describe_producers(
         self, access: Access, partitions: Items[TopicPartition]
     ) -> list[list[ProducerState] | Refused]:
-        """Of each partition the producers whose records are in the log, as far as memory knows them, and what is staged
-        beside it, also if no transaction needs it any more; by producer id. Raises `InvalidArgument` for too many
-        partitions."""
+        """Return for each partition the producers whose records are in the log, as far as memory knows them, and what
+        is staged beside it, also if no transaction needs it any more; by producer id. Raises `InvalidArgument` for too
+        many partitions."""
         require_count(len(partitions), IDS_MAX, "partitions")
         return await access.answer_items(partitions, lambda one: one.topic, self._describe_producers)
 

@@ -13,7 +13,7 @@ _LENGTH_DELIMITED = 2
 
 
 def tag_of(message: Any, name: str) -> int:
-    """Of a field of the generated class `message` that is bytes or a message."""
+    """Return the tag of a field of the generated class `message` that is bytes or a message."""
     return int(message.DESCRIPTOR.fields_by_name[name].number) << 3 | _LENGTH_DELIMITED
 
 

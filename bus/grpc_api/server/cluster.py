@@ -1,8 +1,9 @@
-"""What brokers ask each other, and how a call that changes the cluster metadata comes to the controller.
+"""Calls between brokers, and how a call that changes the cluster metadata comes to the controller.
 
 A handler of the service Bus raises `NotController` where only the controller can do what it is asked. The call is then
 sent on as the message that it is, and its answer is given once this broker has followed the metadata up to what the
-call has changed: a client that creates a topic at one broker can use it there.
+call has changed: a client that creates a topic at one broker can use it there. The brokers of the cluster for
+administrators are here, too.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Forwarding:
         self._watch = ControllerWatch(lambda: api.controller)
 
     async def handle(self, access: Access, request: Message) -> Any:
-        """What the handler answers here or, if this broker is not the controller, what the controller answers.
+        """Return what the handler answers here or, if this broker is not the controller, what the controller answers.
 
         Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
         told whether the call had an effect, as with any other connection that breaks.

@@ -1,4 +1,4 @@
-"""What all handlers convert alike: the caller as gRPC tells it, items of a message as values, refusals as messages."""
+"""Conversions of all handlers: the caller as gRPC names it, items of a message as values, refusals as messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Converted(Generic[MessageT, ValueT]):
 
 
 def caller_of(context: grpc.aio.ServicerContext, listener: str) -> Caller:
-    """For a handler, within its guard: the request keeps the id under which the guard logs it. Raises
+    """Return the caller of a handler, within its guard: the request keeps the id under which the guard logs it. Raises
     `InvalidArgument` for a client id that no client may have."""
     peer = context.peer()
     return Caller(
@@ -60,7 +60,8 @@ def _client_id(context: grpc.aio.ServicerContext) -> str:
 
 
 def client_host(peer: str) -> str:
-    """As Kafka prints it, "/127.0.0.1", of what gRPC says: "ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000"."""
+    """Return the host as Kafka prints it, "/127.0.0.1", for a peer as gRPC names it: "ipv4:127.0.0.1:5000",
+    "ipv6:%5B::1%5D:5000"."""
     family, _, address = unquote(peer).partition(":")
     if family not in ("ipv4", "ipv6"):
         return f"/{address}"
@@ -86,7 +87,7 @@ def refusal_of(response: Any) -> Refused | None:
 
 
 def encode_broker(broker: BrokerEndpoint, listener: str) -> pb.Broker | None:
-    """With the address for clients of the listener; None if the broker has no such listener."""
+    """Encode the broker with its address for clients of the listener; None if the broker has no such listener."""
     found = broker.at(listener)
     return None if found is None else pb.Broker(broker_id=found.broker_id, host=found.host, port=found.port)
 

@@ -1,4 +1,4 @@
-"""What stands around every call: a request that cannot be read, an error that no handler foresaw, the end of a stream.
+"""Guards around every call: for a request that cannot be read, an error that no handler foresaw, the end of a stream.
 
 Guards one promise: each call ends with an answer or with a status that says what was wrong, never with silence. A
 request that cannot be read ends with INVALID_ARGUMENT, one beyond a limit with RESOURCE_EXHAUSTED; an error of the
@@ -46,7 +46,7 @@ _STATUS_SECONDS_MAX = 10.0
 
 
 class StreamLogin(Protocol):
-    """By which a stream was begun."""
+    """The login by which a stream was begun."""
 
     @property
     def is_ended(self) -> bool: ...
@@ -219,8 +219,8 @@ _LOGGED_OUT = Unreadable(grpc.StatusCode.UNAUTHENTICATED, SESSION_EXPIRED)
 
 
 def check_login() -> None:
-    """For a call that has waited before it tells its caller anything. Raises `UnreadableRequest` if the caller is not
-    logged in any more."""
+    """Check the login of a call that has waited, before the call tells its caller anything. Raises `UnreadableRequest`
+    if the caller is not logged in any more."""
     login = stream_login.get()
     if login is not None and login.is_ended:
         raise UnreadableRequest(_LOGGED_OUT)
@@ -431,7 +431,7 @@ class StreamRegistry:
 
 
 async def _error_of(work: Coroutine[Any, Any, None]) -> Exception | None:
-    """What it ends with: an exception of the task itself would be logged as a fault."""
+    """Return the error that ends the work: an exception of the task itself would be logged as a fault."""
     try:
         await work
     except Exception as error:
@@ -448,7 +448,7 @@ class OpenStreams:
     """
 
     def __init__(self, count_max: int) -> None:
-        """Of one caller."""
+        """`count_max`: of one caller."""
         self._count_max = count_max
         self._counts: Counter[tuple[str, str]] = Counter()  # > 0 each
 

@@ -94,7 +94,7 @@ def produce_reader(bytes_max: int) -> RequestReader[ProduceCall | UnparsedCall]:
 
 
 def _check_field_count(raw: bytes, name: str, items_max: int) -> None:
-    """Of the outermost message, which is where many fields make many objects. Raises `TooManyItems`."""
+    """Count the fields of the outermost message, where many fields make many objects. Raises `TooManyItems`."""
     try:
         for count, _ in enumerate(fields_of(memoryview(raw))):
             if count > items_max:

@@ -95,7 +95,7 @@ class BusServer:
             self._health.set(name, status)
 
     async def abandon(self) -> None:
-        """In place of `stop`, where it does not come to serve."""
+        """End in place of `stop`, where the server does not come to serve."""
         await self._stop_servers(None)
 
     async def stop(self) -> None:

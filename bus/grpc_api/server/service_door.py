@@ -1,4 +1,4 @@
-"""What a broker answers at its address: who it is from the start, and every call once it serves.
+"""The answers of a broker at its address: who it is from the start, and every call once it serves.
 
 The controller that a broker registers with asks for it at the address that the broker advertises, so the broker has to
 answer before it has joined. Guards one promise: until the door is open no other call reaches the broker; each is
@@ -71,7 +71,7 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return assemble(steps, handle)
 
     def _around_unread(self, handle: Handler, method: MethodDescriptor) -> Handler:
-        """For handlers that have no use for a request."""
+        """Put the steps around a handler that has no use for a request."""
         return assemble(self._steps(method), handle)
 
     def _steps(self, method: MethodDescriptor) -> dict[Step, Wrap]:
@@ -100,7 +100,7 @@ def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
 
 
 class _StartingServicer:
-    """Of all services; it reads no request. A method that is not here is a call that has to wait."""
+    """Stands for all services; it reads no request. A method that is not here is a call that has to wait."""
 
     def __init__(self, identity: BrokerIdentity) -> None:
         self._identity = identity

@@ -232,7 +232,7 @@ class BusServicer:
         await guard_stream(self.handlers.logins.authenticate, request_iterator, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
-        """With the same steps, in the same order, before several answers."""
+        """Answer with the same steps as other calls, in the same order, before several answers."""
         maintain = self.handlers.maintenance.maintain
 
         async def paced(readable: Any) -> AsyncGenerator[Any, None]:

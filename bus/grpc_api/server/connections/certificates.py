@@ -73,7 +73,7 @@ async def _recognise(
 
 
 def _certificate(shown: Mapping[str, Iterable[bytes]]) -> Certificate:
-    """By gRPC's names of what a peer has shown."""
+    """Make a certificate of what a peer has shown, by gRPC's names."""
     subject = next(iter(shown.get("x509_subject", ())), b"")
     uris = tuple(uri.decode("utf-8", "replace") for uri in shown.get("peer_uri", ()))
     return Certificate(subject.decode("utf-8", "replace"), uris)

@@ -1,4 +1,4 @@
-"""What an Arrow IPC stream claims to hold, before anything is allocated for it.
+"""The claims of an Arrow IPC stream: how much it says it holds, before anything is allocated for it.
 
 A few bytes on the wire can claim any size: a compressed buffer names its own, a column of nulls has rows without
 bytes, a dictionary is multiplied by those who refer to it. Guards one promise: what gets past `check_claims` decodes
@@ -68,11 +68,11 @@ class Allowance:
         self.bytes_left -= size
 
     def take_plain(self, size: int) -> None:
-        """What records in plain form cost in time, by their bytes on the wire; it takes none of the allowance."""
+        """Spend what records in plain form cost in time, by their bytes on the wire; it takes none of the allowance."""
         self._spend(min(size * _PLAIN_BYTE_COST_BYTES, 2 * self._bytes_max))
 
     def take_batch(self) -> None:
-        """What a batch costs in time, counted as bytes; it takes none of the allowance."""
+        """Spend what a batch costs in time, counted as bytes; it takes none of the allowance."""
         self._spend(_BATCH_COST_BYTES)
 
     def take_records(self, records: int, entries: int) -> None:
@@ -144,7 +144,7 @@ def _check_messages(payload: Any, allowance: Allowance) -> None:
 
 
 def _extent(payload: Any, position: int) -> tuple[int, int]:
-    """Where the metadata of a message begins and ends; behind it is its body."""
+    """Return where the metadata of a message begins and ends; behind it is its body."""
     (length,) = _uint32(payload, position)
     if length == _CONTINUATION:
         position += 4
@@ -159,7 +159,7 @@ _known_schemas: set[bytes] = set()
 
 
 def _skip_known_schema(payload: Any) -> int:
-    """Where the message after the schema begins; 0 if the schema is not known."""
+    """Return where the message after the schema begins; 0 if the schema is not known."""
     if len(payload) < 8:
         return 0
     body = _extent(payload, 0)[1]
@@ -207,7 +207,7 @@ def _check_buffers(
 
 
 def _fields(payload: Any, table: int, count: int) -> tuple[int, ...]:
-    """Where a table has its first `count` fields, from its beginning on; 0: it has not got the field."""
+    """Return where a table has its first `count` fields, from its beginning on; 0: it has not got the field."""
     vtable = table - _int32(payload, table)[0]
     if vtable < 0:  # which Python would count from the end
         raise IndexError(f"a table that begins at {vtable}")
@@ -217,7 +217,7 @@ def _fields(payload: Any, table: int, count: int) -> tuple[int, ...]:
 
 
 def _follow(payload: Any, table: int, field: int) -> int:
-    """Where the table or vector begins that a field refers to."""
+    """Return where the table or vector begins that a field refers to."""
     if not field:
         raise IndexError("a table without a field that it needs")
     return table + field + int(_uint32(payload, table + field)[0])

@@ -237,7 +237,7 @@ def _log_answer(answered: _Answered, size_bytes: int) -> None:
 
 
 def _check_form(request: pb.FetchRequest, columns: tuple[str, ...]) -> Refused | None:
-    """Of the records in the answer."""
+    """Check the form of the records in the answer."""
     if request.format not in pb.RecordFormat.values():
         known = ", ".join(pb.RecordFormat.keys())
         return Refused(ErrorCode.INVALID_REQUEST, f"expected a format among {known}, found {request.format}")

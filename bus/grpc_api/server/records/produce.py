@@ -252,7 +252,7 @@ RequestT = TypeVar("RequestT", bound=Sized)
 
 
 class Window(Generic[RequestT]):
-    """What one stream has in flight, in order. `admit` waits while a bound is reached."""
+    """The requests that one stream has in flight, in order. `admit` waits while a bound is reached."""
 
     def __init__(self, memory: RequestMemory, client: Hashable) -> None:
         self._memory = memory

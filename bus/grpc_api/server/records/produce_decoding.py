@@ -189,7 +189,8 @@ def _cut_partitions(request: memoryview, bounds: _Bounds) -> tuple[bytes, list[P
 
 
 def _cut_payload(partition: memoryview, bounds: _Bounds) -> tuple[bytes | memoryview, memoryview | None]:
-    """Where a payload comes twice, or in two forms, the last one counts: the generated code knows."""
+    """Cut the payload out of a partition. Where a payload comes twice, or in two forms, the last one counts: the
+    generated code knows."""
     rest: list[memoryview] = []
     payload: memoryview | None = None
     has_one_payload = True
