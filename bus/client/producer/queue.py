@@ -2,16 +2,21 @@
 
 Guards the order of a partition, and with an idempotent producer that each record is in the log once. What was sent is a
 `Part`: it keeps its records and its stamp (producer id, epoch, first sequence) as long as it may be in the log. After a
-failure nothing more is sent until every part under way has its answer; then what failed goes again, first things first.
-Where records dropped out (refused, timed out), the sequences behind them must close up, and numbers are used a second
+failure nothing more is sent until every part under way has its answer; then what failed is sent again, in the order of
+the first time. Without idempotence a failure may reorder and repeat records, as in Kafka.
+
+Where records drop out (refused, timed out), the sequences behind them must close up, and numbers are used a second
 time. So the partition is *resumed* first: the leader fences the epoch, so that nothing that is still on its way can
-arrive, and tells how far the log came; what is not in it goes again under a new epoch. A named producer's queue is
-strict: it leaves no gap at all, so that the k-th record it was given has the sequence k, or is not in the log; when one
-fails, all behind it fail. So is one of a transaction, which then can only be aborted: nothing is resumed. Nor is one
-whose stamps are given (`has_given_stamps`): who runs the same again uses the same stamps, from 0 on, and the log passes
-over what it has. There one part is under way until a first one is in the log: a second could come where an older
-epoch ended, after the first was refused, and be taken for its continuation. Without idempotence a failure may reorder
-and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its owner does.
+arrive, and says how far the log came; what is not in it is sent again under a new epoch.
+
+Three kinds of queues are strict: they leave no gap at all, and when one record fails, all behind it fail. In that of a
+named producer the k-th record has the sequence k, or is not in the log. That of a transaction is never resumed: the
+transaction can only be aborted. That of given stamps (`has_given_stamps`) is never resumed either: another run of the
+same work uses the same stamps, from 0 on, and the log skips what it has. Such a queue sends a second part only once the
+first one is in the log. Otherwise, where the first part is refused, the second could begin at the sequence at which an
+older epoch ended, and be taken for its continuation.
+
+Does no I/O, holds no lock and reads no clock: its owner does.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Sender:
         backoff_ms: Callable[[int], float],
         given: tuple[int, int] | None = None,
     ) -> None:
-        """`pool`: nothing here waits for it. `given`: the producer id and epoch of who sends what others, that run the
-        same again, send with the same stamps."""
+        """`pool`: nothing here waits for it. `given`: a producer id and epoch that the caller chooses, so that another
+        run of the same work sends the same records with the same stamps."""
         self._metadata = metadata
         self._config = config
         self._pool = pool

@@ -1,8 +1,9 @@
-"""Sends Arrow batches as the producer that a task is to the leaders of their partitions, until each is in the log.
+"""Sends the Arrow batches of a task to the leaders of their partitions, as the producer that the task is, until each is
+in the log.
 
-The SDK's sender decides what goes when, and again; the writer is its shell: streams, time, metadata. The calling thread
-does the work; the threads that read answers only put them into a line. Memory is bounded: `send` waits while
-`buffer.memory` is full of what is not acknowledged.
+The SDK's sender decides what is sent when, and what is sent again; the writer is its shell: streams, time, metadata.
+The calling thread does the work; threads that read answers only put them into a queue. Memory is bounded: `send` waits
+while `buffer.memory` is full of what is not acknowledged.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from bus.model import TopicPartition
 from bus.platform.reentry import OwnLock
 from bus.spark.sink.sink_options import Application
 
-# Who a task is: which producer, and under which epoch.
-#
-# Guards one promise. A task that runs again, in the same attempt of a batch or in a later one, is the same producer
-# with the same epoch, and no other task ever is. The producer's name is made of the query and the number of the task,
-# the epoch is the number of the batch; epochs are 15 bits wide, so every 32,000 batches another name begins.
-
-EPOCHS_PER_NAME = 32_000
+EPOCHS_PER_NAME = 32_000  # an epoch has 15 bits
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """`batch`: of a streaming query its number, of a batch write its version."""
+    """The producer that a task is, and its epoch. `batch`: of a streaming query its number, of a batch write its
+    version.
+
+    Guards one promise: a task that runs again, in the same attempt of a batch or in a later one, is the same producer
+    with the same epoch, and no other task ever is. The producer's name is made of the query and the number of the task,
+    and the epoch is the number of the batch; after every `EPOCHS_PER_NAME` batches another name begins.
+    """
 
     producer_name: str
     producer_epoch: int
@@ -51,7 +52,7 @@ class TaskIdentity:
 
     @property
     def first_turn(self) -> int:
-        """Where rows with neither key nor partition begin: tasks and batches take turns."""
+        """The position at which rows with neither key nor partition begin: tasks and batches take turns."""
         return self.task + self.batch
 
 
@@ -60,13 +61,13 @@ def task_identity(writer: Application, task: int) -> TaskIdentity:
     return TaskIdentity(f"spark.{writer.name}.{task}.{generation}", epoch, writer.version, task)
 
 
-# Rows of each partition, gathered until they are worth a request, in the order in which they were added. Memory is
-# bounded, however many partitions there are.
-
 SendRows = Callable[[TopicPartition, pa.RecordBatch], None]
 
 
 class PartBuffer:
+    """Gathers the rows of each partition until they are worth a request, in the order in which they were added. Memory
+    is bounded, however many partitions there are."""
+
     def __init__(self, send: SendRows, *, part_bytes: int, buffered_bytes_max: int) -> None:
         self._send = send
         self._part_bytes = part_bytes
@@ -98,7 +99,7 @@ class PartBuffer:
 
 
 def _pieces(records: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Halves of halves, until each is small enough, or a single record."""
+    """Split the records into halves, and these again, until each piece is small enough, or a single record."""
     if records.nbytes <= bytes_max or records.num_rows == 1:
         yield records
         return
