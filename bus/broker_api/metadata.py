@@ -170,14 +170,14 @@ class MetadataApi:
         if not names or not config.auto_create_topics_enable:
             return {}
 
-        async def create_and_tell(allowed: Sequence[str]) -> list[Refused | None]:
+        async def create_and_audit(allowed: Sequence[str]) -> list[Refused | None]:
             creation = await self._cluster.controller.auto_create_topics(allowed)
             self._audit_created(creation.created, caller)
             return [creation.refused.get(name) for name in allowed]
 
         async def create(allowed: Sequence[str]) -> list[Refused | None]:
             # They are created whoever waits for it, so the audit has them whoever does.
-            return await self._cluster.metadata.tasks.finish(create_and_tell(allowed), "topics of a client")
+            return await self._cluster.metadata.tasks.finish(create_and_audit(allowed), "topics of a client")
 
         outcomes = await self._quotas.within_mutation_quota(caller, names, lambda _: config.num_partitions, create)
         return {name: refused for name, refused in zip(names, outcomes, strict=True) if refused is not None}

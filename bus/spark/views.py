@@ -54,7 +54,7 @@ def register(
     tables = TopicTables(root)
     known = tables.topics()
     public = [one for one in known if not one.startswith(INTERNAL_TOPIC_PREFIX)]
-    chosen = _told_apart(spark, public) if topics is None else list(topics)
+    chosen = _without_clashes(spark, public) if topics is None else list(topics)
     for same in () if topics is None else _taken_for_one(spark, chosen):
         raise ValueError(f"expected topics that differ in more than case for Spark, found {' and '.join(same)}")
     stored = tables.cluster().views
@@ -85,9 +85,9 @@ def _taken_for_one(spark: SparkSession, topics: Iterable[str]) -> list[list[str]
     return [same for same in by_folded.values() if len(same) > 1]
 
 
-def _told_apart(spark: SparkSession, topics: list[str]) -> list[str]:
-    """Without those whose name is another's, too. A view that was made of one earlier is gone, lest it stand for the
-    other."""
+def _without_clashes(spark: SparkSession, topics: list[str]) -> list[str]:
+    """Leave out topics whose names Spark takes for one. A view that was made of one earlier is dropped, since it would
+    stand for the other."""
     left_out = _taken_for_one(spark, topics)
     for same in left_out:
         spark.catalog.dropTempView(same[0])

@@ -110,7 +110,7 @@ def _maintain(action: str, target: str, form: str | None, address: str) -> None:
         scope = {chosen.topic: () if chosen.partition is None else (chosen.partition,)}
         numbers = [one.partition for one in partitions_in(scope, admin)]
         try:
-            for one in _told(admin.maintain_log(chosen.topic, action, numbers), chosen.topic, len(numbers)):
+            for one in _reported(admin.maintain_log(chosen.topic, action, numbers), chosen.topic, len(numbers)):
                 done.append(one)
         finally:
             if done:
@@ -118,7 +118,7 @@ def _maintain(action: str, target: str, form: str | None, address: str) -> None:
                 write_listing(_COLUMNS, rows, form)
 
 
-def _told(results: Iterator[MaintainedLog], topic: str, count: int) -> Iterator[MaintainedLog]:
+def _reported(results: Iterator[MaintainedLog], topic: str, count: int) -> Iterator[MaintainedLog]:
     for number, one in enumerate(results, start=1):
         echo(f"{topic}/{one.partition}: {_summary(one)} ({number} of {count_of(count, 'partition')})", err=True)
         yield one

@@ -233,7 +233,7 @@ def _bytes(record: Mapping[str, Any], name: str) -> bytes | None:
         try:
             return base64.b64decode(record[f"{name}_base64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise ValueError(f"expected base64 in {name}_base64, found {_shown(record[f'{name}_base64'])}") from None
+            raise ValueError(f"expected base64 in {name}_base64, found {_cut(record[f'{name}_base64'])}") from None
     value = record.get(name)
     if value is None:
         return None
@@ -251,7 +251,7 @@ def _text(text: str, name: str = "the name of a header") -> str:
 def _integer(record: Mapping[str, Any], name: str) -> int | None:
     value = record.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
-        raise ValueError(f"expected {name} as a number from 0, found {_shown(value)}")
+        raise ValueError(f"expected {name} as a number from 0, found {_cut(value)}")
     return value
 
 
@@ -260,13 +260,13 @@ def _timestamp_ms(value: object) -> int | None:
         return None
     timestamp_ms = parse_timestamp_ms(value) if isinstance(value, str) else value
     if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-        raise ValueError(f"expected timestamp in milliseconds or as ISO 8601 text, found {_shown(value)}")
+        raise ValueError(f"expected timestamp in milliseconds or as ISO 8601 text, found {_cut(value)}")
     if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-        raise ValueError(f"expected timestamp from 0 to {TIMESTAMP_MS_MAX} ms, found {_shown(value)}")
+        raise ValueError(f"expected timestamp from 0 to {TIMESTAMP_MS_MAX} ms, found {_cut(value)}")
     return timestamp_ms
 
 
-def _shown(value: object) -> str:
+def _cut(value: object) -> str:
     return repr(value)[:_SHOWN_CHARACTERS_MAX]
 
 
@@ -277,11 +277,11 @@ def _headers(value: object) -> list[tuple[str, bytes | None]]:
     if isinstance(value, dict):
         return [(_text(name), _bytes({"value": data}, "value")) for name, data in value.items()]
     if not isinstance(value, list):
-        raise ValueError(f"expected headers as an object or a list, found {_shown(value)}")
+        raise ValueError(f"expected headers as an object or a list, found {_cut(value)}")
     headers = []
     for entry in value:
         if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
-            raise ValueError(f'expected a header as {{"key": text, "value": text}}, found {_shown(entry)}')
+            raise ValueError(f'expected a header as {{"key": text, "value": text}}, found {_cut(entry)}')
         headers.append((_text(entry["key"]), _bytes(entry, "value")))
     return headers
 

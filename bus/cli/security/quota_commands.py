@@ -111,7 +111,7 @@ def set_quotas(
     changes = dict(_parse(text) for text in quotas)
     with open_admin(address) as admin:
         admin.alter_client_quotas({entity: changes})
-    echo(f"Updated config for entity: {_shown(entity)}.")
+    echo(f"Updated config for entity: {_entity_text(entity)}.")
 
 
 @quotas.command(
@@ -131,7 +131,7 @@ def delete(
     with open_admin(address) as admin:
         gone = names or tuple(admin.describe_client_quotas(entity, strict=True).get(entity, {}))
         admin.alter_client_quotas({entity: dict.fromkeys(gone)})
-    echo(f"Updated config for entity: {_shown(entity)}.")
+    echo(f"Updated config for entity: {_entity_text(entity)}.")
 
 
 @quotas.command(examples="bus quotas usage")
@@ -169,7 +169,7 @@ def _parse(text: str) -> tuple[str, float]:
         raise click.UsageError(f"expected NAME=VALUE with a number, found {found}") from None
 
 
-def _shown(entity: QuotaEntity) -> str:
+def _entity_text(entity: QuotaEntity) -> str:
     from bus.client.admin.admin import show_entity
 
     return show_entity(entity)

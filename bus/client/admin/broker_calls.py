@@ -117,24 +117,23 @@ def _checked(response: Any) -> Any:
     return response
 
 
-# Several failures of one call as one error: the code of the first, the messages of all.
-
 _NAMES_MAX = 4  # of those that failed for one reason
 
 
 def raise_failures(results: Sequence[tuple[str, int, str]]) -> None:
-    """`results`: name of the item, its error code, its message. Raises `BusError` if any has an error."""
+    """Raise one `BusError` for all failures of a call, if there are any: with the code of the first and the messages of
+    all. `results`: name of the item, its error code, its message."""
     failures = [(name, error_of(code, message)) for name, code, message in results if code]
     if not failures:
         return
     first = failures[0][1]
     if len(failures) == 1:
         raise first
-    raise BusError(first.code, f"{len(failures)} of {len(results)} failed: {_told(failures)}")
+    raise BusError(first.code, f"{len(failures)} of {len(results)} failed: {_describe_failures(failures)}")
 
 
-def _told(failures: Sequence[tuple[str, BusError]]) -> str:
-    """Each with its name; what all have in common is said once."""
+def _describe_failures(failures: Sequence[tuple[str, BusError]]) -> str:
+    """Write each failure with the name of its item; a reason that all have in common is written once."""
     reasons = {(error.code, error.message.removeprefix(f"{name}: ")) for name, error in failures}
     if len(reasons) > 1:
         return "; ".join(f"{name!r}: {error}" for name, error in failures)

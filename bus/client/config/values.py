@@ -162,22 +162,26 @@ DESERIALIZERS: Mapping[str, Callable[[bytes], Any]] = {"text": bytes.decode, "js
 
 def object_of(named: Mapping[str, Any]) -> Reader:
     """Read a name of `named`, or one of a module. Without `named`, other texts are names that the setting knows."""
-    return lambda text: _found(named, text) if isinstance(text, str) else text
+    return lambda text: _find_object(named, text) if isinstance(text, str) else text
 
 
 def objects_of(text: Any) -> Any:
     """Read several with commas between, or the list of a profile."""
     parts = text.split(",") if isinstance(text, str) else text
-    return [_found({}, part.strip()) for part in parts] if isinstance(parts, list) else parts
+    return [_find_object({}, part.strip()) for part in parts] if isinstance(parts, list) else parts
 
 
 def instances_of(text: Any) -> Any:
     """Read several, and make an object of each class, which gets no settings of its own."""
     found = objects_of(text)
-    return [_made(each) if isinstance(each, type) else each for each in found] if isinstance(found, list) else found
+    return (
+        [_new_instance(each) if isinstance(each, type) else each for each in found]
+        if isinstance(found, list)
+        else found
+    )
 
 
-def _made(kind: type) -> Any:
+def _new_instance(kind: type) -> Any:
     try:
         return kind()
     except Exception as error:  # its own code, which may raise anything
@@ -185,7 +189,7 @@ def _made(kind: type) -> Any:
         raise ValueError(f"a class that can be made without arguments ({reason})") from None
 
 
-def _found(named: Mapping[str, Any], value: str) -> Any:
+def _find_object(named: Mapping[str, Any], value: str) -> Any:
     if value in named:
         return named[value]
     module, colon, path = value.partition(":")

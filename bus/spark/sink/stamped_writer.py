@@ -260,11 +260,11 @@ class StampedWriter:
                     raise AssertionError(f"expected no question for an identity, which is given, found {errand}")
 
     def _open(self, address: str) -> None:
-        def tell(stream: RequestStream, what: Any) -> None:
+        def enqueue(stream: RequestStream, what: Any) -> None:
             self._events.put((stream, what))
 
         try:
-            stream = RequestStream(self._cluster, address, "Produce", on_answer=tell, on_end=tell)
+            stream = RequestStream(self._cluster, address, "Produce", on_answer=enqueue, on_end=enqueue)
         except Exception as failure:  # it is tried again, as what a stream has lost
             self._no_metadata = BusError(ErrorCode.NETWORK_EXCEPTION, f"no stream to {address}: {failure!r}")
             self._sender.on_not_opened(address, monotonic_ms())
