@@ -282,15 +282,15 @@ class QuotaAdminApi:
 
     async def _alter(self, alterations: Alterations, *, validate_only: bool) -> list[Refused | None]:
         answers: list[Refused | None] = []
-        commands: list[AlterQuotas] = []
+        commands: dict[QuotaEntity, AlterQuotas] = {}
         for parts, changes in alterations:
             command = _command(parts, changes, validate_only)
-            if isinstance(command, AlterQuotas) and any(one.entity == command.entity for one in commands):
+            if isinstance(command, AlterQuotas) and command.entity in commands:
                 command = Refused(ErrorCode.INVALID_REQUEST, f"expected each entity once, found {command.entity} again")
             if isinstance(command, AlterQuotas):
-                commands.append(command)
+                commands[command.entity] = command
             answers.append(command if isinstance(command, Refused) else None)
-        outcomes = iter(await self._cluster.controller.alter_quotas(commands) if commands else ())
+        outcomes = iter(await self._cluster.controller.alter_quotas(list(commands.values())) if commands else ())
         return [answer or _refusal(next(outcomes)) for answer in answers]
 
     async def usage(self, access: Access) -> list[QuotaUsage] | Refused:

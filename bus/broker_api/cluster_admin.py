@@ -210,7 +210,7 @@ class UserApi:
             return ((name, refusal) for name in dict.fromkeys(names or [""]))
         if not names:
             return ((name, _described(known[name])) for name in sorted(known))
-        return ((name, _find(known, name, names.count(name))) for name in dict.fromkeys(names))
+        return ((name, _find(known, name, count)) for name, count in Counter(names).items())
 
     async def alter(self, access: Access, alterations: Sequence[Alteration]) -> Mapping[str, Refused | None]:
         """Return for each user None or why nothing was changed of it, in the order in which they are first named."""
