@@ -90,13 +90,13 @@ class _MapDraft(Generic[KeyT, ValueT]):
 
     def put(self, key: KeyT, value: ValueT) -> None:
         self.changed.add(key)
-        self._changed()[key] = value
+        self._own_copy()[key] = value
 
     def remove(self, key: KeyT) -> None:
         self.changed.add(key)
-        del self._changed()[key]
+        del self._own_copy()[key]
 
-    def _changed(self) -> dict[KeyT, ValueT]:
+    def _own_copy(self) -> dict[KeyT, ValueT]:
         if self._own is None:
             self._own = dict(self.base)
         return self._own
