@@ -68,10 +68,6 @@ def new_request_id() -> str:
     return secrets.token_hex(4)
 
 
-# Answers of partitions: of several that were asked at once, and who leads one that was asked at the wrong broker.
-#
-# Guards one promise: each partition that was asked has one answer, in the order of the questions.
-
 _WRONG_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -96,7 +92,8 @@ def find_current_leader(state: ClusterState, partition: TopicPartition, result: 
 async def gather_answers(
     answers: Sequence[asyncio.Future[T]], *, timeout_ms: int, otherwise: str, share: LoopShare
 ) -> list[T | Refused]:
-    """Return the answers; in place of one that is later than `timeout_ms`, REQUEST_TIMED_OUT with `otherwise`."""
+    """Return the answers of partitions that were asked at once, each in the place of its question; in place of one that
+    is later than `timeout_ms`, REQUEST_TIMED_OUT with `otherwise`."""
     loop = asyncio.get_running_loop()
     due_s = loop.time() + timeout_ms / 1000
     results: list[T | Refused] = []
@@ -110,21 +107,21 @@ async def gather_answers(
     return results
 
 
-# What requests take in memory until the broker is done with them, shared out by client.
-#
-# A request counts from when it is read until all of its records are committed or dropped, whether it is answered before
-# (acks 0 and 1), or its client has gone, or does not read the answer. Guards two promises: all requests together take
-# about `bytes_max`; and no client fills it: each may have as much as is still free, so that one greedy client leaves
-# half of it to the others, and twelve of them leave a thirteenth (dynamic thresholds, Choudhury and Hahne 1998).
-
 # A client that has no more than this part of it is never held back by others.
 _SHARE_MIN = 1 / 1024
 
 
 class RequestMemory:
-    """The bytes that requests hold, by client, of whom any value is the name. Belongs to one event loop.
-    `overdraft_bytes`: what a client may have beyond its share, of requests that had been read when the share was used
-    up."""
+    """The bytes that requests hold until the broker is done with them, shared out by client. Any value is the name of a
+    client. Belongs to one event loop. `overdraft_bytes`: what a client may have beyond its share, of requests that had
+    been read when the share was used up.
+
+    A request counts from when it is read until all of its records are committed or dropped, whether it is answered
+    before that (acks 0 and 1), or its client has gone, or does not read the answer. Guards two promises: all requests
+    together take about `bytes_max`; and no client fills it: each may have as much as is still free, so that one greedy
+    client leaves half of it to the others, and twelve of them leave a thirteenth (dynamic thresholds, Choudhury and
+    Hahne 1998).
+    """
 
     def __init__(self, bytes_max: int, overdraft_bytes: int = 0) -> None:
         self._bytes_max = bytes_max

@@ -219,9 +219,6 @@ def resume_producer(
     return LogEnd(found.last_epoch, found.last_sequence, found.version)
 
 
-# Logs a warning when brokers throttle a client for a quota, which is no error and otherwise shows in its metrics only.
-# At most one line a minute, as every answer may have a throttle time.
-
 logger = logger_of(__name__)
 
 LOGGED_MS_MIN = 1_000  # a client that is just at its quota waits for less all the time
@@ -229,7 +226,8 @@ _PAUSE_MS = 60_000.0
 
 
 class ThrottleLog:
-    """The log of one client's throttling by one of its quotas."""
+    """Logs a warning when brokers throttle a client for one of its quotas, which is no error and otherwise appears in
+    its metrics only. There is at most one line a minute, as every answer may have a throttle time."""
 
     def __init__(self, client_id: str, quota: str) -> None:
         self._client_id = client_id

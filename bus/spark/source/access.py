@@ -110,14 +110,13 @@ class LogAccess(Protocol):
     def close(self) -> None: ...
 
 
-# The log by its storage alone: no broker is asked, none has to be there.
-#
-# Guards one promise: what is planned is there. Offsets come from committed versions, and a data file stays as long as a
-# version that has it is kept; if it is gone all the same when a task opens it, inputs.py looks the offsets up again.
-
-
 class StorageAccess:
-    """Implements `LogAccess`."""
+    """Reads the log by its storage alone: no broker is asked, and none has to be there. Implements `LogAccess`.
+
+    Guards one promise: what is planned is there. Offsets come from committed versions, and a data file stays as long as
+    a version that has it is kept; if it is gone all the same when a task opens it, inputs.py looks the offsets up
+    again.
+    """
 
     def __init__(self, root: str) -> None:
         """Raises `RootNotUsable`."""

@@ -148,11 +148,6 @@ async def _recognise(
     stream_login.set(found)
 
 
-# How a broker logs in at others: one session for each, asked for when a call needs it and renewed in time.
-#
-# Guards one promise: no call waits for the renewal of a session that still holds. Otherwise an identity provider that
-# hangs would hold up heartbeats until the broker is fenced.
-
 _METHOD = f"/{pb.DESCRIPTOR.services_by_name['Bus'].full_name}/SaslAuthenticate"
 _RENEWED_AFTER = 0.8  # of the life of a session
 _RENEWAL_PAUSE_S = 1.0  # after a renewal that has failed
@@ -168,8 +163,12 @@ class _Session:
 
 
 class BrokerLogin:
-    """Logins of this broker at all other brokers, which `key` tells apart. `tokens`: for OAUTHBEARER, in place of the
-    others."""
+    """Logs this broker in at all other brokers, which `key` tells apart: one session for each, requested when a call
+    needs it and renewed in time. `tokens`: for OAUTHBEARER, in place of the others.
+
+    Guards one promise: no call waits for the renewal of a session that still holds. Otherwise an identity provider that
+    hangs would hold up heartbeats until the broker is fenced.
+    """
 
     def __init__(self, mechanism: str, name: str = "", password: str = "", tokens: TokenSource | None = None) -> None:
         self._mechanism = mechanism
