@@ -1,4 +1,5 @@
-"""Decides whether the callers of this broker may do what they ask for, by the ACLs of the cluster.
+"""Decides whether the callers of this broker may do what they ask for, by the ACLs of the cluster, and changes these
+for administrators (`AclApi`).
 
 Guards two promises: an ACL that this broker has applied acts on the next request of every stream; and a request that is
 allowed again costs one look-up for each resource that it names.
@@ -44,9 +45,9 @@ from bus.settings.listeners import Listener
 
 _log = logging.getLogger(__name__)
 
-OF_CLUSTER = (CLUSTER_NAME,)  # what a request names that is about the cluster
+OF_CLUSTER = (CLUSTER_NAME,)  # the names of a request that is about the cluster
 _KNOWN_MAX = 10_000  # names that one stream keeps for each need
-_KNOWN_LENGTH_MAX = 1_024  # of such a name: a caller may ask for any, a prefix allows longer ones than there can be
+_KNOWN_LENGTH_MAX = 1_024  # longer names are not kept: a caller may name any, and a prefix may allow it
 _NONE: Mapping[str, Refused] = {}
 
 ItemT = TypeVar("ItemT")
@@ -354,9 +355,6 @@ def warnings_of_access(policy: AclPolicy | None, open_listeners: Iterable[Listen
     return found
 
 
-# The access control lists for administrators: to add, to list and to remove bindings.
-
-
 def show_acl(acl: AclBinding) -> str:
     """The binding in a row of the audit, on one line."""
     resource = f"{acl.resource_type.name} {acl.pattern_type.name} {acl.resource_name}"
@@ -364,7 +362,8 @@ def show_acl(acl: AclBinding) -> str:
 
 
 class AclApi:
-    """Each call is refused with SECURITY_DISABLED where no authorizer would act by the lists, as in Kafka."""
+    """Adds, lists and removes ACLs for administrators. Each call is refused with SECURITY_DISABLED where no authorizer
+    would act by them, as in Kafka."""
 
     def __init__(self, cluster: Cluster, authorizer: Authorizer, shares: LoopShares) -> None:
         self._cluster = cluster

@@ -1,5 +1,4 @@
-"""The brokers of the cluster for administrators: which there are, which partitions they lead and follow, and changes of
-that."""
+"""The cluster as a whole: its brokers and its users for administrators, and the answers to other brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from bus.security.users import Alteration, Credentials, DeleteScram
 
 _log = logging.getLogger(__name__)
 
-# Of one call that names no partition: each is a record, and the others are asked for again.
+# By one call that names no partition: each is a record, and the caller requests the others by another call.
 _ELECTIONS_MAX = 1_000
 
 
@@ -45,6 +44,8 @@ Reassignments = Sequence[tuple[TopicPartition, Sequence[int] | None]]  # None: c
 
 
 class ClusterAdminApi:
+    """The brokers for administrators: which there are, which partitions they lead and follow, and changes of that."""
+
     def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
         self._cluster = cluster
         self._shares = shares
@@ -94,9 +95,9 @@ class ClusterAdminApi:
     async def elect_leaders(
         self, access: Access, partitions: Sequence[TopicPartition] | None
     ) -> Mapping[TopicPartition, int | Refused] | Refused:
-        """None: all that are led by another broker than the preferred one, a thousand at most. The answer has the
-        leaders of those that were named, or else of those that have changed. A partition that is named twice counts
-        once."""
+        """Have the preferred leaders elected: of these partitions, each of which counts once, or with None of all that
+        another broker leads, a thousand at most. Return the leaders of those that were named, or else of those that
+        have changed."""
         access.changes.begin(lambda: dict.fromkeys(one.topic for one in partitions or ()) or [""])
         refused = await access.refusal_of_request(OF_CLUSTER)
         answers = refused or await self._elect_leaders(partitions)
@@ -129,8 +130,8 @@ class ClusterAdminApi:
         return answers
 
     async def refusal_of_list(self, access: Access) -> Refused | None:
-        """Why the caller may not see which reassignments are under way. None ever is: it counts as soon as it is
-        committed."""
+        """Return why the caller may not see which reassignments are under way. There never is one: a reassignment
+        counts as soon as it is committed."""
         return await access.refusal_of_request(OF_CLUSTER)
 
     async def _reassign_partitions(self, reassignments: Reassignments) -> list[Refused | None]:
@@ -187,12 +188,12 @@ def _describe(broker: Broker, listener: str, leader_count: int, replica_count: i
     )
 
 
-# Users for administrators: which there are, and changes of their passwords (KIP-554).
-
 DescribedUser = Sequence[ScramCredentialInfo]  # sorted by mechanism
 
 
 class UserApi:
+    """Users for administrators: which there are, and changes of their passwords (KIP-554)."""
+
     def __init__(self, users: UserDirectory) -> None:
         self._users = users
 

@@ -1,5 +1,5 @@
-"""Answers about topics, partitions and their offsets, and configs. Each item that is asked for gets an answer of its
-own."""
+"""Topics, partitions and their offsets, views and configs: what they are, and changes of them. Each item of a request
+gets an answer of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bus.runtime.metadata.controller import TopicAnswer
 from bus.security.acls import CLUSTER_NAME, AclOperation, AclResource, AclResourceType
 from bus.settings.broker import describe_broker_config
 
-# Of one request: each is a table of the storage, and the others are asked for again.
+# By one request: each is a table of the storage, and the client requests the others again.
 _AUTO_CREATED_MAX = 100
 
 

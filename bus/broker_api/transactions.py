@@ -47,10 +47,11 @@ class ClaimedStamp:
 
 
 class ProducerApi:
-    """Identities of idempotent producers: who one is, and where its records end.
+    """The identities of idempotent producers: which one a producer has, and where its records end.
 
     What comes from a client is checked here, once for every call that carries an identity: an id or an epoch that was
-    never given, or that is out of range, gets no further. `request_timeout_ms`: of what a partition is asked."""
+    never given, or that is out of range, gets no further. `request_timeout_ms`: for the answer of a partition.
+    """
 
     def __init__(self, cluster: Cluster, shares: LoopShares, *, request_timeout_ms: int) -> None:
         self._cluster = cluster
