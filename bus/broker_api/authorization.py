@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bus.broker_api.audit import AccessDecided, AccessLog, ChangeAudit, Reporter, Stated, StatementProbe
@@ -22,7 +22,7 @@ from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, NotController, Refused
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.loop_shares import LoopShares, run_in_slices
 from bus.security.acl_decisions import (
     AclPolicy,
     Decision,
@@ -302,20 +302,30 @@ class Access:
         else:
             self._deferred.append(decided)
 
-    @contextlib.contextmanager
-    def deferring_reports(self) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def deferring_reports(self) -> AsyncIterator[None]:
         """Report the decisions at the end of this block, or not at all if it raises `NotController`: then the
         controller decides again, and reports that."""
-        self._deferred = []
+        deferred: list[AccessDecided] = []
+        self._deferred = deferred
         try:
             yield
         except NotController:
-            self._deferred = None
+            deferred.clear()
             raise
         finally:
-            for decided in self._deferred or ():
-                self._authorizer.log.report(decided)
             self._deferred = None
+            await self._report_all(iter(deferred))
+
+    async def _report_all(self, decided: Iterator[AccessDecided]) -> None:
+        share = self._authorizer.shares.begin()
+        try:
+            for one in decided:
+                self._authorizer.log.report(one)
+                if share.is_used_up:
+                    await share.wait()
+        finally:
+            run_in_slices(map(self._authorizer.log.report, decided))  # of a caller that does not wait for its answer
 
     def _decide(self, index: AclIndex, need: Need, name: str) -> Decision:
         requester, policy = self._requester, self._policy

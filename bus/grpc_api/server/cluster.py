@@ -89,7 +89,7 @@ class Forwarding:
     async def _handle(self, method: str, request: Message, access: Access) -> Any:
         while True:
             try:
-                with access.deferring_reports():
+                async with access.deferring_reports():
                     return await self._handlers[method](access, request)
             except NotController:
                 controller = self._api.controller

@@ -11,11 +11,13 @@ from typing import TypeVar
 
 import pytest
 
+from bus.broker_api.audit import AccessDecided, AccessLog
 from bus.broker_api.authorization import Access, Authorizer, warnings_of_access
 from bus.broker_api.calls import CALLS, CREATE_TOPIC, DESCRIBE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
+from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import AclIndex, AclIndexDraft
@@ -236,3 +238,36 @@ def test_an_item_needs_all_that_its_row_says_and_the_first_that_is_not_met_is_re
         1: "User:alice may not Read topic shown",
         2: "User:alice may not Describe topic secret",
     }
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_deferred_reports_leave_the_loop_to_others_and_none_is_lost_with_the_caller(
+    monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
+) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    cluster, order = Cluster(), list[str]()
+
+    class Log(AccessLog):
+        def report(self, decided: AccessDecided) -> None:
+            order.append(decided.resource.name)
+            asyncio.get_running_loop().call_soon(order.append, "other")
+
+    cluster.authorizer.log = Log()
+
+    async def ask() -> None:
+        access = cluster.access()
+        async with access.deferring_reports():
+            await access.refusals(WRITE_TOPIC, ["a", "b", "c"])
+
+    async def run_all() -> None:
+        asked = asyncio.ensure_future(ask())
+        while "a" not in order:
+            await asyncio.sleep(0)
+        if is_given_up:
+            asked.cancel()
+        await asyncio.wait([asked])
+        while order.count("other") < 3:
+            await asyncio.sleep(0)
+
+    run(run_all())
+    assert order == ["a", "other", "b", "other", "c", "other"]
