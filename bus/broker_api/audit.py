@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bus.broker_api.calls import Audited
-from bus.broker_api.requests import Caller
+from bus.broker_api.requests import Caller, InvalidArgument
 from bus.client_texts import shown
 from bus.errors import ErrorCode, Refused
 from bus.runtime.audit_log import AuditLog
@@ -124,6 +124,8 @@ class ChangeAudit:
         try:
             for name, outcome in outcomes():
                 self._add_outcome(name, outcome)
+        except InvalidArgument as error:  # the request names nothing that could be changed, as any caller's may
+            _log.debug("the audit has no row of a call %s: %s", self._reporter.call, error)
         except Exception as error:  # what was changed is changed: its answer has to go out
             _log.error("the audit has no row of a call %s", self._reporter.call, exc_info=error)
 

@@ -275,6 +275,7 @@ class QuotaAdminApi:
         access.changes.begin(lambda: (_show(parts) for parts, _ in alterations), is_change=not validate_only)
         refused = await access.refusal_of_request(OF_CLUSTER)
         if refused is not None:
+            access.changes.report_all(refused)
             return [refused] * len(alterations)
         answers = await self._alter(alterations, validate_only=validate_only)
         access.changes.report_in_order(answers)

@@ -218,6 +218,7 @@ class UserApi:
         access.changes.begin(lambda: _users_of(alterations))
         refused = await access.refusal_of_request(OF_CLUSTER)
         if refused is not None:
+            access.changes.report_all(refused)
             return dict.fromkeys(_users_of(alterations), refused)
         answers = await self._alter(alterations) if alterations else {}
         access.changes.report(answers.items)

@@ -68,7 +68,7 @@ def auditing_end(
         yield
     except (InvalidArgument, OverQuota, NotController):
         raise
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):  # the latter of several answers, between two of them
         access.state_changes(call)
         access.changes.report_unknown(NO_ANSWER)
         raise

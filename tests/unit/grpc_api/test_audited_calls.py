@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,12 @@ import grpc
 import pytest
 
 from bus.broker_api.calls import CALLS
+from bus.broker_api.pipeline import auditing_end
 from bus.broker_api.requests import InvalidArgument, OverQuota, Unavailable
 from bus.consumer_groups.requests import DeleteGroup, GroupDeleted
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.request_limits import Unreadable
+from bus.grpc_api.server.servicers import find_handler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.tasks import answered
 from bus.security.audit_trail import AuditEvent
@@ -257,3 +260,50 @@ def test_change_that_a_broker_sends_on_and_does_not_wait_for_may_be_done() -> No
     assert [(event.call, event.principal, event.resource, event.error, event.rule) for event in audit.events] == [
         ("Envelope", "User:ANONYMOUS", resource, NO_ANSWER, for_whom) for resource in resources
     ]
+
+
+def test_maintenance_whose_caller_goes_away_between_two_answers_leaves_a_row_of_what_goes_on() -> None:
+    audit = KeptAudit()
+
+    async def play() -> None:
+        bench = bench_of(audit)
+        answers = iter(
+            [answered(Refused(ErrorCode.POLICY_VIOLATION, "no")), asyncio.get_running_loop().create_future()]
+        )
+        bench.cluster.host.find = lambda _: SimpleNamespace(maintain=lambda _: next(answers))
+        call = bench.calls_of.MaintainLog(pb.MaintainLogRequest(topic="t", partitions=[4, 5]), QuietContext())
+        assert (await anext(call)).partition == 4
+        await call.aclose()
+
+    asyncio.run(play())
+    assert [(event.resource, event.error.partition(":")[0]) for event in audit.events] == [
+        ("t-4", "POLICY_VIOLATION"),
+        ("t", NO_ANSWER.partition(":")[0]),
+    ]
+
+
+@pytest.mark.parametrize("method", ["AlterUserScramCredentials", "AlterClientQuotas"])
+def test_denied_change_whose_caller_goes_away_with_its_answer_leaves_the_denial_alone(method: str) -> None:
+    audit = KeptAudit()
+
+    async def play() -> None:
+        bench = ApiBench(audit=audit)
+        access = bench.access(method)
+        with auditing_end(access, lambda _: None, lambda _: None):
+            await find_handler(bench.calls_of.handlers, CALLS[method])(access, REQUESTS[method][0])
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(play())
+    assert (audit.events, len(audit.denials)) == ([], 1)
+
+
+def test_denied_request_that_names_nothing_that_there_can_be_is_no_fault_of_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    audit = KeptAudit()
+    unknown = pb.CreateAclsRequest(acls=[pb.AclBinding(principal="nobody", operation=99)])
+    refused = ApiBench(audit=audit).answer("CreateAcls", unknown)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert (audit.events, len(audit.denials)) == ([], 1)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
