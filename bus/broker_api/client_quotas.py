@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -325,9 +326,9 @@ def _check_types(parts: Parts) -> Refused | None:
 
 
 def _check_once(what: str, names: Sequence[str]) -> Refused | None:
-    again: Iterable[str] = [name for place, name in enumerate(names) if name in names[:place]]
-    for name in again:
-        return Refused(ErrorCode.INVALID_REQUEST, f"expected each {what} once, found {show_names([name])} again")
+    again = next((name for name, count in Counter(names).items() if count > 1), None)
+    if again is not None:
+        return Refused(ErrorCode.INVALID_REQUEST, f"expected each {what} once, found {show_names([again])} again")
     return None
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.client_quotas import CallerPace, ClientQuotas, _check_once
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
+from bus.errors import ErrorCode, Refused
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity
 from tests.support.virtual_time import run_virtually
@@ -146,3 +147,13 @@ def test_calls_that_wait_end_when_the_broker_stops() -> None:
                 await one
 
     run_virtually(play())
+
+
+def test_that_a_name_comes_again_is_found_without_a_look_at_all_names_before_each() -> None:
+    class Names(list[str]):
+        def __getitem__(self, _: Any) -> Any:
+            raise AssertionError("expected a look at each name, found one at those before it")
+
+    assert _check_once("quota", Names(["a", "b", "c"])) is None
+    again = _check_once("quota", Names(["a", "b", "c", "b"]))
+    assert again == Refused(ErrorCode.INVALID_REQUEST, "expected each quota once, found b again")
