@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
@@ -116,15 +116,22 @@ class MaintenanceApi:
         return partition.delete_records(offset)
 
     async def maintain(
-        self, access: Access, topic: str, numbers: Iterable[int], action: MaintenanceAction
+        self,
+        access: Access,
+        topic: str,
+        numbers: Iterable[int],
+        action: MaintenanceAction,
+        note_count: Callable[[int], object] = lambda _: None,
     ) -> AsyncGenerator[tuple[int, MaintainResult], None]:
-        """Each partition's answer as it is finished; no `numbers`: all. Raises `BrokerStopping`."""
+        """Each partition's answer as it is finished; no `numbers`: all. `note_count` gets how many there are before
+        their work begins, if the caller may know it. Raises `BrokerStopping`."""
         access.changes.begin(lambda: [topic])
         refused = await access.refusal_of_request([topic])
         if refused is not None:
             yield _NO_PARTITION, refused
             return
-        waiting = deque(self.partitions_of(topic, numbers))
+        waiting = deque(self._partitions_of(topic, numbers))
+        note_count(len(waiting))
         running: dict[asyncio.Future[MaintainResult], int] = {}
         wake = asyncio.Event()
         with self._stopping.waking(wake):
@@ -145,7 +152,7 @@ class MaintenanceApi:
                     raise BrokerStopping("the broker is stopping")
         access.changes.report(dict)
 
-    def partitions_of(self, topic: str, numbers: Iterable[int]) -> Sequence[int]:
+    def _partitions_of(self, topic: str, numbers: Iterable[int]) -> Sequence[int]:
         """One at least: what is not there is answered, too."""
         named = list(dict.fromkeys(numbers))
         if named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from bus.broker_api.authorization import Access
 from bus.broker_api.maintenance import MaintenanceApi, Replica
@@ -40,17 +40,14 @@ class MaintenanceHandler:
         await self._shares.begin().extend(response.partitions, deleted)
         return response
 
-    def count_partitions(self, request: pb.MaintainLogRequest) -> int:
-        return len(self._api.partitions_of(request.topic, request.partitions))
-
     async def maintain(
-        self, access: Access, request: pb.MaintainLogRequest
+        self, access: Access, request: pb.MaintainLogRequest, note_count: Callable[[int], object] = lambda _: None
     ) -> AsyncGenerator[pb.MaintainLogResponse, None]:
-        """Each partition's answer as it is finished. Raises `BrokerStopping`."""
+        """Each partition's answer as it is finished; `note_count` gets their number first. Raises `BrokerStopping`."""
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidArgument(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
-        maintained = self._api.maintain(access, request.topic, request.partitions, action)
+        maintained = self._api.maintain(access, request.topic, request.partitions, action, note_count)
         async with contextlib.aclosing(maintained) as answers:
             async for number, result in answers:
                 yield MAINTAINED_LOG.encode_answer(result, partition=number)

@@ -19,7 +19,6 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.calls import CALLS, Call
 from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.pipeline import Handle, Step, Wrap, assemble, auditing_end
-from bus.broker_api.requests import Caller
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
 from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
 from bus.grpc_api.server.connections.logins import LoginHandler
@@ -194,11 +193,11 @@ class BusServicer:
 
         return answer
 
-    async def _take_turn(self, pace: CallerPace, context: ServicerContext, count: int = 1) -> None:
-        """Raises `OverQuota`. `count`: for how many requests the call counts."""
+    async def _take_turn(self, pace: CallerPace, context: ServicerContext) -> None:
+        """Raises `OverQuota`."""
         await pace.wait_or_refuse(context.time_remaining())
         check_login()  # it may have waited for long
-        pace.note_request(count)
+        pace.note_request()
 
     async def _stream(self, handle: Handle, requests: Any, context: ServicerContext) -> None:
         """The steps of a stream; those of each of its requests are in its handler."""
@@ -241,8 +240,12 @@ class BusServicer:
                 self._open_streams.one(access.caller),
                 auditing_end(access, lambda probe: maintain(probe, readable), ending_of),
             ):
-                await self._begin_maintenance(readable, access.caller, context)
-                async with contextlib.aclosing(maintain(access, readable)) as answers:
+                pace = CallerPace(self._quotas, access.caller)
+                if self._quotas.has(REQUEST_RATE):
+                    await self._take_turn(pace, context)
+                # Each partition counts as a request, as it has one rewritten; who may not do so learns of none.
+                note_others = functools.partial(_note_others, pace)
+                async with contextlib.aclosing(maintain(access, readable, note_others)) as answers:
                     async for answer in answers:
                         yield answer
 
@@ -250,13 +253,10 @@ class BusServicer:
             async for response in guard_answers(paced, held, context):
                 yield response
 
-    async def _begin_maintenance(
-        self, request: pb.MaintainLogRequest, caller: Caller, context: ServicerContext
-    ) -> None:
-        """Each of its partitions counts as a request: it has one rewritten."""
-        if self._quotas.has(REQUEST_RATE):
-            pace = CallerPace(self._quotas, caller)
-            await self._take_turn(pace, context, self.handlers.maintenance.count_partitions(request))
+
+def _note_others(pace: CallerPace, count: int) -> None:
+    if count > 1:
+        pace.note_request(count - 1)
 
 
 def _guard(handle: Handle) -> Handle:

@@ -10,6 +10,7 @@ import pytest
 
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import BrokerStopping
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.maintenance import MaintenanceHandler
@@ -19,7 +20,9 @@ from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction
-from tests.support.api_bench import open_access
+from bus.security.quotas import DEFAULT, REQUEST_RATE, QuotaEntity
+from tests.support.api_bench import ApiBench, open_access
+from tests.support.cancelled_calls import QuietContext
 
 DONE = MaintainedLog(0, 9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
 REFUSED = Refused(ErrorCode.POLICY_VIOLATION, "as the test wants it")
@@ -303,3 +306,23 @@ def test_swap_is_handed_to_the_partition() -> None:
         assert await call == pb.SwapFilesResponse(version=12)
 
     run(test)
+
+
+@pytest.mark.parametrize(("super_users", "expected"), [("", 1), ("User:ANONYMOUS", 3)])
+def test_only_who_may_maintain_a_log_is_charged_for_its_partitions_and_so_learns_how_many_there_are(
+    super_users: str, expected: int
+) -> None:
+    quotas = {QuotaEntity(DEFAULT, None): {REQUEST_RATE: 100.0}}
+    topics: Any = {"secret": SimpleNamespace(partitions=range(3))}
+    charged: list[float] = []
+
+    async def play() -> None:
+        bench = ApiBench(super_users=super_users, state=replace(EMPTY_CLUSTER, quotas=quotas, topics=topics))
+        bench.cluster.host.find = lambda _: REFUSED
+        charge = bench.api.quotas.charge
+        bench.api.quotas.charge = lambda allowance, amount: charged.append(amount) or charge(allowance, amount)  # type: ignore[method-assign, func-returns-value]
+        async for _ in bench.calls_of.MaintainLog(pb.MaintainLogRequest(topic="secret"), QuietContext()):
+            pass
+
+    asyncio.run(play())
+    assert sum(charged) == expected
