@@ -79,7 +79,7 @@ class ChangeAudit:
     def __init__(self, audit: AuditLog | None, audited: Audited | None, reporter: Reporter) -> None:
         self._audit = audit if audit is not None and audit.is_enabled else None
         self._audited = audited
-        self._reporter = reporter
+        self.reporter = reporter
         self._names: Callable[[], Iterable[str]] | None = None
         self.has_begun = False
 
@@ -125,9 +125,9 @@ class ChangeAudit:
             for name, outcome in outcomes():
                 self._add_outcome(name, outcome)
         except InvalidArgument as error:  # the request names nothing that could be changed, as any caller's may
-            _log.debug("the audit has no row of a call %s: %s", self._reporter.call, error)
+            _log.debug("the audit has no row of a call %s: %s", self.reporter.call, error)
         except Exception as error:  # what was changed is changed: its answer has to go out
-            _log.error("the audit has no row of a call %s", self._reporter.call, exc_info=error)
+            _log.error("the audit has no row of a call %s", self.reporter.call, exc_info=error)
 
     def _add_outcome(self, name: str, outcome: object) -> None:
         match outcome:
@@ -142,14 +142,14 @@ class ChangeAudit:
         assert self._audit is not None, "expected an audit to report to"
         assert self._audited is not None, "expected a call that changes something"
         event = change_event(
-            self._reporter.caller,
+            self.reporter.caller,
             self._audit.now_ms(),
-            call=self._reporter.call,
+            call=self.reporter.call,
             operation=self._audited.operation,
             resource_type=self._audited.resource_type,
             resource=name,
             error=error,
-            rule=self._reporter.rule,
+            rule=self.reporter.rule,
         )
         self._audit.add(event, is_refused=is_refused)
 

@@ -12,7 +12,7 @@ from bus.broker_api.audit import change_event
 from bus.broker_api.authorization import Access
 from bus.broker_api.calls import CREATE_TOPIC, Need
 from bus.broker_api.client_quotas import ClientQuotas
-from bus.broker_api.requests import Caller, Items
+from bus.broker_api.requests import Items
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -139,7 +139,7 @@ class MetadataApi:
             missing = [name for name in named if name not in refused and name not in self._cluster.state.topics]
             refused.update(await access.refusals(access.call.creation_needs[0], missing))
             permitted = [name for name in missing if name not in refused]
-            uncreated = await self._auto_create(permitted[:_AUTO_CREATED_MAX], access.caller)
+            uncreated = await self._auto_create(permitted[:_AUTO_CREATED_MAX], access)
         state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
         topics: list[tuple[str, TopicDescription | Refused]] = []
         share = self._shares.begin()
@@ -163,7 +163,7 @@ class MetadataApi:
             metadata_offset,
         )
 
-    async def _auto_create(self, names: Sequence[str], caller: Caller) -> Mapping[str, Refused]:
+    async def _auto_create(self, names: Sequence[str], access: Access) -> Mapping[str, Refused]:
         """Create the topics if the broker is configured so. Return by name why one was not created, the
         `controller_mutation_rate` of the caller included."""
         config = self._cluster.config
@@ -172,26 +172,33 @@ class MetadataApi:
 
         async def create_and_audit(allowed: Sequence[str]) -> list[Refused | None]:
             creation = await self._cluster.controller.auto_create_topics(allowed)
-            self._audit_created(creation.created, caller)
+            self._audit_created(creation.created, access)
             return [creation.refused.get(name) for name in allowed]
 
         async def create(allowed: Sequence[str]) -> list[Refused | None]:
             # They are created whoever waits for it, so the audit has them whoever does.
             return await self._cluster.metadata.tasks.finish(create_and_audit(allowed), "topics of a client")
 
-        outcomes = await self._quotas.within_mutation_quota(caller, names, lambda _: config.num_partitions, create)
+        outcomes = await self._quotas.within_mutation_quota(
+            access.caller, names, lambda _: config.num_partitions, create
+        )
         return {name: refused for name, refused in zip(names, outcomes, strict=True) if refused is not None}
 
-    def _audit_created(self, names: Iterable[str], caller: Caller) -> None:
+    def _audit_created(self, names: Iterable[str], access: Access) -> None:
+        """Whoever sends a call on chooses the name of the client, so the row has its own, too."""
+        sender = access.changes.reporter.caller
+        is_sent_on = sender is not access.caller
+        rule = f"sent on by {sender.principal} from {sender.host}" if is_sent_on else ""
         for name in names:
             self._audit.add(
                 change_event(
-                    caller,
+                    access.caller,
                     self._audit.now_ms(),
                     call="Metadata",
                     operation=CREATE_TOPIC.operation.value,
                     resource_type=CREATE_TOPIC.resource_type.value,
                     resource=name,
+                    rule=rule,
                 )
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -307,3 +307,30 @@ def test_denied_request_that_names_nothing_that_there_can_be_is_no_fault_of_the_
     assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert (audit.events, len(audit.denials)) == ([], 1)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_topic_that_is_created_for_a_client_of_another_broker_is_audited_with_the_names_of_both() -> None:
+    inner = pb.MetadataRequest(topics=["made"], allow_auto_topic_creation=True)
+    envelope = pb.EnvelopeRequest(
+        method="Metadata", request=inner.SerializeToString(), client="/10.0.0.1", principal="User:alice"
+    )
+    audit = KeptAudit()
+
+    async def create(names: Sequence[str]) -> Any:
+        return SimpleNamespace(created=names, refused={})
+
+    async def finish(work: Coroutine[Any, Any, Any], _: str) -> Any:
+        return await work
+
+    async def play() -> None:
+        bench = bench_of(audit)
+        bench.cluster.metadata.tasks.finish = finish
+        bench.cluster.controller.auto_create_topics = create
+        await bench.cluster_calls_of.Envelope(envelope, QuietContext())
+        await bench.ask("Metadata", inner)
+
+    asyncio.run(play())
+    assert [(event.call, event.principal, event.resource, event.rule) for event in audit.events] == [
+        ("Metadata", "User:alice", "made", "sent on by User:ANONYMOUS from /127.0.0.1"),
+        ("Metadata", "User:alice", "made", ""),
+    ]
