@@ -58,9 +58,11 @@ _MAY_BE_DONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """The outcome of a thing that may be changed. `error`: how its call ended."""
+    """The outcome of a thing that may be changed. `error`: how its call ended; `is_permitted`: its caller was permitted
+    to change it before, so it may be done."""
 
     error: str
+    is_permitted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class ChangeAudit:
         self._audited = audited
         self.reporter = reporter
         self._names: Callable[[], Iterable[str]] | None = None
+        self._permitted_names: Callable[[], Iterable[str]] | None = None  # None: all
+        self._is_permitted = False
         self.has_begun = False
 
     @property
@@ -90,7 +94,13 @@ class ChangeAudit:
     def begin(self, names: Callable[[], Iterable[str]], *, is_change: bool = True) -> None:
         """State what the call is about to change, before its first `await`. `is_change` False: it only validates."""
         self.has_begun = True
+        self._is_permitted, self._permitted_names = False, None
         self._names = names if is_change and self.is_kept else None
+
+    def permit(self, names: Callable[[], Iterable[str]] | None = None) -> None:
+        """State that the caller may change what was stated, or of it only the things of these names: from here on they
+        may be done, and no others are."""
+        self._is_permitted, self._permitted_names = True, names
 
     def report(self, outcomes: Callable[[], Iterable[tuple[str, object]]]) -> None:
         """Report what became of each thing, by its name: a refusal, or anything else if it is changed. Ends what was
@@ -117,8 +127,11 @@ class ChangeAudit:
             self._add(lambda: [(name, outcome)])
 
     def report_unknown(self, error: str) -> None:
-        """The call ends without an answer: what it began may go on."""
-        self.report_all(_Unknown(error))
+        """The call ends without an answer: what it began may go on. Where it was not permitted yet nothing is done, so
+        its rows take no room that is kept for changes."""
+        names, outcome = self._permitted_names or self._names, _Unknown(error, self._is_permitted)
+        if names is not None:
+            self.report(lambda: ((name, outcome) for name in names()))
 
     def _add(self, outcomes: Callable[[], Iterable[tuple[str, object]]]) -> None:
         try:
@@ -136,7 +149,7 @@ class ChangeAudit:
             case Refused():
                 error, is_refused = f"{outcome.code.name}: {outcome.message}", outcome.code not in _MAY_BE_DONE
             case _Unknown():
-                error, is_refused = outcome.error, False
+                error, is_refused = outcome.error, not outcome.is_permitted
             case _:
                 error, is_refused = "", False
         assert self._audit is not None, "expected an audit to report to"

@@ -141,6 +141,7 @@ class Access:
         for need, of_need in zip(self.call.needs, names, strict=True):
             for name, refusal in (await self.refusals(need, of_need)).items():
                 return refusal if reported_name is None else self.refused(need, reported_name(name))
+        self.changes.permit()
         return None
 
     async def answer_items(
@@ -158,6 +159,8 @@ class Access:
         if not refused:
             return list(await answer(listed))
         permitted = [item for place, item in enumerate(listed) if place not in refused]
+        if not permitted:
+            self.changes.permit(tuple)
         answers = iter(await answer(permitted) if permitted else ())
         share.renew()
         merged = (refused[place] if place in refused else next(answers) for place in range(len(listed)))
@@ -201,8 +204,14 @@ class Access:
     ) -> list[AnswerT | Refused]:
         """The same where each item is something to be changed, which is audited. `changed_name`: of what an item
         changes, if that is not the resource."""
-        self.changes.begin(lambda: map(changed_name or name_of, items), is_change=is_change)
-        answers = await self.answer_items(items, name_of, answer, need_of)
+        stated = changed_name or name_of
+
+        async def change(permitted: Sequence[ItemT]) -> Sequence[AnswerT]:
+            self.changes.permit(lambda: map(stated, permitted))
+            return await answer(permitted)
+
+        self.changes.begin(lambda: map(stated, items), is_change=is_change)
+        answers = await self.answer_items(items, name_of, change, need_of)
         self.changes.report_in_order(answers)
         return answers
 

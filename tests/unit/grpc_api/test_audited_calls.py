@@ -19,10 +19,13 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.server.servicers import find_handler
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime import loop_shares
 from bus.runtime.tasks import answered
+from bus.security.acls import AclOperation
 from bus.security.audit_trail import AuditEvent
+from tests.support.acls import allow
 from tests.support.api_bench import ApiBench, KeptAudit, raise_reached
-from tests.support.cancelled_calls import QuietContext
+from tests.support.cancelled_calls import QuietContext, cancel_at
 from tests.support.proofs import proved
 
 NO_ANSWER = "the call ended without an answer: it may be done"
@@ -334,3 +337,33 @@ def test_topic_that_is_created_for_a_client_of_another_broker_is_audited_with_th
         ("Metadata", "User:alice", "made", "sent on by User:ANONYMOUS from /127.0.0.1"),
         ("Metadata", "User:alice", "made", ""),
     ]
+
+
+def test_only_what_the_caller_may_change_may_be_done_when_it_goes_away() -> None:
+    audit = KeptAudit()
+    may_delete = allow(AclOperation.DELETE, "mine", principal="User:ANONYMOUS")
+
+    async def play(*topics: str) -> None:
+        bench = ApiBench(may_delete, audit=audit, on_call=hang)
+        await go_away(bench.call("DeleteTopics", pb.DeleteTopicsRequest(topics=topics)))
+
+    asyncio.run(play("mine", "secret"))
+    assert [(event.resource, event.error) for event in audit.events] == [("mine", NO_ANSWER)]
+    assert ([event.resource for event in audit.denials], audit.refused) == (["secret"], [])
+
+
+def test_caller_that_goes_away_before_its_access_is_decided_takes_no_room_that_is_kept_for_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", -1)
+    audit = KeptAudit()
+
+    async def play() -> None:
+        call = ApiBench(audit=audit).call("DeleteTopics", pb.DeleteTopicsRequest(topics=["a", "b"]))
+        assert await cancel_at(call, 0, is_late=False)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(play())
+    assert [event.error for event in audit.events] == [NO_ANSWER, NO_ANSWER]
+    assert audit.refused == ["a", "b"]
