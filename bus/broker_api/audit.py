@@ -134,9 +134,14 @@ class ChangeAudit:
             self.report(lambda: ((name, outcome) for name in names()))
 
     def _add(self, outcomes: Callable[[], Iterable[tuple[str, object]]]) -> None:
+        run_in_slices(self._added(outcomes))
+
+    def _added(self, outcomes: Callable[[], Iterable[tuple[str, object]]]) -> Iterator[None]:
+        """Add the rows, with a pause to be made at each `yield`."""
         try:
             for name, outcome in outcomes():
                 self._add_outcome(name, outcome)
+                yield
         except InvalidArgument as error:  # the request names nothing that could be changed, as any caller's may
             _log.debug("the audit has no row of a call %s: %s", self.reporter.call, error)
         except Exception as error:  # what was changed is changed: its answer has to go out

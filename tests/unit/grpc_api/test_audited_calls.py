@@ -367,3 +367,19 @@ def test_caller_that_goes_away_before_its_access_is_decided_takes_no_room_that_i
     asyncio.run(play())
     assert [event.error for event in audit.events] == [NO_ANSWER, NO_ANSWER]
     assert audit.refused == ["a", "b"]
+
+
+def test_many_rows_of_one_call_leave_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    audit, counts = KeptAudit(), list[int]()
+
+    async def play() -> None:
+        access = ApiBench(audit=audit).access("DeleteTopics")
+        access.changes.begin(lambda: ["a", "b", "c"])
+        access.changes.report_all(None)
+        for _ in range(4):
+            counts.append(len(audit.events))
+            await asyncio.sleep(0)
+
+    asyncio.run(play())
+    assert counts == [1, 2, 3, 3]
