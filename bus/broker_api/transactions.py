@@ -19,7 +19,7 @@ from bus.cluster_metadata import producer_ids
 from bus.consumer_groups import requests as groups
 from bus.consumer_groups.bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
 from bus.descriptions import BrokerInfo, FencedProducer, ProducerState, TransactionDescription, TransactionListing
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.model import SEQUENCE_MODULUS, BrokerEndpoint, ProducerStamp, TopicPartition
 from bus.partition_log.appends import ACKS_NONE
 from bus.runtime.cluster import Cluster
@@ -151,6 +151,10 @@ def check_identity(producer_id: int, producer_epoch: int) -> Refused | None:
 
 def _invalid(message: str) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, message)
+
+
+def _named_twice(what: str, name: str) -> Refused:
+    return _invalid(f"expected each {what} once in a request, found {show_names([name])} more than once")
 
 
 IDS_MAX = 1_000  # transactional ids, or partitions, of a request of administrators
@@ -341,7 +345,13 @@ class TransactionApi:
 
         async def describe(permitted: Sequence[str]) -> list[TransactionDescription | Refused]:
             unproved = await self._prove()
-            return [unproved or await self._describe(transactional_id, listener) for transactional_id in permitted]
+            named: set[str] = set()
+            answers: list[TransactionDescription | Refused] = []
+            for name in permitted:
+                again = _named_twice("transactional id", name) if name in named else None
+                answers.append(again or unproved or await self._describe(name, listener))
+                named.add(name)
+            return answers
 
         async def visible(found: TransactionDescription) -> TransactionDescription:
             partitions = await access.filter_visible(found.partitions, lambda one: one.topic, of_topics)
@@ -411,7 +421,9 @@ class TransactionApi:
         unproved = await self._cluster.prove_leadership()
         if unproved is not None:
             return [unproved] * len(partitions)
-        return await asyncio.gather(*map(self._producers_of, partitions))
+        asked = dict.fromkeys(partitions)
+        found = dict(zip(asked, await asyncio.gather(*map(self._producers_of, asked)), strict=True))
+        return [found.pop(name) if name in found else _named_twice("partition", str(name)) for name in partitions]
 
     async def _producers_of(self, name: TopicPartition) -> list[ProducerState] | Refused:
         partition = self._cluster.host.find(name)
