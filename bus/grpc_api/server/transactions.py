@@ -6,7 +6,8 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from bus.broker_api.authorization import Access
-from bus.broker_api.transactions import TransactionApi
+from bus.broker_api.groups import require_count
+from bus.broker_api.transactions import IDS_MAX, TransactionApi
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, refusal_of, with_error
 from bus.grpc_api.server.group_calls import (
@@ -245,6 +246,7 @@ class TransactionHandler:
     async def describe_producers(
         self, access: Access, request: pb.DescribeProducersRequest
     ) -> pb.DescribeProducersResponse:
+        require_count(sum(len(topic.partitions) for topic in request.topics), IDS_MAX, "partitions")
         names = decode_partitions(request.topics)
         answers = await self._api.describe_producers(access, names)
         response = pb.DescribeProducersResponse()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from bus.broker_api.requests import InvalidArgument
 from bus.errors import ErrorCode
+from bus.grpc_api.server import transactions
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.transactions import requests as rq
 from tests.support.api_bench import FOR_ALL, ApiBench
@@ -43,3 +47,10 @@ def test_partition_that_is_named_again_is_looked_through_once() -> None:
     answer = bench.answer("DescribeProducers", asked)
     assert [one.error_code for one in answer.partitions] == [0, 0, ErrorCode.INVALID_REQUEST]
     assert len(looks) == 2
+
+
+def test_partitions_are_counted_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "decode_partitions", lambda _: pytest.fail("expected a count first"))
+    asked = pb.DescribeProducersRequest(topics=[pb.TopicPartitions(topic="t", partitions=range(1_001))])
+    with pytest.raises(InvalidArgument):
+        ApiBench(config=FOR_ALL).answer("DescribeProducers", asked)
