@@ -11,8 +11,10 @@ import pytest
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas, _check_once
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.partitions.fetches import Stopping
 from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity
+from tests.support.api_bench import FOR_ALL, ApiBench, answering
 from tests.support.virtual_time import run_virtually
 
 ALICE = QuotaEntity("alice")
@@ -157,3 +159,21 @@ def test_that_a_name_comes_again_is_found_without_a_look_at_all_names_before_eac
     assert _check_once("quota", Names(["a", "b", "c"])) is None
     again = _check_once("quota", Names(["a", "b", "c", "b"]))
     assert again == Refused(ErrorCode.INVALID_REQUEST, "expected each quota once, found b again")
+
+
+def test_an_entity_that_comes_again_is_found_without_a_look_at_all_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    is_same = QuotaEntity.__eq__
+
+    def look(one: QuotaEntity, other: object) -> bool:
+        looks.append(one)
+        return is_same(one, other)
+
+    monkeypatch.setattr(QuotaEntity, "__eq__", look)
+    bench, asked = ApiBench(config=FOR_ALL), list[Any]()
+    bench.cluster.controller.alter_quotas = answering(lambda commands: [{}] * len(commands), asked)
+    names = [*map(str, range(100)), "7"]
+    entries = [pb.QuotaAlteration(entity=[pb.QuotaEntityPart(type="user", name=name)]) for name in names]
+    answer = bench.answer("AlterClientQuotas", pb.AlterClientQuotasRequest(entries=entries))
+    assert [one.error_code for one in answer.entries] == [0] * 100 + [ErrorCode.INVALID_REQUEST]
+    assert (len(asked[0]), len(looks) < 100) == (100, True)
