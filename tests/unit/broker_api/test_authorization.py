@@ -245,10 +245,11 @@ def test_deferred_reports_leave_the_loop_to_others_and_none_is_lost_with_the_cal
     monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
 ) -> None:
     monkeypatch.setattr(loop_shares, "SLICE_S", 0)
-    cluster, order = Cluster(), list[str]()
+    cluster, order, has_begun = Cluster(), list[str](), asyncio.Event()
 
     class Log(AccessLog):
         def report(self, decided: AccessDecided) -> None:
+            has_begun.set()
             order.append(decided.resource.name)
             asyncio.get_running_loop().call_soon(order.append, "other")
 
@@ -261,12 +262,11 @@ def test_deferred_reports_leave_the_loop_to_others_and_none_is_lost_with_the_cal
 
     async def run_all() -> None:
         asked = asyncio.ensure_future(ask())
-        while "a" not in order:
-            await asyncio.sleep(0)
+        await has_begun.wait()
         if is_given_up:
             asked.cancel()
         await asyncio.wait([asked])
-        while order.count("other") < 3:
+        for _ in range(20):
             await asyncio.sleep(0)
 
     run(run_all())
