@@ -359,9 +359,13 @@ def test_lines_that_a_slow_handler_keeps_waiting_are_dropped_beyond_a_bound_and_
 ) -> None:
     monkeypatch.setattr(reentry, "_LINES_MAX", 2)
     go_on, entered = threading.Event(), threading.Event()
-    later(entered.set)
-    later(go_on.wait, WAIT_S)
-    assert entered.wait(WAIT_S)
+
+    def block() -> None:
+        entered.set()
+        go_on.wait(WAIT_S)
+
+    later(block)
+    assert entered.wait(WAIT_S)  # so it is no longer in line itself
     drops = logging.getLogger(reentry.__name__)
     drops.addHandler(lines)
     with OwnLock():
