@@ -215,6 +215,21 @@ class Access:
         self.changes.report_in_order(answers)
         return answers
 
+    async def change(
+        self,
+        name: str,
+        carry_out: Callable[[], Awaitable[AnswerT | Refused]],
+        *names: Sequence[str],
+        reported_name: Callable[[str], str] | None = None,
+        is_change: bool = True,
+    ) -> AnswerT | Refused:
+        """Have `carry_out` change one thing if the caller is permitted to, and audit it under its name. `names` and
+        `reported_name`: as `refusal_of_request` has them."""
+        self.changes.begin(lambda: [name], is_change=is_change)
+        answer = await self.refusal_of_request(*names, reported_name=reported_name) or await carry_out()
+        self.changes.report_all(answer)
+        return answer
+
     def state_changes(self, call: Callable[[Access], Any]) -> None:
         """Have the audit know what a call would change that has not begun: `call`, a coroutine or an async generator,
         is run up to where it states that, which is before its first `await`."""

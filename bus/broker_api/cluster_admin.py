@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,18 +152,12 @@ class ClusterAdminApi:
         return found
 
     async def unregister_broker(self, access: Access, broker_id: int) -> Refused | None:
-        access.changes.begin(lambda: [f"broker {broker_id}"])
-        refused = await access.refusal_of_request(OF_CLUSTER)
-        refused = refused or await self._cluster.controller.unregister_broker(broker_id)
-        access.changes.report_all(refused)
-        return refused
+        unregister = functools.partial(self._cluster.controller.unregister_broker, broker_id)
+        return await access.change(f"broker {broker_id}", unregister, OF_CLUSTER)
 
     async def update_feature(self, access: Access, feature: str, level: int, *, validate_only: bool) -> Refused | None:
-        access.changes.begin(lambda: [f"{feature} {level}"], is_change=not validate_only)
-        refused = await access.refusal_of_request(OF_CLUSTER)
-        refused = refused or await self._update_feature(feature, level, validate_only=validate_only)
-        access.changes.report_all(refused)
-        return refused
+        update = functools.partial(self._update_feature, feature, level, validate_only=validate_only)
+        return await access.change(f"{feature} {level}", update, OF_CLUSTER, is_change=not validate_only)
 
     async def _update_feature(self, feature: str, level: int, *, validate_only: bool) -> Refused | None:
         if feature != BUS_VERSION:

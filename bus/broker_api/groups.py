@@ -185,15 +185,13 @@ class GroupApi:
         self, access: Access, group_id: str, partitions: Sequence[TopicPartition] | Refused
     ) -> Sequence[Refused | None] | Refused:
         """`partitions`: a refusal where the request names too many."""
-        access.changes.begin(lambda: [group_id])
-        refused = await access.refusal_of_request([group_id])
-        found: Sequence[Refused | None] | Refused
-        if isinstance(partitions, Refused):
-            found = refused or partitions
-        else:
-            found = refused or await self._delete_offsets(access, group_id, partitions)
-        access.changes.report_in_order([found])
-        return found
+
+        async def delete() -> Sequence[Refused | None] | Refused:
+            if isinstance(partitions, Refused):
+                return partitions
+            return await self._delete_offsets(access, group_id, partitions)
+
+        return await access.change(group_id, delete, [group_id])
 
     async def _delete_offsets(
         self, access: Access, group_id: str, partitions: Sequence[TopicPartition]

@@ -167,11 +167,11 @@ class MaintenanceApi:
     async def swap_files(
         self, access: Access, name: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind
     ) -> FilesSwapped | Refused:
-        access.changes.begin(lambda: [str(name)])
-        partition = await access.refusal_of_request([name.topic], [name.topic]) or self._cluster.host.find(name)
-        result = partition if isinstance(partition, Refused) else await partition.swap_files(removes, adds, kind)
-        access.changes.report_in_order([result])
-        return result
+        async def swap() -> FilesSwapped | Refused:
+            partition = self._cluster.host.find(name)
+            return partition if isinstance(partition, Refused) else await partition.swap_files(removes, adds, kind)
+
+        return await access.change(str(name), swap, [name.topic], [name.topic])
 
     async def describe_log_dirs(self, access: Access, topics: Iterable[str]) -> LogDir | Refused:
         """Return what the partitions of the topics, or all, take in the root. Does not wait for a proof that this

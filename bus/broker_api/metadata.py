@@ -273,25 +273,24 @@ class MetadataApi:
 
     async def create_view(self, access: Access, command: CreateView) -> JsonView | Refused:
         """The caller needs a right to the topic of a view that is replaced, too, and does not learn its name."""
-        access.changes.begin(lambda: [command.name], is_change=not command.validate_only)
         before = self._topic_of_view(command.name) if command.replaces else None
-        refused = await access.refusal_of_request(
+        return await access.change(
+            command.name,
+            lambda: self._cluster.controller.create_view(command),
             [command.topic, *filter(None, [before])],
             reported_name=lambda topic: topic if topic == command.topic else f"of view {command.name}",
+            is_change=not command.validate_only,
         )
-        answer = refused or await self._cluster.controller.create_view(command)
-        access.changes.report_in_order([answer])
-        return answer
 
     async def delete_view(self, access: Access, name: str) -> JsonView | Refused:
         """A view that is not there is refused as one of a topic of its name: nothing tells it from one that the caller
         may not delete."""
-        access.changes.begin(lambda: [name])
-        topic = self._topic_of_view(name) or name
-        refused = await access.refusal_of_request([topic], reported_name=lambda _: f"of view {name}")
-        answer = refused or await self._cluster.controller.delete_view(name)
-        access.changes.report_in_order([answer])
-        return answer
+        return await access.change(
+            name,
+            lambda: self._cluster.controller.delete_view(name),
+            [self._topic_of_view(name) or name],
+            reported_name=lambda _: f"of view {name}",
+        )
 
     def _topic_of_view(self, name: str) -> str | None:
         view = self._cluster.state.views.get(name.casefold())

@@ -387,12 +387,11 @@ class TransactionApi:
         )
 
     async def abort(self, access: Access, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
-        access.changes.begin(lambda: [transactional_id])
-        answer: rq.TransactionEnded | Refused | None = await access.refusal_of_request(OF_CLUSTER)
-        if answer is None:
+        async def abort() -> rq.TransactionEnded | Refused:
             command = rq.AbortTransaction(transactional_id, expected)
-            answer = await self._wait_for_end(self._coordinator.submit(command))
-        access.changes.report_in_order([answer])
+            return await self._wait_for_end(self._coordinator.submit(command))
+
+        answer = await access.change(transactional_id, abort, OF_CLUSTER)
         return answer if isinstance(answer, Refused) else None
 
     async def fence(self, access: Access, transactional_ids: Items[str]) -> list[FencedProducer | Refused]:
