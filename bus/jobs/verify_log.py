@@ -53,7 +53,7 @@ def verify_partitions(
 
 
 def _judge(root: str, has_rows: bool, named: NamedPartition) -> Iterator[FoundBreach]:
-    """In a task. Raises `StorageFault` if the store cannot be read; what is wrong with its files is a breach."""
+    """Judge one partition, in a task. A wrong file is a breach. Raises `StorageFault` if the store cannot be read."""
     partition, topic_id = named
     report = verify_partition(LocalStore(root), partition, topic_id=topic_id, has_data_files=has_rows)
     for one in report.breaches:
@@ -87,8 +87,9 @@ def _verify(options: argparse.Namespace, spark: SparkSession) -> int:
     tables = TopicTables(options.root)
     chosen = jobs.partitions_named(tables, tables.topics() if options.all else options.partitions)
     topics: dict[str, list[NamedPartition]] = {}
+    known_topics = tables.cluster().topics
     for one in chosen:
-        known = tables.cluster().topics.get(one.topic)
+        known = known_topics.get(one.topic)
         topics.setdefault(one.topic, []).append((one, known.topic_id if known else None))
     numbers = {topic: number for number, topic in enumerate(topics, start=1)}
     found: list[FoundBreach] = []
