@@ -37,7 +37,7 @@ _QUOTED_IN_CSV = re.compile(r'[,"\r\n]')
 
 
 class Kind(Enum):
-    """What tables show of a value."""
+    """The form of a value in tables."""
 
     TEXT = "text"
     NUMBER = "number"

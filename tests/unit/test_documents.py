@@ -121,12 +121,12 @@ def test_every_method_of_the_administrators_client_has_a_row_in_its_page() -> No
 OPENINGS = re.compile(r"(Of|As|By|For|In|Where|Whose|Whether|Which|Who|What|Until|With)\b")
 # The number that begin with one all the same, by package of bus/ and folder of tests/. A figure only ever falls.
 OPENINGS_MAX = {
-    "bus/cli": 54,
-    "bus/jobs": 17,
-    "bus/spark": 62,
+    "bus/cli": 50,
+    "bus/jobs": 16,
+    "bus/spark": 46,
     "tests/end_to_end": 4,
-    "tests/integration": 90,
-    "tests/spark": 18,
+    "tests/integration": 89,
+    "tests/spark": 17,
 }
 
 

@@ -295,7 +295,7 @@ class _Topic:
         return [(self, one) for one in self.partitions]
 
     def facts(self) -> list[str]:
-        """For the line that Kafka's tool begins with."""
+        """The facts in the line with which Kafka's tool begins a topic."""
         return [
             f"Topic: {self.topic}",
             f"TopicId: {self.topic_id}",

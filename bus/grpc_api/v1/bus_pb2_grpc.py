@@ -549,7 +549,7 @@ class BusServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """What the topics take in the root, and what room its volume has (KIP-113, KIP-827). Each broker answers for itself.
+        """The sizes of the logs in the root, and the room of its volume (KIP-113, KIP-827). Each broker answers for itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

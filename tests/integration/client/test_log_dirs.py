@@ -1,4 +1,4 @@
-"""What the logs take in the root, on one broker and on three, by the SDK and by `bus log dirs`."""
+"""The sizes of the logs in the root, on one broker and on three, by the SDK and by `bus log dirs`."""
 
 from __future__ import annotations
 
