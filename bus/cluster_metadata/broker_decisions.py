@@ -432,12 +432,22 @@ class BrokerSessions:
         self._timeout_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._checked_ms = now_ms
+        self._arrived_ms = now_ms  # when a call of another broker arrived last
         self.is_cut_off = False  # at the last check
         self._sessions = {
             broker_id: _Session(broker.broker_epoch, now_ms, 0, end_offset)
             for broker_id, broker in state.brokers.items()
             if broker_id not in gone_broker_ids and broker_id != controller_id
         }
+
+    def note_arrival(self, now_ms: float) -> None:
+        """Take note that another broker has registered, or has tried to."""
+        self._arrived_ms = now_ms
+
+    def hears_nobody(self, now_ms: float) -> bool:
+        """Tell whether no call of another broker, taken or refused, has arrived for a session. To be asked after a
+        check."""
+        return now_ms - self._arrived_ms > self._timeout_ms
 
     def begin(self, broker_id: int, broker_epoch: int, *, end_offset: int, now_ms: float) -> None:
         """After a registration is committed: of a new life, or again of the one that has a session."""
@@ -470,6 +480,7 @@ class BrokerSessions:
         Refused: BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH for another broker epoch or incarnation than the
         registered one. Either way the broker has to register again.
         """
+        self._arrived_ms = now_ms
         broker = state.brokers.get(broker_id)
         if broker is None:
             message = f"expected a registered broker, found broker {broker_id}"
@@ -495,6 +506,7 @@ class BrokerSessions:
         part, it is the controller that is cut off: they are spared, and decide about it themselves."""
         stall_ms = max(0.0, now_ms - self._checked_ms - self._interval_ms)
         self._checked_ms = now_ms
+        self._arrived_ms = min(now_ms, self._arrived_ms + stall_ms)
         for broker_id, session in list(self._sessions.items()):
             session.heard_ms = min(now_ms, session.heard_ms + stall_ms)
             if broker_id not in state.brokers:

@@ -3,9 +3,10 @@ controller at the addresses that they advertise.
 
 A lease is a small file that a broker writes anew all the time, in the way in which it commits. So it changes as long as
 the broker is at work and can write. Guards three promises: a controller is replaced against its will only if more than
-half of the brokers that are at work cannot reach it; a controller that hears less than half of them fences none that is
-at work; and a fault of the storage that all brokers have is held against none of them. Signs of life say when to try,
-never what is safe. Times are milliseconds of one monotonic clock, the watching broker's own.
+half of the brokers that are at work cannot reach it, and one that finds out that nobody reaches it says so itself; a
+controller that hears less than half of them fences none that is at work; and a fault of the storage that all brokers
+have is held against none of them. Signs of life say when to try, never what is safe. Times are milliseconds of one
+monotonic clock, the watching broker's own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _LEASE_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """`unreached`: the incarnation of the controller that has taken no heartbeat of this broker for a session."""
+    """`unreached`: the incarnation of the controller that has taken no heartbeat of this broker for a session. Of a
+    controller that resigns, as nobody reaches it, its own."""
 
     renewals: int
     unreached: str = ""
@@ -141,10 +143,23 @@ def is_left_by_majority(leases: Mapping[int, Lease], incarnation: str) -> bool:
     return 2 * sum(lease.unreached == incarnation for lease in leases.values()) > len(leases)
 
 
-def may_replace(reached: Collection[int], leases: Mapping[int, Lease]) -> bool:
+def may_resign(reached: Collection[int], leases: Mapping[int, Lease], incarnation: str) -> bool:
+    """Tell whether nobody reaches the controller of that incarnation, which has heard of no broker for a session, while
+    it reaches them: more than half of the others that are at work, whose `leases` these are, are `reached` and say that
+    they cannot reach it. If it does not reach them either, nobody can tell which side the clients reach."""
+    return is_majority(
+        [one for one, lease in leases.items() if lease.unreached == incarnation and one in reached], leases
+    )
+
+
+def may_replace(reached: Collection[int], leases: Mapping[int, Lease], *, controller_id: int, incarnation: str) -> bool:
     """Tell whether a candidate, who is in `reached` itself, reaches more than half of the brokers that are at work.
-    Else it would be left by them in turn."""
-    return is_majority(leases.keys() & set(reached), leases)
+    Else it would be left by them in turn. The controller until now, of that incarnation, counts unless it has
+    resigned."""
+    controller = leases.get(controller_id)
+    has_resigned = controller is not None and controller.unreached == incarnation
+    standing = leases.keys() - {controller_id} if has_resigned else leases.keys()
+    return is_majority(standing & set(reached), standing)
 
 
 def is_majority(some: Collection[int], of: Collection[int]) -> bool:

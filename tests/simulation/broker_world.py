@@ -433,12 +433,7 @@ class BrokerWorld(base.SimulatedWorld):
     def find_majorities(self) -> list[frozenset[int]]:
         """The largest sets of more than half of the brokers, each of which is at work, has a disk that is well, can be
         reached at its address, and reaches all others of its set, both ways."""
-        failing = self.unwritable_disks | self.unreadable_disks | self.hung_disks | self.closed_addresses
-        able = [
-            broker.config.broker_id
-            for broker in self.brokers
-            if self.is_live(broker) and broker.config.broker_id not in failing
-        ]
+        able = self._find_able()
         found: list[frozenset[int]] = []
         for count in range(len(able), len(self.brokers) // 2, -1):
             for chosen in map(frozenset, itertools.combinations(able, count)):
@@ -446,6 +441,21 @@ class BrokerWorld(base.SimulatedWorld):
                 if is_whole and not any(chosen < larger for larger in found):
                     found.append(chosen)
         return found
+
+    def find_reached_by(self, broker_id: int) -> frozenset[int]:
+        """The others to which it has links both ways, each of which is at work, can read and write, and is reached at
+        its address."""
+        links = {one: ((one, broker_id), (broker_id, one)) for one in self._find_able() if one != broker_id}
+        return frozenset(one for one, both in links.items() if not self.cut_links.intersection(both))
+
+    def _find_able(self) -> list[int]:
+        """Those that are at work, have a disk that is well, and can be reached at their address."""
+        failing = self.unwritable_disks | self.unreadable_disks | self.hung_disks | self.closed_addresses
+        return [
+            broker.config.broker_id
+            for broker in self.brokers
+            if self.is_live(broker) and broker.config.broker_id not in failing
+        ]
 
     async def wait_until_whole(self, seconds_max: float) -> None:
         """All brokers serve and are unfenced, and each leads what it is the preferred leader of."""

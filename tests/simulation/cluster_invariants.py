@@ -542,6 +542,28 @@ class LeadersAreBackSoon(Invariant):
         )
 
 
+class ControllersAreReached(Invariant):
+    """A broker to which no connection comes in is not the controller for longer than a time, if it reaches another one
+    that is at work, can read and write, and is reached: however few those are. Judged at each tick."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self._since = 0.0
+        self._seen: tuple[int | None, frozenset[int]] = None, frozenset()  # the controller, and who could replace it
+
+    def on_tick(self) -> None:
+        elected = self.world.journal.state.controller
+        controller = None if elected is None else elected.broker_id
+        able = frozenset() if controller is None else self.world.find_reached_by(controller)
+        if (controller, able) != self._seen:
+            self._seen, self._since = (controller, able), self.world.now
+        is_unreached = controller in self.world.closed_addresses and able
+        took_s = self.world.now - self._since
+        assert not is_unreached or took_s <= LeadersAreBackSoon.SERVED_S, (
+            f"for {took_s:.1f} s nobody reaches b{controller}, the controller, while it reaches {sorted(able)}"
+        )
+
+
 class HealthyClustersStayAsTheyAre(Invariant):
     """While nothing fails, no broker is fenced, none registers, and no controller is elected."""
 
@@ -565,5 +587,6 @@ CLUSTER_INVARIANTS = (
     RecordsFitTheLevel,
     VersionsFitTheirTopic,
     LeadersAreBackSoon,
+    ControllersAreReached,
     HealthyClustersStayAsTheyAre,
 )

@@ -320,6 +320,32 @@ async def fail_one_disk(world: BrokerWorld, *, how: str, is_controller: bool) ->
     await world.settle()
 
 
+async def close_address_of_controller(world: BrokerWorld) -> None:
+    """Nobody reaches the controller, and the others are as many as they are."""
+    victim = await begin_with_victim(world, is_controller=True)
+    world.close_address(victim, 12.0)
+    await asyncio.sleep(JUDGED_S)
+    check_out_of_office(world, victim)
+    await asyncio.sleep(6.0)
+    assert world.journal.state.controller is not None
+    assert world.journal.state.controller.broker_id != victim, "it was elected again while nobody reached it"
+    await world.settle()
+
+
+async def fail_disk_beside_unreached(world: BrokerWorld, *, how: str) -> None:
+    """The disk of the controller fails; of the others, nobody reaches the one that tries to be elected first."""
+    controller = await begin_with_victim(world, is_controller=True)
+    unreached, other = sorted({0, 1, 2} - {controller})
+    world.close_address(unreached, 16.0)
+    world.fail_disk(controller, how, 16.0)
+    await asyncio.sleep(2 * JUDGED_S)
+    elected = world.journal.state.controller
+    assert elected is not None
+    assert elected.broker_id == other
+    await asyncio.sleep(6.0)
+    await world.settle()
+
+
 async def begin_with_victim(world: BrokerWorld, *, is_controller: bool) -> int:
     topic = await begin_together(world)
     world.spawn(Producer(world, "p", topic).send_bursts(60))
@@ -350,6 +376,18 @@ def test_broker_that_is_cut_off_is_replaced_and_no_other_one_is_fenced(way: str,
 @pytest.mark.parametrize("how", DISK_FAULTS)
 def test_broker_whose_disk_fails_is_replaced_and_no_other_one_is_fenced(how: str, is_controller: bool) -> None:
     simulate(SEEDS.start, new_calm_cluster, functools.partial(fail_one_disk, how=how, is_controller=is_controller))
+
+
+def test_controller_that_nobody_reaches_is_replaced_where_no_majority_can_say_so() -> None:
+    """One of two brokers is no majority."""
+    for seed in SEEDS:
+        simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=2), close_address_of_controller)
+
+
+@pytest.mark.parametrize("how", DISK_FAULTS)
+def test_controller_whose_disk_fails_is_not_replaced_for_long_by_one_that_nobody_reaches(how: str) -> None:
+    for seed in SEEDS:
+        simulate(seed, new_calm_cluster, functools.partial(fail_disk_beside_unreached, how=how))
 
 
 @pytest.mark.parametrize("scenario", [fail_over, roll])
@@ -706,6 +744,11 @@ def broken_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_lifecycle, "is_left_by_majority", lambda *args: False)
 
 
+def broken_resigning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller goes on until a majority cannot reach it."""
+    monkeypatch.setattr(broker_lifecycle, "may_resign", lambda *args: False)
+
+
 def broken_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose heartbeats come through is taken for reached."""
     monkeypatch.setattr(BrokerReach, "find_unreached", lambda *args: {})
@@ -726,6 +769,10 @@ async def close_address_of_other(world: BrokerWorld) -> None:
 
 async def fail_disk_of_controller(world: BrokerWorld) -> None:
     await fail_one_disk(world, how="cannot be written", is_controller=True)
+
+
+async def fail_disk_beside_one(world: BrokerWorld) -> None:
+    await fail_disk_beside_unreached(world, how="cannot be written")
 
 
 async def fail_disk_of_other(world: BrokerWorld) -> None:
@@ -783,6 +830,7 @@ def test_broken_promise_is_seen(
         (broken_leadership, fail_over, "VersionsFitTheirTopic"),
         (broken_fencing, fail_over, "LeadersAreBackSoon"),
         (broken_votes, cut_controller_off, "LeadersAreBackSoon"),
+        (broken_resigning, fail_disk_beside_one, "ControllersAreReached"),
         (broken_reach, close_address_of_other, "LeadersAreBackSoon"),
         (broken_standing, fail_disk_of_controller, "LeadersAreBackSoon"),
         (broken_standing, fail_disk_of_other, "LeadersAreBackSoon"),
@@ -796,7 +844,8 @@ def test_broken_promise_of_a_cluster_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     break_it(monkeypatch)
-    is_calm = promise in ("LeadersAreBackSoon", "HealthyClustersStayAsTheyAre") or scenario in (fail_over, roll)
+    of_calm = ("LeadersAreBackSoon", "ControllersAreReached", "HealthyClustersStayAsTheyAre")
+    is_calm = promise in of_calm or scenario in (fail_over, roll)
     if promise == "ControllersSucceedEachOther":
         check_seen(promise, scenario, new_doubling_cluster)
     else:

@@ -131,6 +131,11 @@ class BrokerHeartbeats:
             asking.cancel()
         self._note_heard()
 
+    @property
+    def hears_nobody(self) -> bool:
+        """See `BrokerSessions.hears_nobody`."""
+        return self._sessions is not None and self._sessions.hears_nobody(self._clock.monotonic_ms())
+
     async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
         """See `decide_register_broker` and `check_advertised_address`: the controller asks for the broker where it says
         that it is, for two seconds at most. INVALID_REGISTRATION also for a broker of another root."""
@@ -141,6 +146,7 @@ class BrokerHeartbeats:
             )
         if self._sessions is None:
             return _NOT_CONTROLLER
+        self._sessions.note_arrival(self._clock.monotonic_ms())
         decide = functools.partial(decide_register_broker, command=command)
         foreseen = decide(self._metadata.cluster).response
         refused = foreseen if isinstance(foreseen, Refused) else await self._check_address(command)

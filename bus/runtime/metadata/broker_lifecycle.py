@@ -5,7 +5,8 @@ higher epoch. Every other broker keeps one heartbeat at the controller, which is
 metadata; then the broker reads them from the log. Guards one promise: no broker is elected because it alone cannot
 reach the controller. Only if the controller's process has ended, or its lease has not changed for a session, or the
 leases of most brokers that are at work say that they cannot reach it, is there an election; a broker that loses it
-follows the winner. Clocks and leases say when to try; the log alone says who won.
+follows the winner. A controller that hears nobody, and reaches those who say so, adds its own word to theirs. Clocks
+and leases say when to try; the log alone says who won.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bus.cluster_metadata.broker_decisions import (
     decide_elect_controller,
     decide_upgrade_features,
 )
-from bus.cluster_metadata.broker_liveness import election_rank, is_left_by_majority, may_replace
+from bus.cluster_metadata.broker_liveness import election_rank, is_left_by_majority, may_replace, may_resign
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import apply_all
 from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterState, ElectedController
@@ -179,18 +180,36 @@ class BrokerLifecycle:
         self._leases.tell(elected.incarnation)
         leases = self._leases.find_working()
         return is_left_by_majority(leases, elected.incarnation) and may_replace(
-            await self._find_reached(leases.keys() - {controller.broker_id}), leases
+            await self._find_reached(leases.keys() - {controller.broker_id}),
+            leases,
+            controller_id=controller.broker_id,
+            incarnation=elected.incarnation,
         )
 
+    async def _is_to_resign(self) -> bool:
+        """Tell whether this controller is to say that nobody reaches it: see `may_resign`."""
+        if not self._heartbeats.hears_nobody:
+            return False
+        others = self._metadata.cluster.brokers.keys() - {self._id}
+        await self._leases.look(others)
+        leases = {one: lease for one, lease in self._leases.find_working().items() if one in others}
+        own = self._broker.incarnation
+        leaving = [one for one, lease in leases.items() if lease.unreached == own]
+        return bool(leaving) and may_resign(await self._find_reached(leaving), leases, own)
+
     async def _find_reached(self, broker_ids: Collection[int]) -> set[int]:
-        """Return those of the brokers that answer this one, and itself. A broker at which this one cannot log in does
-        not count: where no broker can log in at another, as the identity provider is gone, no heartbeat reaches any
-        controller, and each new one would be left in turn."""
+        """Return those of the brokers that answer this one, and itself. Somebody else who answers at the address of one
+        does not count, nor a broker at which this one cannot log in: where no broker can log in at another, as
+        the identity provider is gone, no heartbeat reaches any controller, and each new one would be left in
+        turn."""
         brokers = self._metadata.cluster.brokers
 
         async def find(broker_id: int) -> int | None:
             answer = await self._peers.identify(brokers[broker_id].endpoint, timeout_s=_PROBE_S, needs_login=True)
-            return None if isinstance(answer, Refused) else broker_id
+            is_there = not isinstance(answer, Refused) and (
+                (answer.cluster_id, answer.broker_id) == (self._storage.cluster_id, broker_id)
+            )
+            return broker_id if is_there else None
 
         others = [one for one in broker_ids if one in brokers and one != self._id]
         return {self._id, *(one for one in await together([find(one) for one in others]) if one is not None)}
@@ -306,11 +325,17 @@ class BrokerLifecycle:
         await self._metadata.check_leading()
         if self._metadata.is_leading:
             self._logged_reason, self._unanswered = "", None
-            self._leases.tell("")
             await self._heartbeats.look(gone, await self._find_working_of(self._heartbeats.find_late()))
             await self._heartbeats.balance()
+            self._say_whether_reached(not await self._is_to_resign())
         is_alone = self._metadata.cluster.is_alone(self._id)
         await asyncio.sleep(self._interval_ms / 1000 if is_alone else _RETRY_S)
+
+    def _say_whether_reached(self, is_reached: bool) -> None:
+        own = self._broker.incarnation
+        if not is_reached and self._leases.own.unreached != own:
+            _log.error("no broker reaches this one, the controller, which reaches them: it resigns")
+        self._leases.tell("" if is_reached else own)
 
     async def _find_working_of(self, broker_ids: Collection[int]) -> Collection[int]:
         if not broker_ids:

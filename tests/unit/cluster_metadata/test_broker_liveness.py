@@ -14,6 +14,7 @@ from bus.cluster_metadata.broker_liveness import (
     is_cut_off,
     is_left_by_majority,
     may_replace,
+    may_resign,
 )
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
@@ -128,9 +129,36 @@ def test_controller_is_left_if_more_than_half_do_not_reach_that_life_of_it(
 
 def test_candidate_reaches_more_than_half_of_those_that_work() -> None:
     leases = {broker_id: Lease(1) for broker_id in range(3)}
-    assert may_replace({1, 2}, leases)
-    assert not may_replace({1}, leases), "it would be left in turn"
-    assert not may_replace({1, 7, 8}, leases)
+    assert may_replace({1, 2}, leases, controller_id=0, incarnation="life-0")
+    assert not may_replace({1}, leases, controller_id=0, incarnation="life-0"), "it would be left in turn"
+    assert not may_replace({1, 7, 8}, leases, controller_id=0, incarnation="life-0")
+
+
+def test_controller_that_has_resigned_is_none_of_those_that_a_candidate_has_to_reach() -> None:
+    leases = {0: Lease(1, "life-0"), 1: Lease(1, "life-0")}
+    assert is_left_by_majority(leases, "life-0")
+    assert may_replace({1}, leases, controller_id=0, incarnation="life-0")
+    assert not may_replace({1}, {**leases, 0: Lease(1, "earlier")}, controller_id=0, incarnation="life-0")
+
+
+@pytest.mark.parametrize(
+    ("reached", "unreached", "expected"),
+    [
+        ({1}, {1: "life-0"}, True),
+        (set(), {1: "life-0"}, False),  # nobody can tell which side is cut off
+        ({1}, {1: ""}, False),
+        ({1}, {1: "earlier"}, False),
+        ({1, 2}, {1: "life-0", 2: ""}, False),
+        ({1}, {1: "life-0", 2: "life-0"}, False),
+        ({1, 2}, {1: "life-0", 2: "life-0", 3: ""}, True),
+        (set(), {}, False),
+    ],
+)
+def test_controller_resigns_if_more_than_half_of_the_others_are_reached_and_do_not_reach_it(
+    reached: set[int], unreached: dict[int, str], expected: bool
+) -> None:
+    leases = {broker_id: Lease(1, life) for broker_id, life in unreached.items()}
+    assert may_resign(reached, leases, "life-0") == expected
 
 
 def test_fenced_brokers_try_after_the_others_and_the_controller_until_now_is_the_last() -> None:

@@ -97,6 +97,19 @@ def test_stall_of_the_controller_counts_against_no_broker() -> None:
     assert check_until(sessions, 62_500, 62_500) == {1: 2, 2: 3}
 
 
+def test_controller_hears_nobody_a_session_after_the_last_arrival_and_its_own_stall_counts_for_nothing() -> None:
+    sessions = begun()
+    sessions.note_arrival(400)
+    check_until(sessions, 500, 2_000)
+    assert not sessions.hears_nobody(2_400)
+    assert sessions.hears_nobody(2_401)
+    assert beat(sessions, 1, 2_450, epoch=9) is not None  # refused, and heard all the same
+    sessions.check(STATE, 60_000)
+    assert not sessions.hears_nobody(60_000)
+    check_until(sessions, 60_500, 63_000)
+    assert sessions.hears_nobody(63_000)
+
+
 def test_heartbeat_of_an_earlier_life_extends_nothing() -> None:
     sessions = begun()
     state = apply(STATE, BrokerStarted(1, "h", 1, None, "next", 9, 0, 1))

@@ -402,6 +402,25 @@ def test_broker_at_whose_address_somebody_else_answers_is_not_reached(found: Bro
     run_virtually(run())
 
 
+def test_controller_that_refuses_all_heartbeats_and_registrations_hears_who_sends_them() -> None:
+    """Else it would take itself for one that nobody reaches."""
+
+    async def run() -> None:
+        bench = Bench(NOT_THERE)
+        for ask in (
+            lambda: bench.heartbeats.take(BrokerHeartbeat(7, 1, "life-7", 0, False, 0)),
+            lambda: bench.register(),
+        ):
+            for _ in range(6):
+                assert isinstance(await ask(), Refused)
+                await bench.live(0.5, [])
+                assert not bench.heartbeats.hears_nobody
+        await bench.live(2.5, [])
+        assert bench.heartbeats.hears_nobody
+
+    run_virtually(run())
+
+
 def test_controller_that_reaches_nobody_fences_nobody_that_it_hears() -> None:
     async def run() -> None:
         bench = Bench()

@@ -104,8 +104,8 @@ def new_lifecycle(follower: Follower, peers: object) -> BrokerLifecycle:
     lifecycle = BrokerLifecycle(
         RegisterBroker(BrokerEndpoint(1, "b", 1), "life-1"),
         anything,
-        cast(Any, None),
-        cast(Any, SimpleNamespace(is_alive=lambda broker_id: True)),
+        anything,
+        cast(Any, SimpleNamespace(is_alive=lambda broker_id: True, cluster_id="c")),
         cast(Any, peers),
         cast(Any, SimpleNamespace(find_due=lambda controller, now_ms: ())),
         cast(Any, SimpleNamespace(own=dict)),
@@ -167,8 +167,11 @@ class Unanswered(Follower):
 class Strangers:
     """The other brokers are there, and take no heartbeat of this one."""
 
-    def __init__(self, *, is_logged_in: bool) -> None:
+    def __init__(self, *, is_logged_in: bool = True, cluster_id: str = "c", is_shifted: bool = False) -> None:
+        """`is_shifted`: at the address of each broker another one answers."""
         self._is_logged_in = is_logged_in
+        self._cluster_id = cluster_id
+        self._is_shifted = is_shifted
 
     async def heartbeat(self, *_: object, timeout_s: float) -> Refused:
         return Refused(ErrorCode.NETWORK_EXCEPTION, "no answer")
@@ -178,7 +181,8 @@ class Strangers:
     ) -> BrokerIdentity | Refused:
         if needs_login and not self._is_logged_in:
             return Refused(ErrorCode.NETWORK_EXCEPTION, "no token could be obtained")
-        return BrokerIdentity("c", endpoint.broker_id, f"life-{endpoint.broker_id}")
+        broker_id = endpoint.broker_id + self._is_shifted
+        return BrokerIdentity(self._cluster_id, broker_id, f"life-{broker_id}")
 
 
 @pytest.mark.parametrize("is_logged_in", [True, False])
@@ -189,5 +193,66 @@ def test_broker_that_can_log_in_nowhere_takes_the_place_of_no_controller(is_logg
         follower = Unanswered()
         await live(new_lifecycle(follower, Strangers(is_logged_in=is_logged_in)), 10)
         assert bool(follower.elections) == is_logged_in
+
+    run_virtually(run())
+
+
+SOMEBODY_ELSE = (Strangers(cluster_id="another"), Strangers(is_shifted=True))
+
+
+@pytest.mark.parametrize("peers", SOMEBODY_ELSE)
+def test_somebody_else_who_answers_at_the_address_of_a_broker_is_nobody_whom_a_candidate_reaches(
+    peers: Strangers,
+) -> None:
+    async def run() -> None:
+        follower = Unanswered()
+        await live(new_lifecycle(follower, peers), 10)
+        assert not follower.elections
+
+    run_virtually(run())
+
+
+class Unheard(Unanswered):
+    """Broker 1 is the controller, and hears nobody. Broker 2 is at work, and says that it cannot reach it."""
+
+    is_leading = True
+
+    def __init__(self, *, hears_nobody: bool = True) -> None:
+        super().__init__()
+        self.hears_nobody = hears_nobody
+        self.own = Lease(1)
+        self.cluster = apply_all(self.cluster, [ControllerElected(1, "life-1")])
+
+    def tell(self, unreached: str) -> None:
+        self.own = Lease(1, unreached)
+
+    def find_working(self) -> dict[int, Lease]:
+        return {1: self.own, 2: Lease(1, "life-1")}
+
+    def find_late(self) -> tuple[int, ...]:
+        return ()
+
+    async def check_leading(self) -> None: ...
+    async def balance(self) -> None: ...
+
+    async def look(self, broker_ids: object, working: object = ()) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("peers", "hears_nobody", "expected"),
+    [
+        (Strangers(), True, "life-1"),
+        (Strangers(), False, ""),
+        (Strangers(is_logged_in=False), True, ""),
+        *((peers, True, "") for peers in SOMEBODY_ELSE),
+    ],
+)
+def test_controller_resigns_only_if_it_hears_nobody_and_reaches_who_cannot_reach_it(
+    peers: Strangers, hears_nobody: bool, expected: str
+) -> None:
+    async def run() -> None:
+        unheard = Unheard(hears_nobody=hears_nobody)
+        await live(new_lifecycle(unheard, peers), 5)
+        assert unheard.own.unreached == expected
 
     run_virtually(run())
