@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from bus.model import TopicPartition
 
@@ -111,18 +113,48 @@ class ListedOffset:
     version: int
 
 
+class NoName(Enum):
+    """A stand-in for a name in the entity of a quota. A user may be named "<default>", so no name equals one of
+    these."""
+
+    DEFAULT = "<default>"
+    ANY = "<any>"
+
+    def __str__(self) -> str:
+        return self.value
+
+    __repr__ = __str__
+
+
+DEFAULT_NAME: Final = NoName.DEFAULT  # all names that have no quota of their own
+ANY_NAME: Final = NoName.ANY  # in a filter: every name, and the default
+EntityName = str | NoName | None  # None: the entity has no such part
+
+
+def show_entity_name(name: EntityName) -> str | None:
+    """Write the name where a listing has a column for it."""
+    return name.value if isinstance(name, NoName) else name
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """The entity of a quota (KIP-546): a user, a client id, or both; `DEFAULT_NAME` for all without a quota of their
-    own."""
+    """The entity of a quota (KIP-546): a user, a client id, or both, each by its name or by `DEFAULT_NAME`."""
 
-    user: str | None = None
-    client_id: str | None = None
+    user: EntityName = None
+    client_id: EntityName = None
+
+    def __str__(self) -> str:
+        """Format the entity as Kafka's command prints it."""
+        return ", ".join(
+            f"the default {what}" if name is DEFAULT_NAME else f"{what} '{name}'"
+            for what, name in (("user-principal", self.user), ("client-id", self.client_id))
+            if name is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """The use of a quota at one broker by all that share it, per second."""
+    """The use of a quota at one broker by all that share it, per second. `entity` has names only."""
 
     broker_id: int
     entity: QuotaEntity
@@ -130,10 +162,6 @@ class QuotaUsage:
     limit: float
     rate: float
     throttle_time_ms: int  # the time until the next request is accepted without delay
-
-
-DEFAULT_NAME = "<default>"
-ANY_NAME = "<any>"
 
 
 @dataclass(frozen=True, slots=True)

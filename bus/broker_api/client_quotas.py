@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
+from bus.descriptions import DEFAULT_NAME, NoName, QuotaEntity, QuotaUsage
 from bus.errors import ErrorCode, Refused, show_names
 from bus.runtime.blocking import FairTurns
 from bus.runtime.cluster import Cluster
@@ -35,14 +36,11 @@ from bus.security.quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
-    DEFAULT,
     ENTITY_TYPES,
     PRODUCER_BYTE_RATE,
     REQUEST_RATE,
     USER,
     AlterQuotas,
-    Part,
-    QuotaEntity,
     Quotas,
     by_name,
     find_quota,
@@ -53,16 +51,7 @@ CommandT = TypeVar("CommandT")
 AnswerT = TypeVar("AnswerT")
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUsage:
-    """The use of a quota at this broker, by all that share it, per second. `name`: of the quota; `limit`: the one that
-    holds now."""
-
-    name: str
-    entity: QuotaEntity
-    limit: float
-    rate: float
-    wait_ms: int
+_THROTTLE_MS_MAX = 2**31 - 1
 
 
 class ClientQuotas:
@@ -126,7 +115,8 @@ class ClientQuotas:
             else:
                 rate = meter.used(limit, now_s) / self._meters.windows.burst_s
                 wait_s = meter.wait_s(limit, now_s)
-            found.append(QuotaUsage(name, entity, limit, rate, round(wait_s * 1000)))
+            broker_id, throttle_ms = self._cluster.endpoint.broker_id, min(round(wait_s * 1000), _THROTTLE_MS_MAX)
+            found.append(QuotaUsage(broker_id, entity, name, limit, rate, throttle_ms))
         return found
 
     @property
@@ -248,7 +238,7 @@ class DrainRates:
         return int(min(max(wait_ms, THROTTLE_MS_MIN), THROTTLE_MS_MAX))
 
 
-Parts = Sequence[tuple[str, Part]]  # by type; None in a filter: any name
+Parts = Sequence[tuple[str, str | NoName]]  # by type
 
 
 Alterations = Sequence[tuple[Parts, Sequence[tuple[str, float | None]]]]
@@ -301,7 +291,7 @@ class QuotaAdminApi:
 
 def _show(parts: Parts) -> str:
     """The entity in a row of the audit."""
-    return ", ".join(f"{kind}={name!r}" if name is DEFAULT else f"{kind}={name}" for kind, name in parts)
+    return ", ".join(f"{kind}={name!r}" if name is DEFAULT_NAME else f"{kind}={name}" for kind, name in parts)
 
 
 def _command(parts: Parts, changes: Sequence[tuple[str, float | None]], validate_only: bool) -> AlterQuotas | Refused:
@@ -477,4 +467,4 @@ def _share_of(time_left_s: float | None) -> float | None:
 
 
 def _ms(seconds: float) -> int:
-    return min(2**31 - 1, max(1, round(seconds * 1000))) if seconds > 0 else 0
+    return min(_THROTTLE_MS_MAX, max(1, round(seconds * 1000))) if seconds > 0 else 0

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bus.cluster_metadata.producer_ids import ProducerIds
+from bus.descriptions import QuotaEntity
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.security.acl_index import NO_ACLS, AclIndex
-from bus.security.quotas import QuotaEntity, Quotas
+from bus.security.quotas import Quotas
 
 BUS_VERSION = "bus.version"
 # Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but

@@ -14,6 +14,8 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from bus.descriptions import (
+    ANY_NAME,
+    DEFAULT_NAME,
     BrokerDescription,
     BrokerInfo,
     ClusterDescription,
@@ -23,9 +25,12 @@ from bus.descriptions import (
     GroupListing,
     ListedOffset,
     MaintainedLog,
+    NoName,
     PartitionReassignment,
     PendingOffsets,
     ProducerState,
+    QuotaEntity,
+    QuotaUsage,
     ScramCredentialInfo,
     TransactionDescription,
     TransactionListing,
@@ -43,6 +48,7 @@ from bus.security.acls import (
     PatternMatch,
     PatternType,
 )
+from bus.security.quotas import CLIENT_ID, USER, entity_of, names_of
 
 ValueT = TypeVar("ValueT")
 EnumT = TypeVar("EnumT", bound=Enum)
@@ -269,11 +275,39 @@ ACL_FILTER = Mapper(
 # ---------------------------------------------------------------- quotas
 
 
-def encode_quota_entity(names: Mapping[str, str | None]) -> list[pb.QuotaEntityPart]:
-    """`names` by type, None for the default."""
-    return [pb.QuotaEntityPart(type=kind, name=name) for kind, name in names.items()]
+def encode_quota_entity(entity: QuotaEntity) -> list[pb.QuotaEntityPart]:
+    return [pb.QuotaEntityPart(type=kind, name=name) for kind, name in names_of(entity).items()]
 
 
-def decode_quota_entity(parts: Iterable[pb.QuotaEntityPart]) -> dict[str, str | None]:
-    """Read the parts by type, of those that are there more than once the last."""
-    return {part.type: part.name if part.HasField("name") else None for part in parts}
+def decode_quota_entity(parts: Iterable[pb.QuotaEntityPart]) -> QuotaEntity:
+    """Read an entity that a broker describes."""
+    return entity_of({part.type: part.name if part.HasField("name") else None for part in parts})
+
+
+def decode_quota_part(part: pb.QuotaEntityPart) -> tuple[str, str | NoName]:
+    """Read a part of an entity that somebody requests: its type, which may be any text, and its name."""
+    return part.type, part.name if part.HasField("name") else DEFAULT_NAME
+
+
+def encode_quota_filter(entity: QuotaEntity) -> list[pb.QuotaFilterPart]:
+    named = ((USER, entity.user), (CLIENT_ID, entity.client_id))
+    return [
+        pb.QuotaFilterPart(
+            part=pb.QuotaEntityPart(type=kind, name=name if isinstance(name, str) else None), any_name=name is ANY_NAME
+        )
+        for kind, name in named
+        if name is not None
+    ]
+
+
+def decode_quota_filter(parts: Iterable[pb.QuotaFilterPart]) -> list[tuple[str, str | NoName]]:
+    return [(one.part.type, ANY_NAME) if one.any_name else decode_quota_part(one.part) for one in parts]
+
+
+# Whoever has measured the use is who answers.
+QUOTA_USAGE = Mapper(
+    QuotaUsage,
+    pb.QuotaUsage,
+    broker_id=not_in_message(),
+    entity=Field(lambda value: {"entity": encode_quota_entity(value)}, lambda found: decode_quota_entity(found.entity)),
+)

@@ -15,7 +15,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bus.security.quotas import CONTROLLER_MUTATION_RATE, QuotaEntity
+from bus.descriptions import QuotaEntity
+from bus.security.quotas import CONTROLLER_MUTATION_RATE
 
 # No wait is longer, however small the quota is: 23 days, which fit into Kafka's throttle_time_ms in milliseconds.
 WAIT_S_MAX = 2_000_000.0

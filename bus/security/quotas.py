@@ -10,45 +10,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from bus.client_texts import CLIENT_ID_BYTES_MAX, check_text, check_user
+from bus.descriptions import ANY_NAME, DEFAULT_NAME, NoName, QuotaEntity
 from bus.errors import ErrorCode, Refused, did_you_mean, near_names, show_names
 
 USER, CLIENT_ID = "user", "client-id"
 ENTITY_TYPES = (USER, CLIENT_ID)
 USER_BYTES_MAX = 1_024
-
-
-class Default(Enum):
-    """Stands for all names that have no quota of their own."""
-
-    NAME = "<default>"
-
-    def __repr__(self) -> str:
-        return self.value
-
-
-DEFAULT: Final = Default.NAME
-Part = str | Default | None  # None: the entity has no such part
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaEntity:
-    """The entity to which a quota applies: a user, a client id, or both, each by its name or as the default for those
-    without one. At least one of the two is set."""
-
-    user: Part = None
-    client_id: Part = None
-
-    def __str__(self) -> str:
-        """Format the entity as Kafka's command prints it."""
-        return ", ".join(
-            f"the default {what}" if name is DEFAULT else f"{what} '{name}'"
-            for what, name in (("user-principal", self.user), ("client-id", self.client_id))
-            if name is not None
-        )
 
 
 def check_entity(entity: QuotaEntity) -> Refused | None:
@@ -64,8 +34,7 @@ def check_entity(entity: QuotaEntity) -> Refused | None:
 
 def encode_entity(entity: QuotaEntity) -> str:
     """JSON, in which null stands for the default."""
-    named = ((USER, entity.user), (CLIENT_ID, entity.client_id))
-    return json.dumps({kind: None if name is DEFAULT else name for kind, name in named if name is not None})
+    return json.dumps(names_of(entity))
 
 
 def decode_entity(text: str) -> QuotaEntity:
@@ -79,14 +48,14 @@ def decode_entity(text: str) -> QuotaEntity:
 
 def entity_of(names: Mapping[str, str | None]) -> QuotaEntity:
     """`names` by type of entity, None for the default; with at least one of the known types."""
-    parts = {kind: DEFAULT if name is None else name for kind, name in names.items()}
+    parts = {kind: DEFAULT_NAME if name is None else name for kind, name in names.items()}
     return QuotaEntity(parts.get(USER), parts.get(CLIENT_ID))
 
 
 def names_of(entity: QuotaEntity) -> dict[str, str | None]:
     """The reverse of `entity_of`."""
     named = ((USER, entity.user), (CLIENT_ID, entity.client_id))
-    return {kind: None if name is DEFAULT else name for kind, name in named if name is not None}
+    return {kind: name if isinstance(name, str) else None for kind, name in named if name is not None}
 
 
 def find_quota(quotas: Mapping[QuotaEntity, float], user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
@@ -102,12 +71,12 @@ def find_quota(quotas: Mapping[QuotaEntity, float], user: str, client_id: str) -
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
     """From the most specific one on."""
-    for entity_user in (user, DEFAULT):
+    for entity_user in (user, DEFAULT_NAME):
         yield QuotaEntity(entity_user, client_id), QuotaEntity(user, client_id)
-        yield QuotaEntity(entity_user, DEFAULT), QuotaEntity(user, client_id)
+        yield QuotaEntity(entity_user, DEFAULT_NAME), QuotaEntity(user, client_id)
         yield QuotaEntity(entity_user), QuotaEntity(user)
     yield QuotaEntity(client_id=client_id), QuotaEntity(client_id=client_id)
-    yield QuotaEntity(client_id=DEFAULT), QuotaEntity(client_id=client_id)
+    yield QuotaEntity(client_id=DEFAULT_NAME), QuotaEntity(client_id=client_id)
 
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
@@ -198,12 +167,12 @@ def by_name(known: Mapping[QuotaEntity, Quotas]) -> dict[str, dict[QuotaEntity, 
     return found
 
 
-def matches(entity: QuotaEntity, wanted: Mapping[str, Part], *, is_strict: bool) -> bool:
-    """True if the entity matches Kafka's filter. `wanted`, by type of entity: its name, `DEFAULT`, or None for any; the
+def matches(entity: QuotaEntity, wanted: Mapping[str, str | NoName], *, is_strict: bool) -> bool:
+    """True if the entity matches Kafka's filter. `wanted`: a name, `DEFAULT_NAME` or `ANY_NAME`, by type of entity; the
     entity must have all of these parts. `is_strict`: and no others."""
     parts = {USER: entity.user, CLIENT_ID: entity.client_id}
     for kind, name in wanted.items():
         part = parts.pop(kind)
-        if part is None or (name is not None and part != name):
+        if part is None or (name is not ANY_NAME and part != name):
             return False
     return not is_strict or all(part is None for part in parts.values())

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
 from bus.cluster_metadata.cluster_state import Broker, ClusterState, replica_state
+from bus.descriptions import show_entity_name
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.security.quotas import DEFAULT, Part
 from bus.tables.topics import TopicTables
 
 BROKERS = pa.schema(
@@ -187,15 +187,16 @@ def reassignments(tables: TopicTables) -> pa.Table:
 
 def quotas(tables: TopicTables) -> pa.Table:
     rows = [
-        {"user": _part(entity.user), "client_id": _part(entity.client_id), "quota": name, "value": limit}
+        {
+            "user": show_entity_name(entity.user),
+            "client_id": show_entity_name(entity.client_id),
+            "quota": name,
+            "value": limit,
+        }
         for entity, limits in tables.cluster().quotas.items()
         for name, limit in sorted(limits.items())
     ]
     return pa.Table.from_pylist(rows, QUOTAS)
-
-
-def _part(part: Part) -> str | None:
-    return DEFAULT.value if part is DEFAULT else part
 
 
 def _offset(place: LogPlace | None) -> int | None:

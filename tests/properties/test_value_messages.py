@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.descriptions import BrokerDescription, ProducerState, TransactionDescription, TransactionListing
+from bus.descriptions import (
+    DEFAULT_NAME,
+    BrokerDescription,
+    ProducerState,
+    QuotaEntity,
+    QuotaUsage,
+    TransactionDescription,
+    TransactionListing,
+)
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api import value_messages
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -42,13 +50,15 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.from_type(hint)
     if dataclasses.is_dataclass(hint):
         return described(hint)
-    return {str: TEXTS, int: INTEGERS, TopicPartition: PARTITIONS}[hint]
+    return {str: TEXTS, int: INTEGERS, float: st.floats(allow_nan=False), TopicPartition: PARTITIONS}[hint]
 
 
+ENTITY_NAMES = st.none() | TEXTS | st.just("<default>") | st.just(DEFAULT_NAME)
 # What a field never has, so that None or an order can be told from it.
 RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     BrokerDescription: {"rack": st.none() | TEXTS.filter(bool)},
     ProducerState: {"coordinator_partition": st.none() | st.integers(0, 2**31 - 1)},
+    QuotaEntity: {"user": ENTITY_NAMES, "client_id": ENTITY_NAMES},
     TransactionDescription: {
         "partitions": st.sets(PARTITIONS, max_size=5).map(lambda found: tuple(sorted(found))),
         "group_ids": st.lists(TEXTS, max_size=3).map(lambda found: tuple(sorted(found))),
@@ -61,14 +71,24 @@ def described(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{**fields, **RESTRICTED.get(kind, {})})
 
 
+def known_of(value: object) -> dict[str, Any]:
+    """Return the fields that the message does not have."""
+    match value:
+        case TransactionListing():
+            return {"coordinator_id": value.coordinator_id}
+        case QuotaUsage():
+            return {"broker_id": value.broker_id}
+        case _:
+            return {}
+
+
 @pytest.mark.parametrize("name", MAPPERS)
 @given(data=st.data())
 def test_value_is_decoded_as_it_was_encoded(name: str, data: st.DataObject) -> None:
     mapper = MAPPERS[name]
     value = data.draw(described(mapper.value))
     sent = mapper.message.FromString(mapper.encode(value).SerializeToString())
-    known = {"coordinator_id": value.coordinator_id} if isinstance(value, TransactionListing) else {}
-    assert mapper.decode(sent, **known) == value
+    assert mapper.decode(sent, **known_of(value)) == value
 
 
 @pytest.mark.parametrize("name", MAPPERS)

@@ -10,7 +10,7 @@ import click
 from bus.cli.commands import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin
 from bus.cli.output import Column, Columns, Kind, echo, write_listing
-from bus.descriptions import DEFAULT_NAME, QuotaEntity, QuotaUsage
+from bus.descriptions import DEFAULT_NAME, QuotaEntity, QuotaUsage, show_entity_name
 
 _NAMES = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_rate")
 
@@ -24,15 +24,15 @@ def _complete_values(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 _LIST_COLUMNS: Columns[tuple[QuotaEntity, str, float]] = (
-    Column("user", lambda row: row[0].user, is_key=True),
-    Column("client_id", lambda row: row[0].client_id, is_key=True),
+    Column("user", lambda row: show_entity_name(row[0].user), is_key=True),
+    Column("client_id", lambda row: show_entity_name(row[0].client_id), is_key=True),
     Column("quota", lambda row: row[1], is_key=True),
     Column("value", lambda row: row[2], Kind.NUMBER),
 )
 _USAGE_COLUMNS: Columns[QuotaUsage] = (
     Column("broker_id", lambda one: one.broker_id, is_key=True),
-    Column("user", lambda one: one.entity.user, is_key=True),
-    Column("client_id", lambda one: one.entity.client_id, is_key=True),
+    Column("user", lambda one: show_entity_name(one.entity.user), is_key=True),
+    Column("client_id", lambda one: show_entity_name(one.entity.client_id), is_key=True),
     Column("quota", lambda one: one.quota, is_key=True),
     Column("limit", lambda one: one.limit, Kind.NUMBER),
     Column("rate", lambda one: round(one.rate, 1), Kind.NUMBER),
@@ -77,7 +77,7 @@ def list_quotas(
         found = admin.describe_client_quotas(_entity(user, default_user, client, default_client))
     rows = [
         (entity, name, limit)
-        for entity, limits in sorted(found.items(), key=lambda one: (one[0].user or "", one[0].client_id or ""))
+        for entity, limits in sorted(found.items(), key=lambda one: _sort_key(one[0]))
         for name, limit in sorted(limits.items())
     ]
     write_listing(_LIST_COLUMNS, rows, form)
@@ -111,7 +111,7 @@ def set_quotas(
     changes = dict(_parse(text) for text in quotas)
     with open_admin(address) as admin:
         admin.alter_client_quotas({entity: changes})
-    echo(f"Updated config for entity: {_entity_text(entity)}.")
+    echo(f"Updated config for entity: {entity}.")
 
 
 @quotas.command(
@@ -131,7 +131,7 @@ def delete(
     with open_admin(address) as admin:
         gone = names or tuple(admin.describe_client_quotas(entity, strict=True).get(entity, {}))
         admin.alter_client_quotas({entity: dict.fromkeys(gone)})
-    echo(f"Updated config for entity: {_entity_text(entity)}.")
+    echo(f"Updated config for entity: {entity}.")
 
 
 @quotas.command(examples="bus quotas usage")
@@ -169,7 +169,5 @@ def _parse(text: str) -> tuple[str, float]:
         raise click.UsageError(f"expected NAME=VALUE with a number, found {found}") from None
 
 
-def _entity_text(entity: QuotaEntity) -> str:
-    from bus.client.admin.admin import show_entity
-
-    return show_entity(entity)
+def _sort_key(entity: QuotaEntity) -> tuple[str, str]:
+    return show_entity_name(entity.user) or "", show_entity_name(entity.client_id) or ""

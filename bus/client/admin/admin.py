@@ -24,6 +24,7 @@ from bus.client.arguments import (
     check_topic_partition,
     check_topic_partitions,
     wrong_type,
+    wrong_value,
 )
 from bus.client.config.parsing import (
     MISSING,
@@ -38,8 +39,8 @@ from bus.client.connection.retrying import CHANGES_MAX, portions
 from bus.client.values import UserScramCredentialDeletion, UserScramCredentialUpsertion
 from bus.descriptions import (
     ANY_NAME,
-    DEFAULT_NAME,
     ClusterDescription,
+    NoName,
     PartitionReassignment,
     QuotaEntity,
     QuotaUsage,
@@ -52,9 +53,11 @@ from bus.grpc_api.value_messages import (
     ACL_FILTER,
     CLUSTER,
     CREDENTIAL,
+    QUOTA_USAGE,
     REASSIGNMENT,
     decode_quota_entity,
     encode_quota_entity,
+    encode_quota_filter,
 )
 from bus.model import TopicPartition
 from bus.security.acls import AclBinding, AclBindingFilter
@@ -170,10 +173,9 @@ class Admin(TransactionAdmin):
         for names. `strict`: and no other part. By name, per second."""
         wanted = QuotaEntity() if filter is None else _check_quota_entity("filter", filter)
         is_strict = check_flag("strict", strict)
-        parts = [pb.QuotaFilterPart(part=part, any_name=part.name == ANY_NAME) for part in _encode_entity(wanted)]
-        request = pb.DescribeClientQuotasRequest(parts=parts, strict=is_strict)
+        request = pb.DescribeClientQuotasRequest(parts=encode_quota_filter(wanted), strict=is_strict)
         entries = self._calls.ask("DescribeClientQuotas", request).entries
-        return {_decode_entity(one.entity): dict(one.quotas) for one in entries}
+        return {decode_quota_entity(one.entity): dict(one.quotas) for one in entries}
 
     def alter_client_quotas(
         self, alterations: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False
@@ -182,20 +184,24 @@ class Admin(TransactionAdmin):
         done, or nothing. Names: `producer_byte_rate`, `consumer_byte_rate`, `controller_mutation_rate`, `request_rate`.
         Raises INVALID_REQUEST for a name or a value that cannot be."""
         checked = check_mapping(
-            "alterations", alterations, _check_quota_entity, _check_quota_changes, "from QuotaEntity to quotas by name"
+            "alterations",
+            alterations,
+            _check_altered_entity,
+            _check_quota_changes,
+            "from QuotaEntity to quotas by name",
         )
         is_trial = check_flag("validate_only", validate_only)
         wanted = [
-            pb.QuotaAlteration(entity=_encode_entity(entity), changes=[_encode_change(*one) for one in changes.items()])
+            pb.QuotaAlteration(
+                entity=encode_quota_entity(entity), changes=[_encode_change(*one) for one in changes.items()]
+            )
             for entity, changes in checked.items()
         ]
         results: list[Any] = []
         for portion in portions(wanted, CHANGES_MAX, lambda one: 2 + len(one.changes)):
             request = pb.AlterClientQuotasRequest(entries=portion, validate_only=is_trial)
             results += self._calls.on_controller("AlterClientQuotas", request).entries
-        raise_failures(
-            [(show_entity(_decode_entity(one.entity)), one.error_code, one.error_message) for one in results]
-        )
+        raise_failures([(str(decode_quota_entity(one.entity)), one.error_code, one.error_message) for one in results])
 
     def describe_quota_usage(self) -> list[QuotaUsage]:
         """Return the use of quotas at each broker, by those who have used any of late."""
@@ -288,9 +294,16 @@ def _check_quota_entity(name: str, value: Any) -> QuotaEntity:
     if not isinstance(value, QuotaEntity):
         raise wrong_type(f"{name} as a QuotaEntity", value)
     for part in (value.user, value.client_id):
-        if part is not None:
+        if part is not None and not isinstance(part, NoName):
             check_text(f"a name in {name}", part)
     return value
+
+
+def _check_altered_entity(name: str, value: Any) -> QuotaEntity:
+    entity = _check_quota_entity(name, value)
+    if ANY_NAME in (entity.user, entity.client_id):
+        raise wrong_value(f"{name} with names or DEFAULT_NAME", ANY_NAME)
+    return entity
 
 
 def _check_quota_changes(name: str, value: Any) -> dict[str, float | None]:
@@ -323,37 +336,12 @@ def _check_acl_filter(name: str, value: Any) -> AclBindingFilter:
     return value
 
 
-def _encode_entity(entity: QuotaEntity) -> list[pb.QuotaEntityPart]:
-    parts = {"user": entity.user, "client-id": entity.client_id}
-    return encode_quota_entity(
-        {kind: None if name == DEFAULT_NAME else name for kind, name in parts.items() if name is not None}
-    )
-
-
-def _decode_entity(parts: Iterable[pb.QuotaEntityPart]) -> QuotaEntity:
-    names = {kind: DEFAULT_NAME if name is None else name for kind, name in decode_quota_entity(parts).items()}
-    return QuotaEntity(names.get("user"), names.get("client-id"))
-
-
 def _encode_change(name: str, limit: float | None) -> pb.QuotaChange:
     return pb.QuotaChange(name=name, remove=True) if limit is None else pb.QuotaChange(name=name, value=limit)
 
 
 def _decode_usage(broker: pb.Broker, response: pb.DescribeQuotaUsageResponse) -> list[QuotaUsage]:
-    return [
-        QuotaUsage(broker.broker_id, _decode_entity(one.entity), one.quota, one.limit, one.rate, one.throttle_time_ms)
-        for one in response.entries
-    ]
-
-
-def show_entity(entity: QuotaEntity) -> str:
-    """Write it as Kafka's command prints it."""
-    parts = (("user-principal", entity.user), ("client-id", entity.client_id))
-    return ", ".join(
-        f"the default {what}" if name == DEFAULT_NAME else f"{what} '{name}'"
-        for what, name in parts
-        if name is not None
-    )
+    return [QUOTA_USAGE.decode(one, broker_id=broker.broker_id) for one in response.entries]
 
 
 def encode_upsertion(one: UserScramCredentialUpsertion) -> pb.ScramUpsertion:

@@ -13,9 +13,16 @@ from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import ACL, ACL_FILTER, CREDENTIAL, encode_quota_entity
+from bus.grpc_api.value_messages import (
+    ACL,
+    ACL_FILTER,
+    CREDENTIAL,
+    QUOTA_USAGE,
+    decode_quota_filter,
+    decode_quota_part,
+    encode_quota_entity,
+)
 from bus.runtime.loop_shares import LoopShares
-from bus.security.quotas import DEFAULT, Part, QuotaEntity, names_of
 from bus.security.users import Alteration, DeleteScram, SetScram
 
 MessageT = TypeVar("MessageT")
@@ -122,19 +129,21 @@ class QuotaHandler:
     async def describe(
         self, access: Access, request: pb.DescribeClientQuotasRequest
     ) -> pb.DescribeClientQuotasResponse:
-        wanted = [(one.part.type, None if one.any_name else _name(one.part)) for one in request.parts]
+        wanted = decode_quota_filter(request.parts)
         found = await self._api.describe(access, wanted, is_strict=request.strict)
         response = pb.DescribeClientQuotasResponse()
         if isinstance(found, Refused):
             return with_error(response, found)
-        entries = (pb.QuotasOfEntity(entity=_parts(entity), quotas=quotas) for entity, quotas in found.items())
+        entries = (
+            pb.QuotasOfEntity(entity=encode_quota_entity(entity), quotas=quotas) for entity, quotas in found.items()
+        )
         await self._shares.begin().extend(response.entries, entries)
         return response
 
     async def alter(self, access: Access, request: pb.AlterClientQuotasRequest) -> pb.AlterClientQuotasResponse:
         asked = [
             (
-                [(part.type, _name(part)) for part in one.entity],
+                list(map(decode_quota_part, one.entity)),
                 [(change.name, None if change.remove else change.value) for change in one.changes],
             )
             for one in request.entries
@@ -152,23 +161,5 @@ class QuotaHandler:
         used = await self._api.usage(access)
         if isinstance(used, Refused):
             return with_error(response, used)
-        entries = (
-            pb.QuotaUsage(
-                entity=_parts(one.entity),
-                quota=one.name,
-                limit=one.limit,
-                rate=one.rate,
-                throttle_time_ms=min(one.wait_ms, 2**31 - 1),
-            )
-            for one in used
-        )
-        await self._shares.begin().extend(response.entries, entries)
+        await self._shares.begin().extend(response.entries, map(QUOTA_USAGE.encode, used))
         return response
-
-
-def _name(part: pb.QuotaEntityPart) -> Part:
-    return part.name if part.HasField("name") else DEFAULT
-
-
-def _parts(entity: QuotaEntity) -> list[pb.QuotaEntityPart]:
-    return encode_quota_entity(names_of(entity))

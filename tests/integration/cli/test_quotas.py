@@ -95,6 +95,20 @@ def test_admin_filters_validates_and_tells_of_every_failure(quiet: tuple[Broker,
         assert admin.describe_quota_usage() == []
 
 
+def test_user_that_is_named_like_the_default_has_a_quota_of_its_own(quiet: tuple[Broker, Path]) -> None:
+    named, default = QuotaEntity("<default>"), QuotaEntity(DEFAULT_NAME)
+    with Admin(f"127.0.0.1:{quiet[0].port}") as admin:
+        admin.alter_client_quotas({named: {"request_rate": 1_000}, default: {"request_rate": 2_000}})
+        assert admin.describe_client_quotas(named) == {named: {"request_rate": 1_000.0}}
+        assert admin.describe_client_quotas(default) == {default: {"request_rate": 2_000.0}}
+        assert admin.describe_client_quotas(QuotaEntity("<any>")) == {}
+        admin.alter_client_quotas({named: {"request_rate": None}})
+        assert admin.describe_client_quotas() == {default: {"request_rate": 2_000.0}}
+        admin.alter_client_quotas({default: {"request_rate": None}})
+        with pytest.raises(BusError, match="expected a key of alterations with names or DEFAULT_NAME, found <any>"):
+            admin.alter_client_quotas({QuotaEntity(ANY_NAME): {"request_rate": 1}})
+
+
 @pytest.mark.parametrize("alterations", [None, {"alice": {}}, {QuotaEntity("a"): 1}, {QuotaEntity("a"): {"x": "1"}}])
 def test_admin_says_how_quotas_are_given(quiet: tuple[Broker, Path], alterations: Any) -> None:
     with Admin(f"127.0.0.1:{quiet[0].port}") as admin, pytest.raises(BusError, match="expected"):

@@ -10,10 +10,12 @@ import pytest
 
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas, _check_once
 from bus.broker_api.requests import BrokerStopping, Caller, OverQuota
+from bus.descriptions import QuotaEntity
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import BrokerEndpoint
 from bus.runtime.partitions.fetches import Stopping
-from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE, QuotaEntity
+from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 from tests.support.api_bench import FOR_ALL, ApiBench, answering
 from tests.support.virtual_time import run_virtually
 
@@ -23,7 +25,8 @@ ALICE = QuotaEntity("alice")
 class Bench:
     def __init__(self, **limits: float) -> None:
         config = SimpleNamespace(quota_window_num=11, quota_window_size_seconds=1)
-        self.cluster: Any = SimpleNamespace(config=config, state=SimpleNamespace(quotas={ALICE: limits}))
+        endpoint, state = BrokerEndpoint(1, "h", 1), SimpleNamespace(quotas={ALICE: limits})
+        self.cluster: Any = SimpleNamespace(config=config, endpoint=endpoint, state=state)
         self.stopping = Stopping()
         self.quotas = ClientQuotas(self.cluster, self.stopping)
 
@@ -42,7 +45,7 @@ def test_debt_of_one_stream_holds_all_of_the_same_user_and_no_other() -> None:
         began_s = now_s()
         assert bench.pace(1).note_produced(3_000) == 20_000
         (used,) = bench.quotas.usage()
-        assert (used.entity, used.wait_ms) == (ALICE, 20_000)
+        assert (used.entity, used.throttle_time_ms) == (ALICE, 20_000)
         await bench.pace(2, user="bob").wait()
         assert now_s() == began_s
         await bench.pace(3).wait()

@@ -13,10 +13,11 @@ from bus.cluster_metadata.cluster_records import (
     snapshot_of,
 )
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
+from bus.descriptions import DEFAULT_NAME, QuotaEntity
 from bus.errors import ErrorCode, Refused
-from bus.security.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, AlterQuotas, QuotaEntity
+from bus.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, AlterQuotas
 
-PAIR = QuotaEntity("alice", DEFAULT)
+PAIR = QuotaEntity("alice", DEFAULT_NAME)
 STATE = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "h", 1), FeatureLevel("bus.version", 3)])
 
 

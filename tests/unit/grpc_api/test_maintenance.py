@@ -11,7 +11,7 @@ import pytest
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import BrokerStopping
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
-from bus.descriptions import DeletedRecords, MaintainedLog
+from bus.descriptions import DEFAULT_NAME, DeletedRecords, MaintainedLog, QuotaEntity
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -20,7 +20,7 @@ from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction
-from bus.security.quotas import DEFAULT, REQUEST_RATE, QuotaEntity
+from bus.security.quotas import REQUEST_RATE
 from tests.support.api_bench import ApiBench, open_access
 from tests.support.cancelled_calls import QuietContext
 
@@ -312,7 +312,7 @@ def test_swap_is_handed_to_the_partition() -> None:
 def test_only_who_may_maintain_a_log_is_charged_for_its_partitions_and_so_learns_how_many_there_are(
     super_users: str, expected: int
 ) -> None:
-    quotas = {QuotaEntity(DEFAULT, None): {REQUEST_RATE: 100.0}}
+    quotas = {QuotaEntity(DEFAULT_NAME, None): {REQUEST_RATE: 100.0}}
     topics: Any = {"secret": SimpleNamespace(partitions=range(3))}
     charged: list[float] = []
 

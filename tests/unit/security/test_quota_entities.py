@@ -2,27 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from bus.security.quotas import (
-    DEFAULT,
-    QuotaEntity,
-    check_entity,
-    decode_entity,
-    encode_entity,
-    entity_of,
-    find_quota,
-    names_of,
-)
+from bus.descriptions import DEFAULT_NAME, QuotaEntity
+from bus.security.quotas import check_entity, decode_entity, encode_entity, entity_of, find_quota, names_of
 
 # Kafka's order, the most specific first.
 PRECEDENCE = (
     QuotaEntity("alice", "loader"),
-    QuotaEntity("alice", DEFAULT),
+    QuotaEntity("alice", DEFAULT_NAME),
     QuotaEntity("alice"),
-    QuotaEntity(DEFAULT, "loader"),
-    QuotaEntity(DEFAULT, DEFAULT),
-    QuotaEntity(DEFAULT),
+    QuotaEntity(DEFAULT_NAME, "loader"),
+    QuotaEntity(DEFAULT_NAME, DEFAULT_NAME),
+    QuotaEntity(DEFAULT_NAME),
     QuotaEntity(client_id="loader"),
-    QuotaEntity(client_id=DEFAULT),
+    QuotaEntity(client_id=DEFAULT_NAME),
 )
 PAIR, USER_ONLY, CLIENT_ONLY = QuotaEntity("alice", "loader"), QuotaEntity("alice"), QuotaEntity(client_id="loader")
 SHARING = (PAIR, PAIR, USER_ONLY, PAIR, PAIR, USER_ONLY, CLIENT_ONLY, CLIENT_ONLY)
@@ -59,7 +51,7 @@ def test_text_of_no_entity_is_refused(text: str) -> None:
 
 def test_entity_is_shown_as_kafka_does() -> None:
     assert str(PAIR) == "user-principal 'alice', client-id 'loader'"
-    assert str(QuotaEntity(DEFAULT, DEFAULT)) == "the default user-principal, the default client-id"
+    assert str(QuotaEntity(DEFAULT_NAME, DEFAULT_NAME)) == "the default user-principal, the default client-id"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from bus.descriptions import QuotaEntity
 from bus.security import quota_usage as u
 from bus.security.quota_usage import RateMeter, TokenBucket, Windows
-from bus.security.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, QuotaEntity
+from bus.security.quotas import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE
 
 PRODUCE = u.Allowance(PRODUCER_BYTE_RATE, QuotaEntity("alice"), 100.0)
 FETCH = u.Allowance(CONSUMER_BYTE_RATE, QuotaEntity("alice"), 100.0)

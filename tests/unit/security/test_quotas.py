@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from bus.descriptions import ANY_NAME, DEFAULT_NAME, QuotaEntity
 from bus.errors import ErrorCode, Refused
 from bus.security import quotas as q
-from bus.security.quotas import DEFAULT, QuotaEntity
 
 ALICE = QuotaEntity("alice")
 
@@ -59,13 +59,13 @@ def test_text_of_no_quotas_is_refused(text: str) -> None:
 
 
 def test_filter_names_parts_that_an_entity_has() -> None:
-    pair, default = QuotaEntity("alice", "loader"), QuotaEntity(DEFAULT)
+    pair, default = QuotaEntity("alice", "loader"), QuotaEntity(DEFAULT_NAME)
     assert q.matches(pair, {"user": "alice"}, is_strict=False)
     assert not q.matches(pair, {"user": "alice"}, is_strict=True)
-    assert q.matches(pair, {"user": None, "client-id": "loader"}, is_strict=True)
-    assert not q.matches(pair, {"user": DEFAULT}, is_strict=False)
-    assert q.matches(default, {"user": DEFAULT}, is_strict=True)
-    assert q.matches(default, {"user": None}, is_strict=True)
-    assert not q.matches(default, {"client-id": None}, is_strict=False)
+    assert q.matches(pair, {"user": ANY_NAME, "client-id": "loader"}, is_strict=True)
+    assert not q.matches(pair, {"user": DEFAULT_NAME}, is_strict=False)
+    assert q.matches(default, {"user": DEFAULT_NAME}, is_strict=True)
+    assert q.matches(default, {"user": ANY_NAME}, is_strict=True)
+    assert not q.matches(default, {"client-id": ANY_NAME}, is_strict=False)
     assert q.matches(default, {}, is_strict=False)
     assert not q.matches(default, {}, is_strict=True)
