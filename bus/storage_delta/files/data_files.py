@@ -19,6 +19,7 @@ from bus.model import LogBatch, sequence_after
 from bus.ports import FoundOffset
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.storage_delta.files.batch_runs import RUN_COLUMNS, columns_of
 from bus.storage_delta.files.live_file import LiveFile, data_file_name
 from bus.storage_delta.files.producer_spans import (
     PRODUCER_COLUMNS,
@@ -31,9 +32,13 @@ from bus.storage_delta.files.producer_spans import (
     statistics_of_stamps,
 )
 from bus.storage_delta.files.proved_parquet import FileSums, encode_sums, sum_of, sums_of_pieces
+from bus.storage_delta.files.small_parquet import encode_small, may_be_small
 
 ROW_GROUP_BYTES = 4 << 20
 STREAMED_BYTES_MIN = 2 * ROW_GROUP_BYTES
+# Up to so many rows, of so many bytes, Arrow's writer costs more than they do (see small_parquet.py).
+SMALL_ROWS_MAX = 256
+SMALL_BYTES_MAX = 256 << 10
 # The columns that the broker adds, in bytes per row.
 _ADDED_ROW_BYTES = 24
 
@@ -82,6 +87,10 @@ def encode_data_file(
     its footer says beside, for a repair that has no version of it."""
     stamps = stamps_of(batches) if len(batches) > 1 else None
     brought = _brought_columns(batches)
+    if compression == "none" and is_small(batches, brought) and may_be_small(schema):
+        return _encode_small(
+            batches, schema, stamps, name_suffix=name_suffix, committed_ms=committed_ms, notes=notes or {}
+        )
     rows = _merge(batches, stamps, brought, schema)
     sink = pa.BufferOutputStream()
     ends: list[int] = []
@@ -104,11 +113,47 @@ def encode_data_file(
         record_count=rows.num_rows,
         offsets=offsets,
         times_us=_min_max_us(batches, rows),
-        producers=_producer_statistics(batches, stamps, brought, rows),
+        producers=(
+            _producer_statistics(batches, stamps, rows.num_rows)
+            if brought.isdisjoint(PRODUCER_COLUMNS)
+            else statistics_of_rows(rows)
+        ),
         sums=_sums_of(data, ends),
         committed_ms=committed_ms,
     )
     return EncodedFile(data, file, stats)
+
+
+def is_small(batches: Sequence[LogBatch], brought: set[str]) -> bool:
+    """True if these are few rows, whose offsets and producers the broker gives: Arrow's writer costs more than they."""
+    if sum(batch.record_count for batch in batches) > SMALL_ROWS_MAX or _size_bytes(batches) > SMALL_BYTES_MAX:
+        return False
+    return brought.isdisjoint(RUN_COLUMNS)
+
+
+def _encode_small(
+    batches: Sequence[LogBatch],
+    schema: pa.Schema,
+    stamps: Stamps | None,
+    *,
+    name_suffix: str,
+    committed_ms: int,
+    notes: Mapping[str, str],
+) -> EncodedFile:
+    row_count = sum(batch.record_count for batch in batches)
+    encoded = encode_small(schema, columns_of(batches, schema), row_count, notes)
+    file, stats = _describe(
+        batches,
+        name_suffix,
+        size_bytes=len(encoded.data),
+        record_count=row_count,
+        offsets=(batches[0].base_offset, batches[-1].next_offset - 1),
+        times_us=_time_bounds_us(batches),
+        producers=_producer_statistics(batches, stamps, row_count),
+        sums=_sums_of(encoded.data, [encoded.tail_start]),
+        committed_ms=committed_ms,
+    )
+    return EncodedFile(pa.py_buffer(encoded.data), file, stats)
 
 
 def is_streamed(batches: Sequence[LogBatch]) -> bool:
@@ -281,7 +326,7 @@ def _cut(rows: pa.RecordBatch, batches: Sequence[LogBatch]) -> Iterator[pa.Recor
         yield rows.slice(first, row_count)
 
 
-def _sums_of(data: pa.Buffer, ends: Sequence[int]) -> FileSums:
+def _sums_of(data: Any, ends: Sequence[int]) -> FileSums:
     """Row groups end at `ends`."""
     view = memoryview(data)
     pieces = [(end - start, sum_of(view[start:end])) for start, end in pairwise([0, *ends])]
@@ -362,15 +407,12 @@ def _merge_column(batches: Sequence[LogBatch], counts: Any, stamps: Stamps | Non
             return pa.nulls(int(counts.sum()), field.type)
 
 
-def _producer_statistics(
-    batches: Sequence[LogBatch], stamps: Stamps | None, brought: set[str], rows: pa.RecordBatch
-) -> ProducerStatistics:
-    if not brought.isdisjoint(PRODUCER_COLUMNS):
-        return statistics_of_rows(rows)
+def _producer_statistics(batches: Sequence[LogBatch], stamps: Stamps | None, row_count: int) -> ProducerStatistics:
+    """Return the statistics of batches that bring no producer columns of their own."""
     if stamps is not None:
         return statistics_of_stamps(stamps)
     only = batches[0].producer if len(batches) == 1 else None
-    return ProducerStatistics(rows.num_rows) if only is None else statistics_of_one(only, rows.num_rows)
+    return ProducerStatistics(row_count) if only is None else statistics_of_one(only, row_count)
 
 
 def _index_of(batch: LogBatch, name: str) -> int:
@@ -383,6 +425,17 @@ def _index_of(batch: LogBatch, name: str) -> int:
 
 def _size_bytes(batches: Sequence[LogBatch]) -> int:
     return sum(batch.size_bytes + batch.record_count * _ADDED_ROW_BYTES for batch in batches)
+
+
+def _time_bounds_us(batches: Sequence[LogBatch]) -> tuple[int, int]:
+    ends: list[int] = []
+    for batch in batches:
+        if batch.timestamp_ms is not None:
+            ends.append(batch.timestamp_ms * 1000)
+        else:
+            micros = batch.columns.column("timestamp").view(pa.int64()).to_numpy()
+            ends += (int(micros.min()), int(micros.max()))
+    return min(ends), max(ends)
 
 
 def _min_max_us(batches: Sequence[LogBatch], rows: pa.RecordBatch) -> tuple[int, int]:
