@@ -11,8 +11,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from bus.client.config.connection import ConnectionConfig
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.clients import AdminConfig, ConnectionConfig, ConsumerConfig, ProducerConfig
 
 FILE = Path(__file__).parent.parent / "bus" / "client" / "config" / "typed_settings.py"
 _HEAD = '''"""The settings of the clients as typed keywords: made by tools/client_settings.py, and never edited.

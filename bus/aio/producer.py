@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pyarrow as pa
 
 from bus.client.arguments import check_timeout, check_topic
-from bus.client.config.parsing import MISSING, EffectiveSetting, ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import MISSING, EffectiveSetting, parse_config
 from bus.client.connection.processes import Home
 from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig
+from bus.client.config.parsing import MISSING, parse_config
 from bus.client.config.values import conflict
 from bus.client.group.group_topics import compiled
 from bus.processing import RunSummary, parse_settings

@@ -10,17 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bus.client.config.parsing import ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.config.sources import only_settings_of_connections
-from bus.client.config.values import (
-    ANY_MILLISECONDS,
-    SOME_MILLISECONDS,
-    choice,
-    conflict,
-    identity,
-    integer,
-    setting,
-)
+from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, choice, conflict, identity, integer, setting
 from bus.client.values import ConsumerRecord
 from bus.errors import did_you_mean, near_names
 from bus.model import TopicPartition

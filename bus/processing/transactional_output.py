@@ -21,7 +21,7 @@ from time import time_ns
 from typing import Any, Protocol, TypeVar
 
 from bus.client.arguments import check_topic
-from bus.client.config.connection import SecurityConfig
+from bus.client.config.clients import SecurityConfig
 from bus.client.config.security import security_settings
 from bus.client.config.sources import only_settings_of_connections
 from bus.client.interceptors import ProducerRecord, close_all

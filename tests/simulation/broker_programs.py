@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo, error_of
 from bus.client.connection.produce_requests import decode_produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bus.client.assignors import assignors_of
-from bus.client.config.parsing import ConsumerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.group_requests import FindCoordinator, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch
 from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import bus
-from bus.client.config.parsing import AdminConfig, parse_config
+from bus.client.config.clients import AdminConfig
+from bus.client.config.parsing import parse_config
 from bus.client.config.sources import load_profile
 from bus.errors import BusError, did_you_mean, near_names
 

@@ -26,14 +26,8 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import (
-    MISSING,
-    AdminConfig,
-    EffectiveSetting,
-    client_addresses,
-    describe,
-    parse_with_origins,
-)
+from bus.client.config.clients import AdminConfig
+from bus.client.config.parsing import MISSING, EffectiveSetting, client_addresses, describe, parse_with_origins
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.retrying import CHANGES_MAX, portions
 from bus.client.values import UserScramCredentialDeletion, UserScramCredentialUpsertion

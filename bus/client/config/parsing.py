@@ -1,4 +1,4 @@
-"""The settings of the clients: Kafka's names with underscores for dots, its defaults, each checked when it is given.
+"""Parses the settings of a client: Kafka's names with underscores for dots, each checked when it is given.
 
 Guards one promise: no setting is silently ignored. A name that is not known is refused, with one that is written alike
 if there is any; one of Kafka's that is not honoured with the reason; a value that cannot work, alone or beside another,
@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from bus.addresses import parse_address
 from bus.client.arguments import WrongType
-from bus.client.config import consumer_settings as consumer_config
-from bus.client.config import producer_settings as producer_config
-from bus.client.config import values
-from bus.client.config.connection import ConnectionConfig
-from bus.client.config.consumer_settings import ConsumerConfig
-from bus.client.config.producer_settings import ProducerConfig
+from bus.client.config.clients import (
+    AdminConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    reconcile_consumer,
+    reconcile_producer,
+)
 from bus.client.config.security import SECURITY_SETTINGS, check_security, reason_of_absence, with_passwords
 from bus.client.config.sources import (
     ADDRESS_VARIABLE,
@@ -28,24 +29,9 @@ from bus.client.config.sources import (
     default_addresses,
     with_defaults,
 )
-from bus.client.config.values import (
-    SOME_MILLISECONDS,
-    conflict,
-    integer,
-    setting,
-)
+from bus.client.config.values import conflict
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names
 from bus.settings.keys import WrongSetting, is_text, keys_of
-
-__all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]
-
-
-@dataclass(frozen=True, slots=True)
-class AdminConfig(ConnectionConfig):
-    client_id: str = setting("bus-admin", values.client_id)
-    retries: int = setting(2**31 - 1, integer(0))
-    default_api_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
-
 
 ClientConfig = AdminConfig | ProducerConfig | ConsumerConfig
 _KINDS: dict[type[ClientConfig], str] = {
@@ -129,9 +115,9 @@ def _check_together(kind: type[ConfigT], checked: Mapping[str, Any]) -> ConfigT:
     check_security(config, checked)
     config = with_passwords(config)
     if isinstance(config, ProducerConfig):
-        config = producer_config.reconcile(config, checked)
+        config = reconcile_producer(config, checked)
     elif isinstance(config, ConsumerConfig):
-        config = consumer_config.reconcile(config, checked)
+        config = reconcile_consumer(config, checked)
     return config  # type: ignore[no-any-return]
 
 

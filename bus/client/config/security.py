@@ -1,7 +1,7 @@
 """The checks of what settings of a connection say together: its protocol, its keys and certificates, its login.
 
-The settings are in `connection`; where those come from that a program does not give is in `sources`. Guards
-one promise: settings that contradict each other, or would do nothing, are refused before any connection is made, and no
+The settings are in `clients`; where those come from that a program does not give is in `sources`. Guards one
+promise: settings that contradict each other, or would do nothing, are refused before any connection is made, and no
 password is in an error or a `repr`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bus.client.config.connection import SecurityConfig
+from bus.client.config.clients import SecurityConfig
 from bus.client.config.tokens import check_assertion, environment_secret, is_token_setting, tokens_of
 from bus.client.config.values import conflict
 from bus.errors import count_of, did_you_mean, near_names

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from bus.client.config.connection import SecurityConfig
+from bus.client.config.clients import SecurityConfig
 from bus.client.config.values import conflict
 from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url

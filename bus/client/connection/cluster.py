@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import grpc
 
 from bus.addresses import format_address
-from bus.client.config.connection import ConnectionConfig
+from bus.client.config.clients import ConnectionConfig
 from bus.client.config.security import security_of
 from bus.client.connection.broker_watch import BrokerWatch, PatientWait
 from bus.client.connection.connections import (

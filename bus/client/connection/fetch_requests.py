@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.cluster import LeaderHint, error_of, hint_of
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb

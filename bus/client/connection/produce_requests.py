@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster, LeaderHint, error_of, hint_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

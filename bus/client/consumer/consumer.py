@@ -28,14 +28,8 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.config.parsing import (
-    MISSING,
-    ConsumerConfig,
-    EffectiveSetting,
-    client_addresses,
-    describe,
-    parse_with_origins,
-)
+from bus.client.config.clients import ConsumerConfig
+from bus.client.config.parsing import MISSING, EffectiveSetting, client_addresses, describe, parse_with_origins
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.leader_calls import list_offsets
 from bus.client.connection.retrying import monotonic_ms

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.client.config.parsing import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.produce_requests import ThrottleLog

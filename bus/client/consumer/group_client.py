@@ -14,7 +14,7 @@ from threading import get_ident, main_thread
 from typing import Any
 
 from bus.client.assignors import assignors_of
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import closed_client
 from bus.client.connection.group_requests import (

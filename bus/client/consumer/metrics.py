@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.metric_windows import Tally, Window, rates
 from bus.model import TopicPartition

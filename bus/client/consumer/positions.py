@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from bus.client.config.parsing import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.leader_calls import list_offsets, list_offsets_once

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher

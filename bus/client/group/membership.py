@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.group_requests import (
     GroupCall,
     Heartbeat,

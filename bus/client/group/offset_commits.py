@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.group_requests import OffsetCommit, Offsets, commit_portions
 from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX
 from bus.client.group.link import LOST_COORDINATOR, CoordinatorFinder, GroupRequest

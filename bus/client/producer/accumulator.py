@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import TopicInfo
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import LeaderHint, TopicInfo
 from bus.client.producer.queue import Part, PartitionQueue
 from bus.errors import BusError, ErrorCode, count_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture

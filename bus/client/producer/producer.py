@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
-from bus.client.config.parsing import (
-    MISSING,
-    EffectiveSetting,
-    ProducerConfig,
-    client_addresses,
-    describe,
-    parse_with_origins,
-)
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import MISSING, EffectiveSetting, client_addresses, describe, parse_with_origins
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.connections import UnusableConnection
 from bus.client.connection.processes import Home

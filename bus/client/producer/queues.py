@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.retrying import FAILURES_UNREPORTED
 from bus.client.producer.accumulator import BufferPool

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced, ThrottleLog
 from bus.client.connection.retrying import ITEMS_MAX
 from bus.client.producer.accumulator import BufferPool, RecordAccumulator

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection import transaction_requests as requests
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_portions

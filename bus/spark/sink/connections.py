@@ -6,7 +6,7 @@ again when the broker does not know it.
 
 from __future__ import annotations
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.produce_requests import init_producer_id
 from bus.client.connection.retrying import monotonic_ms

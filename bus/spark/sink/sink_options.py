@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.config.sources import only_settings_of_connections
 from bus.errors import BusError
 from bus.settings.keys import keys_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.produce_requests import decode_produced
 from bus.client.connection.request_stream import RequestStream

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 
 from bus.client.admin.admin import Admin
-from bus.client.config.parsing import AdminConfig
+from bus.client.config.clients import AdminConfig
 from bus.client.connection.leader_calls import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.client.config.consumer_settings import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.config.parsing import parse_config
 from bus.client.config.security import security_settings
 from bus.client.config.sources import PROFILE_SETTINGS, only_settings_of_connections

@@ -11,7 +11,8 @@ import pytest
 import bus.sql
 from bus import TopicPartition
 from bus.client import arguments
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_addresses, parse_config
 from bus.client.group.group_topics import subscription_of
 from bus.errors import BusError
 from bus.settings.broker import BROKER_CONFIGS

@@ -11,7 +11,7 @@ import pytest
 
 import bus
 import bus.aio
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
 
 ROOT = Path(__file__).parents[3]
 ADDRESS = "127.0.0.1:9094"

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_addresses, parse_config
 from bus.client.config.values import duration_ms
 from bus.errors import BusError, ErrorCode
 

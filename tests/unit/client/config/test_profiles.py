@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bus import Admin, BusError
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, client_addresses, parse_config
+from bus.client.config.clients import AdminConfig, ConsumerConfig
+from bus.client.config.parsing import client_addresses, parse_config
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, security_of, security_settings
 from bus.client.config.sources import default_path, default_profile, overlay, security_defaults
 from bus.errors import ErrorCode

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, TokenLogin, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import InlinePem, KeyFiles

@@ -10,7 +10,8 @@ import pytest
 
 import bus
 import bus.aio
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.config.sources import only_settings_of_connections
 from bus.errors import BusError
 

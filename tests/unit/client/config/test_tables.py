@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig
+from bus.client.config.clients import AdminConfig, ConsumerConfig, ProducerConfig
 from bus.processing.settings import ProcessingSettings
 from bus.settings.broker import BrokerConfig
 from bus.settings.keys import ConfigError, Key, keys_of

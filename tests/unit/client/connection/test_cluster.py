@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode

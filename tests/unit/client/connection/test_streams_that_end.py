@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.client.config.parsing import ConsumerConfig, ProducerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig, ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection import request_stream
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.connection.group_requests import Heartbeat, OffsetCommit

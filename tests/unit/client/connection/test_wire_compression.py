@@ -5,7 +5,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.produce_requests import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 

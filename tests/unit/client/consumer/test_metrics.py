@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bus.client.config.parsing import ConsumerConfig
+from bus.client.config.clients import ConsumerConfig
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.model import TopicPartition

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bus.client.assignors import MemberSubscription, assignors_of
-from bus.client.config.parsing import ConsumerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.group_requests import Joined, MemberIdRequired
 from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bus.client.config.parsing import ConsumerConfig, parse_config
+from bus.client.config.clients import ConsumerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.group_requests import OffsetCommit, encode_group_call
 from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.producer.accumulator import BufferPool, RecordAccumulator
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo, error_of
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.accumulator import BufferPool

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import ProducerConfig
+from bus.client.config.clients import ProducerConfig
 from bus.client.producer.metrics import ProducerMetrics
 
 DELIVERY_TIMEOUT_MS = 120_000

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.producer.partitioning import PartitionChoice
 from bus.client.producer.queue import PartitionQueue

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.producer.transaction_calls import TransactionCalls
 from bus.client.producer.transaction_manager import TransactionState
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.connections import Request
 from bus.client.producer.future import BatchFuture, RunChunk

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.config.clients import ProducerConfig
+from bus.client.config.parsing import parse_config
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.sink import stamped_writer
