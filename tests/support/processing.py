@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.consumer.fetched import POLL_SCHEMA, PollTables
+from bus.client.consumer.records import POLL_SCHEMA, PollTables
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType, TopicPartition
 from bus.processing.run import OnPartitions

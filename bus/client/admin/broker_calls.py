@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from bus.addresses import format_address
+from bus.client.connection.broker_watch import SILENT_AFTER_MS
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.retrying import monotonic_ms, portions
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -20,7 +20,7 @@ import grpc
 from bus.addresses import format_address
 from bus.client.config.clients import ConnectionConfig
 from bus.client.config.security import security_of
-from bus.client.connection.broker_watch import BrokerWatch, PatientWait
+from bus.client.connection.broker_watch import SILENT_AFTER_MS, BrokerWatch, PatientWait
 from bus.client.connection.connections import (
     SERVICE,
     UNKNOWN_CONTRACT,
@@ -38,7 +38,6 @@ from bus.client.connection.connections import (
 from bus.client.connection.logins import Headers, Logins
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
 from bus.client.connection.retrying import Backoff, first_answer, monotonic_ms, portions, retry
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.first_contact import is_broker_needed
 from bus.client_texts import CLIENT_ID_HEADER, one_line
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range

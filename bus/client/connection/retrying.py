@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS
+from bus.client.connection.broker_watch import SILENT_AFTER_MS
 from bus.errors import BusError
 
 ResultT = TypeVar("ResultT")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from bus.client.connection.fetch_requests import FetchedBatch, FetchPosition
-from bus.client.consumer.fetched import open_batch
+from bus.client.consumer.records import open_batch
 from bus.errors import BusError
 from bus.model import TopicPartition
 

@@ -34,13 +34,12 @@ from bus.client.connection.cluster import Cluster
 from bus.client.connection.leader_calls import list_offsets
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
-from bus.client.consumer.fetched import PollTables
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
 from bus.client.consumer.misuse import OneThread, end_when_forgotten, exclusive
 from bus.client.consumer.positions import Positions
 from bus.client.consumer.record_reader import RecordReader, Runs
-from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
+from bus.client.consumer.records import Deserializers, PollTables, RecordBuilder, RecordDeserializationError
 from bus.client.group.group_topics import RebalanceCallback, subscription_of
 from bus.client.group.offset_commits import CommitCallback
 from bus.client.interceptors import ConsumerInterceptorChain, close_all

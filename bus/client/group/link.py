@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from bus.addresses import format_address
+from bus.client.connection.broker_watch import SILENT_AFTER_MS
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import (
     FindCoordinator,
@@ -30,7 +31,6 @@ from bus.client.connection.group_requests import (
 )
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of

@@ -23,12 +23,11 @@ from bus.client.connection.connections import UnusableConnection
 from bus.client.connection.processes import Home
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.interceptors import InterceptorChain, ProducerRecord, close_all
-from bus.client.producer import exit_hooks
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
 from bus.client.producer.checks import check_bytes, check_headers, check_partition, check_timestamp, one_batch
 from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.producer.partitioning import record_partitioner_of
-from bus.client.producer.threads import ProducerThreads
+from bus.client.producer.threads import ProducerThreads, flush_and_end, forget_producer, watch_producer
 from bus.client.producer.transaction_calls import TransactionCalls
 from bus.client.producer.transaction_manager import TransactionManager
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, check_committed
@@ -92,7 +91,7 @@ class Producer:
         )
         self._home = Home("producer")
         self._is_closed = False
-        exit_hooks.watch(self, self._threads)
+        watch_producer(self, self._threads)
 
     def describe_settings(self) -> dict[str, EffectiveSetting]:
         """The settings that this client has, by name, each with where it is from: the program, the command line, the
@@ -409,14 +408,14 @@ class Producer:
             return
         check_outside()
         self._is_closed = True
-        exit_hooks.forget(self)
+        forget_producer(self)
         if not self._home.is_here():
             return  # everything belongs to the process that made it
         is_in_callback = self._engine.is_in_callback
         try:
             if self._transactions is not None and not is_in_callback and timeout != 0:
                 self._abort_after_failure(timeout)
-            exit_hooks.end(self._threads, 0.0 if is_in_callback else timeout)
+            flush_and_end(self._threads, 0.0 if is_in_callback else timeout)
         finally:
             self._close_what_was_given()
 

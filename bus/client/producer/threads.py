@@ -2,16 +2,20 @@
 
 One thread waits for time to pass (`Engine.tick`), another one, started when it is first needed, makes the calls that
 block: metadata, identities, resuming. Every stream has a reading thread of its own (`RequestStream`). All are daemons:
-a program that never closes its producer still ends; `exit_hooks` delivers what was accepted before it does.
+a program that never closes its producer still ends; `watch_producer` delivers what was accepted before it does.
 """
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401  Arrow imports it with pandas, with the first array: too late at the end
 import math
+import os
 import queue
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -21,7 +25,7 @@ import pyarrow as pa
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo
-from bus.client.connection.produce_requests import (
+from bus.client.connection.producer_requests import (
     Payload,
     WireCompression,
     decode_produced,
@@ -35,10 +39,11 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.batch import RowChunk
 from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
+from bus.client.producer.future import wait_all
 from bus.client.producer.queue import Part
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
-from bus.platform.reentry import Flag, Turn, logger_of
+from bus.platform.reentry import Flag, Turn, later, logger_of
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 logger = logger_of(__name__)
@@ -333,3 +338,103 @@ def _headers_of(chunks: Sequence[RowChunk]) -> pa.Array:
             for position in range(chunk.record_count)
         ]
     return pa.array(rows, HEADERS_TYPE)
+
+
+_EXIT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 2.0  # the time for threads and streams to end, after all records have their outcome
+_HURRIED_CLOSE_S = 0.2  # the same, beyond the time-out that the caller gave
+
+_producers: weakref.WeakSet[Any] = weakref.WeakSet()
+_finalizers: weakref.WeakKeyDictionary[Any, weakref.finalize[[ProducerThreads], Any]] = weakref.WeakKeyDictionary()
+_open_threads: set[ProducerThreads] = set()
+_inherited: list[ProducerThreads] = []  # the parent's threads: kept, because destroying a connection would send on it
+
+
+def watch_producer(producer: Any, threads: ProducerThreads) -> None:
+    """Deliver what `producer` accepted, or say that it was not delivered, where the program never closes it. Its
+    threads must not refer to it.
+
+    At the end of the interpreter every open producer flushes for as long as its delivery.timeout.ms allows, all of them
+    for ten seconds at most, and reports what it could not deliver. A producer that is garbage flushes in the
+    background. After a fork it belongs to the parent: the child's copy refuses every call, sends nothing a second time,
+    and leaves the parent's connections alone even when it is garbage.
+    """
+    _producers.add(producer)
+    _open_threads.add(threads)
+    finalizer = weakref.finalize(producer, _end_in_background, threads)
+    finalizer.atexit = False
+    _finalizers[producer] = finalizer
+
+
+def forget_producer(producer: Any) -> None:
+    """Watch it no longer: it was closed."""
+    _producers.discard(producer)
+    finalizer = _finalizers.pop(producer, None)
+    if finalizer is not None:
+        finalizer.detach()
+
+
+def flush_and_end(threads: ProducerThreads, timeout: float | None) -> None:
+    """Flush for `timeout` seconds, then end the threads. What is left fails with REQUEST_TIMED_OUT."""
+    try:
+        unsettled = threads.engine.start_flush()
+        try:
+            wait_all(unsettled, timeout)
+        except TimeoutError:
+            pass  # the futures tell
+        finally:
+            threads.engine.end_flush()
+    finally:
+        _open_threads.discard(threads)
+        within = "" if timeout is None else f" within {timeout:g} s"
+        error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"the producer was closed before this was acknowledged{within}")
+        orderly_s = _CLOSE_TIMEOUT_S if timeout is None else min(_CLOSE_TIMEOUT_S, timeout + _HURRIED_CLOSE_S)
+        threads.close(error, timeout_s=orderly_s)
+
+
+def _failed_count(threads: ProducerThreads) -> int:
+    """The number of records that have ever failed."""
+    return int(threads.engine.metrics.snapshot(monotonic_ms())["record-error-total"])
+
+
+def _end_in_background(threads: ProducerThreads) -> None:
+    """Memory may be collected anywhere, also in a step of a client: nothing is waited for here."""
+    later(_begin_end, threads)
+
+
+def _begin_end(threads: ProducerThreads) -> None:
+    thread = threading.Thread(
+        target=_end_and_report, args=(threads, None, _failed_count(threads)), name="bus-producer-end", daemon=True
+    )
+    thread.start()
+
+
+def _end_and_report(threads: ProducerThreads, timeout: float | None, failed_before: int) -> None:
+    flush_and_end(threads, timeout)
+    failed = _failed_count(threads) - failed_before
+    if failed:
+        logger.error("a producer that was never closed could not deliver %s", count_of(failed, "record"))
+
+
+@atexit.register
+def _end_all() -> None:
+    until = time.monotonic() + _EXIT_TIMEOUT_S
+    failed_before = {threads: _failed_count(threads) for threads in list(_open_threads)}
+    for threads in failed_before:
+        threads.engine.start_flush()  # all of them now: they share the time
+    for threads, failed in failed_before.items():
+        _end_and_report(threads, max(0.0, min(threads.delivery_timeout_s, until - time.monotonic())), failed)
+
+
+def _disown_all() -> None:
+    for finalizer in list(_finalizers.values()):
+        finalizer.detach()
+    _finalizers.clear()
+    _inherited.extend(_open_threads)
+    _open_threads.clear()
+    for producer in list(_producers):
+        producer.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -1,7 +1,7 @@
 """Calls of a producer to coordinators about its transactions, in the user's thread.
 
 Guards one promise: a call is repeated, always with the same content, while its error may pass and its time is not up;
-and the machine (transactions.py) learns of its end before the user does.
+and the machine (transaction_manager.py) learns of its end before the user does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection import transaction_requests as requests
+from bus.client.connection import producer_requests as requests
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_portions
+from bus.client.connection.producer_requests import Coordinated, TransactionRequest
 from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX, monotonic_ms
-from bus.client.connection.transaction_requests import Coordinated, TransactionRequest
 from bus.client.group.link import LOST_COORDINATOR
 from bus.client.producer.engine import Engine
 from bus.client.producer.transaction_manager import Call, TransactionEnd, Verdict, judge
@@ -41,7 +41,7 @@ class TransactionCalls:
 
     def initialize(self) -> None:
         """Initialise transactions, within max.block.ms. Raises `BusError`."""
-        request = requests.initialize(self._id, self._config.transaction_timeout_ms)
+        request = requests.init_transactions(self._id, self._config.transaction_timeout_ms)
         answer = self._ask(Call.INITIALIZE, request)
         self._engine.on_initialized(answer.producer_id, answer.producer_epoch)
 
@@ -60,7 +60,7 @@ class TransactionCalls:
         """The same, or for `timeout` seconds if that is less. After REQUEST_TIMED_OUT the outcome is open, and `end`
         may be asked for again."""
         identity = end.producer_id, end.producer_epoch
-        request = requests.end(self._id, identity, end.last_sequences, is_commit=end.is_commit)
+        request = requests.end_transaction(self._id, identity, end.last_sequences, is_commit=end.is_commit)
         answer = self._ask(Call.COMMIT if end.is_commit else Call.ABORT, request, timeout)
         self._engine.on_transaction_ended(answer.producer_id, answer.producer_epoch)
         return requests.decode_versions(answer)
@@ -106,7 +106,7 @@ class TransactionCalls:
         address = self._address_of(request.coordinated, deadline_ms)
         try:
             answer = self._cluster.call(request.method, request.message, address=address, deadline_ms=deadline_ms)
-            refused = requests.decode_error(request, answer)
+            refused = requests.decode_transaction_error(request, answer)
             if refused is not None:
                 raise refused
         except BusError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.produce_requests import init_producer_id
+from bus.client.connection.producer_requests import init_producer_id
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.spark.sink.sink_options import SinkOptions

@@ -143,7 +143,7 @@ def test_child_of_a_fork_may_not_use_the_producer_and_harms_nothing(broker: Fake
 
 FORK_WITH_LOCKS_HELD = """
 import os, threading
-from bus.client.producer import exit_hooks
+from bus.client.producer import threads
 from bus.client.producer import batch as produce_batch
 from bus.client.producer import future as produce_future
 from bus.client.producer.batch import RecordBatchBuilder

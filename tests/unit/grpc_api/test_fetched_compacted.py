@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bus.client.connection.fetch_requests import decode_batch
-from bus.client.consumer.fetched import open_batch, records_of
+from bus.client.consumer.records import open_batch, records_of
 from bus.grpc_api.server.records.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType, TopicPartition

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bus.client.connection.fetch_requests import decode_batch
-from bus.client.consumer.fetched import open_batch
+from bus.client.consumer.records import open_batch
 from bus.grpc_api.server.records.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition

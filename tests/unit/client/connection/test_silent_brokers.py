@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bus.client.connection.silent_brokers import SILENT_AFTER_MS, SilentBrokers
+from bus.client.connection.broker_watch import SILENT_AFTER_MS, SilentBrokers
 
 A, B = "a:1", "b:1"
 FENCED_A = {A: True, B: False}

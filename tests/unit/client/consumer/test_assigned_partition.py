@@ -5,7 +5,7 @@ import pytest
 
 from bus.client.connection.fetch_requests import FetchedBatch
 from bus.client.consumer.assigned_partition import AssignedPartition
-from bus.client.consumer.fetched import POLL_SCHEMA, PollTables, records_of
+from bus.client.consumer.records import POLL_SCHEMA, PollTables, records_of
 from bus.errors import BusError, ErrorCode
 from bus.model import TimestampType, TopicPartition
 from bus.records.arrow_batches import encode_arrow
