@@ -18,8 +18,9 @@ from bus.client.assignors import (
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
+    encode_claim,
 )
-from bus.client.assignors.sticky_assignors import Claim, encode_claim
+from bus.client.sticky_assignment import Claim
 from bus.model import TopicPartition
 
 Members = dict[str, MemberSubscription]

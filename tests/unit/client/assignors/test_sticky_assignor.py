@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.client.assignors import MemberSubscription, StickyAssignor
-from bus.client.assignors.sticky_assignors import Claim, decode_claim, encode_claim
+from bus.client.assignors import MemberSubscription, StickyAssignor, decode_claim, encode_claim
+from bus.client.sticky_assignment import Claim
 from tests.support.assignments import all_subscribed, named, partitions, subscribed
 
 FOUR_TOPICS = {"t0": 2, "t1": 2, "t2": 2, "t3": 2}
