@@ -25,7 +25,7 @@ from typing import Any
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
+from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.producer_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
@@ -216,7 +216,7 @@ class Client:
 
     # ------------------------------------------------------------ metadata
 
-    def cached_topic(self, name: str) -> TopicInfo | None:
+    def topic(self, name: str) -> TopicInfo | None:
         return self._info
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from bus.client.admin.admin import encode_upsertion
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.client.values import UserScramCredentialUpsertion
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.descriptions import ScramCredentialInfo

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.cluster_metadata import broker_decisions, partition_placement
 from bus.cluster_metadata.broker_decisions import BrokerSessions
 from bus.cluster_metadata.broker_liveness import BrokerReach, WriteSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.model import TopicPartition
 from bus.ports import Committed, Unknown
 from bus.storage_delta.log import writer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from tests.simulation.broker_programs import Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.coordinator_journal import CoordinatorJournal

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.connection.cluster import TopicInfo, error_of
+from bus.client.connection.metadata_cache import TopicInfo, error_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow

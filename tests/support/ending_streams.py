@@ -159,6 +159,7 @@ class FakeCluster:
             **dict.fromkeys(("note_sent", "note_answer", "note_heard", "note_settled"), lambda *note: None)
         )
         self.backoff = SimpleNamespace(ms=lambda attempt: 100.0)
+        self.metadata: Any = SimpleNamespace()
 
     def known(self, address: str) -> Any:
         """Nothing with a login: streams are then opened by the threads that read them."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from bus.addresses import format_address
-from bus.client.connection.broker_watch import SILENT_AFTER_MS
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import NotConnected
-from bus.client.connection.retrying import monotonic_ms, portions
+from bus.client.connection.metadata_cache import error_of
+from bus.client.connection.retrying import SILENT_AFTER_MS, monotonic_ms, portions
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -94,7 +94,7 @@ class BrokerCalls:
 
         def ask() -> Any:
             self.describe(deadline_ms=deadline_ms)
-            address = self.cluster.controller_address
+            address = self.cluster.metadata.controller_address
             if address is not None:
                 left_ms = max(0.0, deadline_ms - monotonic_ms())
                 self.cluster.knock(address, min(next(patience_ms), left_ms))

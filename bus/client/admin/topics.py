@@ -27,8 +27,8 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.connection.cluster import error_of
 from bus.client.connection.leader_calls import AtVersion, OffsetQuestion, in_portions, leader_of, list_offsets
+from bus.client.connection.metadata_cache import error_of
 from bus.client.connection.retrying import CHANGES_MAX, portions
 from bus.client.values import NewTopic, check_broker_ids
 from bus.descriptions import (
@@ -78,7 +78,7 @@ class TopicAdmin:
         named = check_texts("names", names)
         requests = [pb.DeleteTopicsRequest(topics=some) for some in portions(named, CHANGES_MAX)]
         self._change_topics("DeleteTopics", requests)
-        self._calls.cluster.forget(named)
+        self._calls.cluster.metadata.forget(named)
 
     def create_partitions(
         self,
@@ -109,7 +109,7 @@ class TopicAdmin:
         some_at_a_time = portions(wanted, CHANGES_MAX, lambda topic: 1 + len(topic.replica_assignment))
         requests = [pb.CreatePartitionsRequest(topics=some, validate_only=is_trial) for some in some_at_a_time]
         self._change_topics("CreatePartitions", requests)
-        self._calls.cluster.forget(totals)
+        self._calls.cluster.metadata.forget(totals)
 
     def _change_topics(self, method: str, requests: Iterable[Any]) -> Sequence[Any]:
         results = [result for request in requests for result in self._calls.on_controller(method, request).topics]
@@ -184,7 +184,7 @@ class TopicAdmin:
             waiting = [one for one in wanted if one not in answers or self._failure_that_may_pass(answers[one])]
             self._ask_to_delete({one: wanted[one] for one in waiting}, answers, deadline_ms)
             failures = {one: error for one in waiting if (error := self._failure_that_may_pass(answers[one]))}
-            self._calls.cluster.forget({one.topic for one in failures})
+            self._calls.cluster.metadata.forget({one.topic for one in failures})
             for error in failures.values():
                 raise error
 
@@ -287,7 +287,7 @@ class TopicAdmin:
         address = leader_of(cluster, swapped, deadline_ms=self._calls.deadline_ms())
         response = cluster.call("SwapFiles", request, address=address, timeout_ms=timeout_ms)
         if response.error_code:
-            cluster.forget([swapped.topic])
+            cluster.metadata.forget([swapped.topic])
             raise error_of(response.error_code, response.error_message)
         return int(response.version)
 

@@ -22,8 +22,8 @@ from bus.client.arguments import (
     check_topic_partitions,
     wrong_value,
 )
-from bus.client.connection.cluster import error_of
 from bus.client.connection.leader_calls import ask_leaders
+from bus.client.connection.metadata_cache import error_of
 from bus.descriptions import (
     FencedProducer,
     GroupDescription,

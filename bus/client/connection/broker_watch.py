@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from bus.client.connection.connections import Connection
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import SILENT_AFTER_MS, monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of
 
-# Half of broker.session.timeout.ms, so that another broker is being asked by the time it can know.
-SILENT_AFTER_MS = 1_000
 # Between two questions: an eighth of the silence, within these.
 _PAUSE_MS_MIN = 250
 _PAUSE_MS_MAX = 10_000

@@ -1,9 +1,9 @@
-"""A client's knowledge of the cluster, its brokers and the leaders of its topics, and the calls that it makes there.
+"""The calls of a client to the brokers of a cluster, and its questions about topics and leaders, whose answers
+`metadata` keeps.
 
-Guards two promises: a leader once known is never replaced by an older one (leader epochs of a topic id only grow here),
-and a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes. `retry` repeats
-what may succeed later; it waits for a broker that is not there yet as it does for one that went
-away. Safe to use from several threads; no lock is held during a call.
+Guards one promise: a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes.
+`retry` repeats what may succeed later; it waits for a broker that is not there yet as it does for one that went away.
+Safe to use from several threads; no lock is held during a call.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 
-from bus.addresses import format_address
 from bus.client.config.clients import ConnectionConfig
 from bus.client.config.security import security_of
-from bus.client.connection.broker_watch import SILENT_AFTER_MS, BrokerWatch, PatientWait
+from bus.client.connection.broker_watch import BrokerWatch, PatientWait
 from bus.client.connection.connections import (
     SERVICE,
     UNKNOWN_CONTRACT,
@@ -36,13 +35,14 @@ from bus.client.connection.connections import (
     new_question,
 )
 from bus.client.connection.logins import Headers, Logins
+from bus.client.connection.metadata_cache import MetadataCache, OldMetadata, TopicInfo, address_of, error_of
 from bus.client.connection.processes import Home, check_may_connect, keep_in_children
-from bus.client.connection.retrying import Backoff, first_answer, monotonic_ms, portions, retry
+from bus.client.connection.retrying import SILENT_AFTER_MS, Backoff, first_answer, monotonic_ms, portions, retry
 from bus.client.first_contact import is_broker_needed
-from bus.client_texts import CLIENT_ID_HEADER, one_line
+from bus.client_texts import CLIENT_ID_HEADER
 from bus.errors import BusError, ErrorCode, did_you_mean, near_names, show_range
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.platform.reentry import Flag, OwnLock, check_outside, logger_of
+from bus.platform.reentry import Flag, check_outside, logger_of
 
 logger = logger_of(__name__)
 
@@ -57,34 +57,6 @@ _NAMES_MS_MAX = 1_000  # a call that waits for a new topic waits this long for s
 
 ResultT = TypeVar("ResultT")
 Acquaintance = tuple[Headers, BrokerContract]  # the headers of a call, and the contract that the broker knows
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLeader:
-    partition: int
-    leader_id: int
-    leader_epoch: int
-    error_code: int
-    error_message: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderHint:
-    """A broker's hint at the leader of a partition that it does not lead itself."""
-
-    leader_id: int
-    leader_epoch: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """Invariant: partitions[i].partition == i."""
-
-    name: str
-    topic_id: str
-    partitions: tuple[PartitionLeader, ...]
-    fetched_at_ms: float  # monotonic_ms()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,28 +78,6 @@ class _StartedCall:
         return BusError(ErrorCode.NETWORK_EXCEPTION, f"{self.method} at {self.address} {why}")
 
 
-class OldMetadata(BusError):
-    """A broker knows less of the cluster than another one has told before."""
-
-
-def error_of(code: int, message: str) -> BusError:
-    """The error of one item of a response, its text escaped: it may repeat a name that somebody chose. A code that this
-    client does not know is UNKNOWN_SERVER_ERROR."""
-    message = one_line(message)
-    try:
-        return BusError(ErrorCode(code), message)
-    except ValueError:
-        return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}")
-
-
-def hint_of(answer: Any) -> LeaderHint | None:
-    """Return the leader named in a partition's part of a Produce or Fetch response."""
-    if not answer.HasField("current_leader"):
-        return None
-    leader = answer.current_leader
-    return LeaderHint(leader.broker.broker_id, leader.leader_epoch, _address_of(leader.broker))
-
-
 class Cluster:
     """`bootstrap` addresses find the brokers; then the addresses that brokers advertise are used as well."""
 
@@ -137,7 +87,6 @@ class Cluster:
         check_may_connect()
         self.home = Home("client")
         keep_in_children(self)
-        self._lock = OwnLock()
         security = security_of(config)
         self._connections = Connections(config, security)
         client_headers = ((CLIENT_ID_HEADER, config.client_id),)
@@ -145,11 +94,8 @@ class Cluster:
         self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced, ask_on=self._ask_on)
         self._contracts: dict[str, BrokerContract] = {}  # the contracts of brokers that have answered, by address
         self._turn = 0  # selects the broker that is asked about others
-        self._brokers: dict[int, str] = {}
-        self._topics: dict[str, TopicInfo] = {}
         self._last_good: str | None = None
-        self._controller_id = -1
-        self._metadata_end = ("", 0)  # cluster id and metadata offset of the newest answer
+        self.metadata = MetadataCache(config.metadata_max_age_ms)
         self._reported: set[str] = set()  # topics that were created because this client named them
         self._closed = Flag()
         self.is_patient = not is_broker_needed()  # waits for what was never there
@@ -157,11 +103,6 @@ class Cluster:
         self._logins.use_watch(self.watch)
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
-
-    @property
-    def controller_address(self) -> str | None:
-        """None while it is not known; then any broker will do."""
-        return self._brokers.get(self._controller_id)
 
     # ------------------------------------------------------------ trying again
 
@@ -200,35 +141,14 @@ class Cluster:
 
     # ------------------------------------------------------------ metadata
 
-    def cached_topic(self, name: str) -> TopicInfo | None:
-        return self._topics.get(name)
-
-    def is_stale(self, info: TopicInfo) -> bool:
-        return monotonic_ms() - info.fetched_at_ms >= self._config.metadata_max_age_ms
-
-    def leader_address(self, info: TopicInfo, partition: int) -> str | None:
-        """None while no leader is known, or its address is not."""
-        return self._brokers.get(info.partitions[partition].leader_id)
-
-    def broker_address(self, broker_id: int) -> str | None:
-        """None if the latest metadata do not have that broker."""
-        return self._brokers.get(broker_id)
-
-    def is_available(self, info: TopicInfo, partition: int) -> bool:
-        """True if the partition is known to have a leader, which has not said that the partition is stopped."""
-        return self.leader_address(info, partition) is not None and not info.partitions[partition].error_code
-
-    def available_partitions(self, info: TopicInfo) -> list[int]:
-        return [partition for partition in range(len(info.partitions)) if self.is_available(info, partition)]
-
     def wait_topic(self, name: str, *, deadline_ms: float, may_create: bool = False) -> TopicInfo:
         """The topic from the cache, else from a broker, trying again while that may help.
 
         Raises `BusError`, at once if the topic does not exist; with `may_create` the broker is asked to create it, and
         it is waited for.
         """
-        info = self._topics.get(name)
-        if info is not None and not self.is_stale(info):
+        info = self.metadata.topic(name)
+        if info is not None and not self.metadata.is_stale(info):
             return info
         return self.retry(
             lambda: self.refresh([name], deadline_ms=deadline_ms, may_create=may_create)[name],
@@ -259,44 +179,14 @@ class Cluster:
             )
         return info
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Ask again before these topics are used the next time. Leader epochs are remembered."""
-        with self._lock:
-            for name in names:
-                info = self._topics.get(name)
-                if info is not None:
-                    self._topics[name] = replace(info, fetched_at_ms=-math.inf)
-
-    def take_hint(self, topic: str, partition: int, hint: LeaderHint) -> bool:
-        """Go by it from now on, unless as much or more is known of the partition already: then False."""
-        with self._lock:
-            info = self._topics.get(topic)
-            if info is None or partition >= len(info.partitions):
-                return False
-            if hint.leader_epoch <= info.partitions[partition].leader_epoch:
-                return False
-            leader = PartitionLeader(partition, hint.leader_id, hint.leader_epoch, 0, "")
-            partitions = (*info.partitions[:partition], leader, *info.partitions[partition + 1 :])
-            self._topics[topic] = replace(info, partitions=partitions)
-            self._brokers = {**self._brokers, hint.leader_id: hint.address}
-            return True
-
     def refresh(
         self, names: Iterable[str], *, deadline_ms: float | None = None, may_create: bool = False
     ) -> dict[str, TopicInfo]:
         """Ask a broker for these topics. Raises the error of the first one that has one; the others are cached."""
         wanted = list(names)
         response = self._ask_metadata(wanted, deadline_ms=deadline_ms, may_create=may_create)
-        failure: BusError | None = None
-        found: dict[str, TopicInfo] = {}
-        with self._lock:
-            self._take_brokers(response)
-            for topic in response.topics:
-                if topic.error_code:
-                    self._topics.pop(topic.name, None)
-                    failure = failure or error_of(topic.error_code, topic.error_message)
-                else:
-                    found[topic.name] = self._topics[topic.name] = self._newest(_topic_info(topic))
+        found, failure = self.metadata.take(response)
+        self.watch.note_live(self.metadata.addresses())
         missing = [name for name in wanted if name not in found]
         if missing and failure is None:
             failure = BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {missing[0]!r} does not exist")
@@ -307,8 +197,8 @@ class Cluster:
     def describe(self, names: Iterable[str] = (), *, deadline_ms: float | None = None, may_create: bool = False) -> Any:
         """The broker's whole `MetadataResponse`, unfiltered; no names: all topics."""
         response = self._ask_metadata(names, deadline_ms=deadline_ms, may_create=may_create)
-        with self._lock:
-            self._take_brokers(response)
+        self.metadata.take_brokers(response)
+        self.watch.note_live(self.metadata.addresses())
         return response
 
     def _ask_metadata(self, names: Iterable[str], *, deadline_ms: float | None, may_create: bool) -> Any:
@@ -331,7 +221,9 @@ class Cluster:
 
     def _ask_portion(self, names: Sequence[str], *, deadline_ms: float | None, may_create: bool = False) -> Any:
         request = pb.MetadataRequest(topics=names, allow_auto_topic_creation=may_create)
-        return self.call("Metadata", request, deadline_ms=deadline_ms, is_reading=True, check=self._check_not_older)
+        return self.call(
+            "Metadata", request, deadline_ms=deadline_ms, is_reading=True, check=self.metadata.check_not_older
+        )
 
     def _report_created(self, names: Sequence[str]) -> None:
         known: list[str] = []
@@ -344,34 +236,6 @@ class Cluster:
             self._reported.add(name)
             hint = did_you_mean(map(repr, near_names(name, known)))
             logger.warning("topic %r did not exist and was created, as auto.create.topics.enable allows%s", name, hint)
-
-    def _check_not_older(self, response: Any) -> None:
-        """Raises `OldMetadata`. So no client outlives that a root is put back to an earlier state."""
-        cluster_id, offset = self._metadata_end
-        if response.cluster_id == cluster_id and 0 < response.metadata_offset < offset:
-            raise OldMetadata(
-                ErrorCode.LEADER_NOT_AVAILABLE,
-                f"expected the cluster metadata up to offset {offset}, found a broker that has followed them up to "
-                f"{response.metadata_offset}",
-            )
-
-    def _take_brokers(self, response: Any) -> None:
-        self._check_not_older(response)  # another thread may have had a newer one meanwhile
-        if response.metadata_offset:
-            self._metadata_end = response.cluster_id, response.metadata_offset
-        self._brokers = {broker.broker_id: _address_of(broker) for broker in response.brokers}
-        self._controller_id = response.controller_id
-        self.watch.note_live(self._brokers.values())
-
-    def _newest(self, info: TopicInfo) -> TopicInfo:
-        known = self._topics.get(info.name)
-        if known is None or known.topic_id != info.topic_id or len(known.partitions) > len(info.partitions):
-            return info
-        partitions = list(info.partitions)
-        for position, leader in enumerate(known.partitions):
-            if leader.leader_epoch > partitions[position].leader_epoch:
-                partitions[position] = leader
-        return replace(info, partitions=tuple(partitions))
 
     # ------------------------------------------------------------ calls
 
@@ -635,7 +499,7 @@ class Cluster:
     def candidates(self) -> list[str]:
         """Every address that may be a broker's, the likeliest first."""
         preferred = [self._last_good] if self._last_good is not None else []
-        return self.watch.likeliest_first(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
+        return self.watch.likeliest_first(dict.fromkeys([*preferred, *self.metadata.addresses(), *self._bootstrap]))
 
     def candidate_in_turn(self, number: int) -> str:
         """Return a candidate that is expected to answer, if there is one."""
@@ -749,8 +613,8 @@ class Cluster:
                 response = self._call_one(candidate, "DescribeCluster", request, SILENT_AFTER_MS)
             except BusError:
                 continue
-            live = {_address_of(broker) for broker in response.brokers if not broker.is_fenced}
-            return {address: address not in live for address in map(_address_of, response.brokers)}
+            live = {address_of(broker) for broker in response.brokers if not broker.is_fenced}
+            return {address: address not in live for address in map(address_of, response.brokers)}
         return None
 
     def _ask_on(self, connection: Connection, timeout_ms: float) -> None:
@@ -804,26 +668,3 @@ def _checked(answer: Any, check: Callable[[Any], None]) -> Any:
     except BusError as error:
         return error
     return answer
-
-
-def _address_of(broker: Any) -> str:
-    return format_address(broker.host, broker.port)
-
-
-def _topic_info(topic: Any) -> TopicInfo:
-    partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
-    return TopicInfo(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=tuple(
-            PartitionLeader(
-                partition=partition.partition,
-                leader_id=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
-                error_code=partition.error_code,
-                error_message=partition.error_message,
-            )
-            for partition in partitions
-        ),
-        fetched_at_ms=monotonic_ms(),
-    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bus.client.config.clients import ConsumerConfig
-from bus.client.connection.cluster import LeaderHint, error_of, hint_of
+from bus.client.connection.metadata_cache import LeaderHint, error_of, hint_of
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import encode_partitions

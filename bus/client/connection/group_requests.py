@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from bus.client.assignors import Assignment, MemberSubscription
-from bus.client.connection.cluster import error_of
+from bus.client.connection.metadata_cache import error_of
 from bus.client.connection.retrying import portions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.metadata_cache import error_of
 from bus.client.connection.retrying import ITEMS_MAX, portions
 from bus.descriptions import ListedOffset
 from bus.errors import BusError, ErrorCode
@@ -123,7 +124,7 @@ def _unanswered(address: str, partition: TopicPartition) -> BusError:
 def _find_leader(cluster: Cluster, partition: TopicPartition, deadline_ms: float) -> str | None:
     """None while there is none. Raises `BusError` if there is no such partition."""
     info = cluster.wait_partition(partition.topic, partition.partition, deadline_ms=deadline_ms)
-    return cluster.leader_address(info, partition.partition)
+    return cluster.metadata.leader_address(info, partition.partition)
 
 
 def _no_leader(partition: TopicPartition) -> BusError:
@@ -133,7 +134,7 @@ def _no_leader(partition: TopicPartition) -> BusError:
 def _forget_leaders(
     cluster: Cluster, partitions: Iterable[TopicPartition], found: dict[TopicPartition, AnswerT]
 ) -> None:
-    cluster.forget({partition.topic for partition in partitions if partition not in found})
+    cluster.metadata.forget({partition.topic for partition in partitions if partition not in found})
 
 
 # Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share.

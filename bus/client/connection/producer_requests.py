@@ -18,8 +18,9 @@ from google.protobuf.message import Message
 
 from bus.addresses import format_address
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.cluster import Cluster, LeaderHint, error_of, hint_of
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_partitions
+from bus.client.connection.metadata_cache import LeaderHint, error_of, hint_of
 from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

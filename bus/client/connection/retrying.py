@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from bus.client.connection.broker_watch import SILENT_AFTER_MS
 from bus.errors import BusError
 
 ResultT = TypeVar("ResultT")
@@ -19,6 +18,9 @@ AnswerT = TypeVar("AnswerT")
 
 # After so many failures, one after another, the next one is a warning: a leader that moves costs one or two.
 FAILURES_UNREPORTED = 2
+# A broker is silent, and another one is asked, when something that was sent to it has had no answer for this long: half
+# of broker.session.timeout.ms, so that another broker is being asked by the time it can know.
+SILENT_AFTER_MS = 1_000
 # For so long a broker may not know a partition that there is: it follows the metadata several times a second.
 UNKNOWN_PARTITION_MS_MAX = 2_000
 

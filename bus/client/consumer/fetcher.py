@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.client.config.clients import ConsumerConfig
-from bus.client.connection.cluster import Cluster, LeaderHint
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
+from bus.client.connection.metadata_cache import LeaderHint
 from bus.client.connection.producer_requests import ThrottleLog
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import FAILURES_UNREPORTED, ITEMS_MAX, monotonic_ms
@@ -131,23 +132,23 @@ class Fetcher:
                 address = self._replica(partition, now_ms) or self._leader(partition)
                 if address is not None:
                     found.setdefault(address, []).append(partition)
-                elif self._cluster.cached_topic(partition.partition.topic) is not None:
+                elif self._cluster.metadata.topic(partition.partition.topic) is not None:
                     partition.is_leader_doubtful = True  # a broker named a leader that the latest metadata do not have
         return found
 
     def _replica(self, partition: AssignedPartition, now_ms: float) -> str | None:
         """The address of the one to be asked instead of the leader; None: the leader."""
         replica_id = partition.read_replica.at(now_ms)
-        address = None if replica_id is None else self._cluster.broker_address(replica_id)
+        address = None if replica_id is None else self._cluster.metadata.broker_address(replica_id)
         if replica_id is not None and address is None:
             partition.read_replica = note_failed(partition.read_replica, replica_id, now_ms)
         return address
 
     def _leader(self, partition: AssignedPartition) -> str | None:
-        info = self._cluster.cached_topic(partition.partition.topic)
+        info = self._cluster.metadata.topic(partition.partition.topic)
         if info is None or partition.partition.partition >= len(info.partitions):
             return None
-        return self._cluster.leader_address(info, partition.partition.partition)
+        return self._cluster.metadata.leader_address(info, partition.partition.partition)
 
     def _ask(self, address: str, partitions: list[AssignedPartition], now_ms: float) -> None:
         room = self._config.max_partition_fetch_bytes * _READ_AHEAD
@@ -266,8 +267,8 @@ class Fetcher:
     def _follow_hint(self, partition: AssignedPartition, hint: LeaderHint) -> bool:
         """Ask the new leader at once. False if no newer leader epoch is known than that of the request."""
         key = partition.partition
-        self._cluster.take_hint(key.topic, key.partition, hint)
-        info = self._cluster.cached_topic(key.topic)
+        self._cluster.metadata.take_hint(key.topic, key.partition, hint)
+        info = self._cluster.metadata.topic(key.topic)
         if info is None or info.topic_id != partition.topic_id or key.partition >= len(info.partitions):
             return False
         leader = info.partitions[key.partition]

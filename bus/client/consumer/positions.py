@@ -122,8 +122,8 @@ class Positions:
     # ------------------------------------------------------------ leaders
 
     def _is_leader_unknown(self, partition: AssignedPartition) -> bool:
-        info = self._cluster.cached_topic(partition.partition.topic)
-        if info is None or not partition.topic_id or self._cluster.is_stale(info):
+        info = self._cluster.metadata.topic(partition.partition.topic)
+        if info is None or not partition.topic_id or self._cluster.metadata.is_stale(info):
             return True
         # Another topic's look-up may have brought metadata of this one.
         return partition.topic_id != info.topic_id
@@ -135,7 +135,7 @@ class Positions:
         topics = {partition.partition.topic for partition in partitions}
         # A partition that is missing may have been added since; the metadata would stay fresh for minutes.
         doubted = [p for p in partitions if p.is_leader_doubtful or self._is_missing(p.partition)]
-        self._cluster.forget({partition.partition.topic for partition in doubted})
+        self._cluster.metadata.forget({partition.partition.topic for partition in doubted})
         missing = self._refresh([topic for topic in topics if self._is_stale(topic)])
         with self._fetcher.lock:
             for partition in list(self._fetcher.assigned.values()):
@@ -153,11 +153,11 @@ class Positions:
         return {id(partition) for partition in lost}
 
     def _is_stale(self, topic: str) -> bool:
-        info = self._cluster.cached_topic(topic)
-        return info is None or self._cluster.is_stale(info)
+        info = self._cluster.metadata.topic(topic)
+        return info is None or self._cluster.metadata.is_stale(info)
 
     def _is_missing(self, key: TopicPartition) -> bool:
-        info = self._cluster.cached_topic(key.topic)
+        info = self._cluster.metadata.topic(key.topic)
         return info is None or key.partition >= len(info.partitions)
 
     def _note_missing(self, partition: AssignedPartition) -> None:
@@ -169,7 +169,7 @@ class Positions:
             logger.warning("%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: %s", key, self._why_missing(key))
 
     def _why_missing(self, key: TopicPartition) -> str:
-        info = self._cluster.cached_topic(key.topic)
+        info = self._cluster.metadata.topic(key.topic)
         if info is None:
             return "the topic does not exist yet"
         return f"expected a partition {show_range(0, len(info.partitions) - 1)}, found {key.partition}"
@@ -182,10 +182,10 @@ class Positions:
             except BusError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-        return {topic for topic in topics if self._cluster.cached_topic(topic) is None}
+        return {topic for topic in topics if self._cluster.metadata.topic(topic) is None}
 
     def _note_leader(self, partition: AssignedPartition) -> None:
-        info = self._cluster.cached_topic(partition.partition.topic)
+        info = self._cluster.metadata.topic(partition.partition.topic)
         if info is None or partition.partition.partition >= len(info.partitions):
             return
         if partition.topic_id not in ("", info.topic_id):
@@ -194,7 +194,7 @@ class Positions:
             partition.forget_log()
         partition.topic_id = info.topic_id
         partition.leader_epoch = info.partitions[partition.partition.partition].leader_epoch
-        address = self._cluster.leader_address(info, partition.partition.partition)
+        address = self._cluster.metadata.leader_address(info, partition.partition.partition)
         partition.is_leader_doubtful = address is None
         if address is None:
             self._fetcher.put_off(partition, monotonic_ms())

@@ -16,7 +16,8 @@ from functools import partial
 
 from bus.client.arguments import check_text, check_topic
 from bus.client.assignors import Assignment, RebalanceProtocol
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.metadata_cache import error_of
 from bus.client.connection.retrying import Lookup, monotonic_ms
 from bus.client.group.membership import Lead, Membership
 from bus.errors import BusError, ErrorCode

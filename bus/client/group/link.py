@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from bus.addresses import format_address
-from bus.client.connection.broker_watch import SILENT_AFTER_MS
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import (
     FindCoordinator,
@@ -30,7 +29,7 @@ from bus.client.connection.group_requests import (
     encode_session_call,
 )
 from bus.client.connection.request_stream import RequestStream
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import SILENT_AFTER_MS, monotonic_ms
 from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of

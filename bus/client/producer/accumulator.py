@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.future import CallbackThreads

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.cluster import LeaderHint, TopicInfo
+from bus.client.connection.metadata_cache import LeaderHint, TopicInfo
 from bus.client.producer.queue import Part, PartitionQueue
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import ProducerStamp
@@ -121,7 +121,7 @@ class Agenda:
 class Metadata(Protocol):
     """The part of the cluster's metadata that the sender uses; answers from memory only."""
 
-    def cached_topic(self, name: str) -> TopicInfo | None: ...
+    def topic(self, name: str) -> TopicInfo | None: ...
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None: ...
 
@@ -142,7 +142,7 @@ class Leaders:
 
     def find(self, queue: PartitionQueue) -> tuple[TopicInfo, str] | None:
         """The topic and the leader's address; None while they are not known: then a refresh is requested."""
-        info = self._metadata.cached_topic(queue.topic)
+        info = self._metadata.topic(queue.topic)
         if info is not None and queue.partition < len(info.partitions):
             address = self._metadata.leader_address(info, queue.partition)
             if address is not None:
@@ -157,7 +157,7 @@ class Leaders:
 
     def is_elsewhere(self, queue: PartitionQueue) -> bool:
         """True if another broker leads the partition than the one that its last parts went to."""
-        info = self._metadata.cached_topic(queue.topic)
+        info = self._metadata.topic(queue.topic)
         if info is None or queue.partition >= len(info.partitions):
             return False
         return self._metadata.leader_address(info, queue.partition) not in (None, queue.address)
@@ -172,7 +172,7 @@ class Leaders:
         if now_ms < self._refresh_at_ms or self._is_refreshing:
             return
         for topic in topics:
-            info = self._metadata.cached_topic(topic)
+            info = self._metadata.topic(topic)
             if info is not None and self._metadata.is_stale(info):
                 self._stale_topics.add(topic)
         if self._stale_topics:
@@ -200,7 +200,7 @@ class Leaders:
         return gone
 
     def _missing_of(self, topic: str) -> tuple[str, int, BusError]:
-        info = self._metadata.cached_topic(topic)
+        info = self._metadata.topic(topic)
         count = len(info.partitions) if info is not None else 0
         message = f"topic {topic!r} has {count_of(count, 'partition')} now"
         return topic, count, BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)

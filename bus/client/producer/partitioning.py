@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.cluster import TopicInfo
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.client.interceptors import asks_for
 from bus.client.producer.queue import PartitionQueue
 from bus.errors import BusError, ErrorCode, show_range

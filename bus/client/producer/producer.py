@@ -18,8 +18,9 @@ import pyarrow as pa
 from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import MISSING, EffectiveSetting, client_addresses, describe, parse_with_origins
-from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import UnusableConnection
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.client.connection.processes import Home
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.interceptors import InterceptorChain, ProducerRecord, close_all
@@ -163,7 +164,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordFuture | None:
         """Send like `send`; return None, with nothing done, if it would have to wait for memory or metadata."""
-        info = self._cluster.cached_topic(check_topic(topic))
+        info = self._cluster.metadata.topic(check_topic(topic))
         if info is None or (isinstance(partition, int) and partition >= len(info.partitions)):
             return None
         if not self._engine.has_room():
@@ -214,7 +215,7 @@ class Producer:
         info = self._topic(topic, partition, monotonic_ms() if deadline_ms is None else deadline_ms)
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
-            available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
+            available = self._cluster.metadata.available_partitions(info) if self._partitioner.wants_available else None
             partition = self._partitioner.partition(
                 topic,
                 key,
@@ -437,7 +438,7 @@ class Producer:
         """The partition numbers of `topic`, also between transactions. Waits up to max.block.ms for a broker and for
         the topic. Raises `BusError`."""
         self._home.check()
-        info = self._cluster.cached_topic(check_topic(topic))
+        info = self._cluster.metadata.topic(check_topic(topic))
         if info is None:
             self._engine.check_open()
             info = self._wait_topic(topic, monotonic_ms() + self._config.max_block_ms)
@@ -475,7 +476,7 @@ class Producer:
 
     def _topic(self, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
         """From the cache, however old: the sender keeps it fresh. `partition`, if given, exists."""
-        info = self._cluster.cached_topic(topic)
+        info = self._cluster.metadata.topic(topic)
         if info is not None and (partition is None or 0 <= partition < len(info.partitions)):
             return info
         self._engine.check_usable()

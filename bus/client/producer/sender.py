@@ -149,7 +149,7 @@ class Sender:
 
     def _is_busy(self, topic: str) -> bool:
         """True if enough of the topic is under way to hide the time of one answer behind another."""
-        info = self._metadata.cached_topic(topic)
+        info = self._metadata.topic(topic)
         enough = _BUSY_PARTS if info is None else min(_BUSY_PARTS, len(info.partitions))
         return self.queues.count_in_flight(topic) >= enough
 
@@ -215,7 +215,7 @@ class Sender:
         self._drain(now_ms, is_hurried=True)
 
     def _close_batch(self, batch: RecordBatchBuilder, now_ms: float) -> None:
-        info = self._metadata.cached_topic(batch.topic)
+        info = self._metadata.topic(batch.topic)
         for partition, chunk in self.accumulator.close(batch, info, now_ms):
             self.queues.push(batch.topic, partition, chunk)
 

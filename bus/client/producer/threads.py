@@ -24,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.metadata_cache import TopicInfo
 from bus.client.connection.producer_requests import (
     Payload,
     WireCompression,
@@ -94,7 +95,7 @@ class ProducerThreads:
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.pack = self._encoder.pack
         self.engine = Engine(
-            cluster,
+            cluster.metadata,
             config,
             clock=monotonic_ms,
             backoff_ms=cluster.backoff.ms,
@@ -195,7 +196,7 @@ class ProducerThreads:
             nonlocal known
             topic = known or self._cluster.refresh([info.name], deadline_ms=deadline_ms)[info.name]
             known = None  # a second attempt begins with fresh metadata
-            address = self._cluster.leader_address(topic, partition)
+            address = self._cluster.metadata.leader_address(topic, partition)
             identity = self.engine.identity or self._new_identity(deadline_ms)
             place = TopicPartition(topic.name, partition)
             if address is None:

@@ -121,7 +121,7 @@ class StampedWriter:
         self._encoder = PartEncoder(config)
         self._pool = BufferPool(sys.maxsize, OwnLock())  # it counts; `send` waits
         self._sender = Sender(
-            cluster, config, self._pool, backoff_ms=cluster.backoff.ms, given=(producer_id, producer_epoch)
+            cluster.metadata, config, self._pool, backoff_ms=cluster.backoff.ms, given=(producer_id, producer_epoch)
         )
         self._streams: dict[Connection, RequestStream] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -224,7 +224,7 @@ class StampedWriter:
         while settled:
             chunk = settled.popleft()
             if chunk.failure is not None:
-                self._cluster.forget([chunk.partition.topic])
+                self._cluster.metadata.forget([chunk.partition.topic])
                 raise BusError(chunk.failure.code, f"{chunk.partition}: {chunk.failure.message}")
             self._progress_ms = monotonic_ms()
 

@@ -73,6 +73,10 @@ def test_leaders_are_asked_for_offsets_in_several_requests() -> None:
     asked: list[int] = []
 
     class Leaders:
+        @property
+        def metadata(self) -> Leaders:
+            return self
+
         def retry(self, ask: Callable[[], object], *, deadline_ms: float) -> object:
             return ask()
 

@@ -7,7 +7,8 @@ import pytest
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import Cluster, LeaderHint
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.metadata_cache import LeaderHint
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -74,20 +75,20 @@ def test_hint_counts_if_its_leader_epoch_is_newer_than_what_is_known(hint: Leade
     cluster = ScriptedCluster(led_by(1, 7))
     cluster.refresh(["t"])
     for topic, partition in (("t", 0), ("t", 2), ("unknown", 0)):
-        cluster.take_hint(topic, partition, hint)
-    info = cluster.cached_topic("t")
+        cluster.metadata.take_hint(topic, partition, hint)
+    info = cluster.metadata.topic("t")
     assert info is not None
-    assert [cluster.leader_address(info, partition) for partition in (0, 1)] == [address, "h:1"]
-    assert cluster.is_available(info, 0) == (address != "h:1")
-    assert cluster.cached_topic("unknown") is None
+    assert [cluster.metadata.leader_address(info, partition) for partition in (0, 1)] == [address, "h:1"]
+    assert cluster.metadata.is_available(info, 0) == (address != "h:1")
+    assert cluster.metadata.topic("unknown") is None
 
 
 def test_metadata_of_an_older_leader_epoch_does_not_undo_a_hint() -> None:
     cluster = ScriptedCluster(led_by(1, 7), led_by(1, 7), led_by(1, 9))
     cluster.refresh(["t"])
-    cluster.take_hint("t", 0, LeaderHint(2, 8, "h:2"))
-    assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:2"
-    assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:1"
+    cluster.metadata.take_hint("t", 0, LeaderHint(2, 8, "h:2"))
+    assert cluster.metadata.leader_address(cluster.refresh(["t"])["t"], 0) == "h:2"
+    assert cluster.metadata.leader_address(cluster.refresh(["t"])["t"], 0) == "h:1"
 
 
 def as_of(offset: int, leader_id: int = 1, *, cluster_id: str = "c") -> pb.MetadataResponse:
@@ -102,7 +103,7 @@ def test_metadata_of_a_broker_that_is_behind_are_not_taken() -> None:
     with pytest.raises(BusError, match="up to offset 9, found a broker that has followed them up to 8") as raised:
         cluster.refresh(["t"])
     assert raised.value.code is ErrorCode.LEADER_NOT_AVAILABLE
-    assert cluster.controller_address == "h:2"
+    assert cluster.metadata.controller_address == "h:2"
     cluster.refresh(["t"])
     assert cluster.answers == []
 
@@ -118,14 +119,14 @@ def test_topic_is_not_forgotten_because_a_broker_that_is_behind_does_not_know_it
     with pytest.raises(BusError) as raised:
         cluster.refresh(["t"])
     assert raised.value.retriable
-    assert cluster.cached_topic("t") is not None
+    assert cluster.metadata.topic("t") is not None
 
 
 def test_metadata_of_another_cluster_or_of_an_older_program_are_taken() -> None:
     cluster = ScriptedCluster(as_of(9, 1), as_of(2, 2, cluster_id="other"), as_of(0, 1, cluster_id="other"))
     for address in ("h:1", "h:2", "h:1"):
         cluster.refresh(["t"])
-        assert cluster.controller_address == address
+        assert cluster.metadata.controller_address == address
 
 
 def test_metadata_offset_of_an_older_program_does_not_hide_what_came_before() -> None:

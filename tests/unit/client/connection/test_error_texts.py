@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 import bus
-from bus.client.connection.cluster import error_of
 from bus.client.connection.connections import translate_rpc_error
 from bus.client.connection.logins import _next
+from bus.client.connection.metadata_cache import error_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

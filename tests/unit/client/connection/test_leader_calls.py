@@ -23,6 +23,7 @@ class FakeCluster:
         self.leaders = leaders
         self.next_leaders = next_leaders or {}
         self.forgotten: list[set[str]] = []
+        self.metadata = self
 
     def wait_partition(self, name: str, partition: int, *, deadline_ms: float) -> SimpleNamespace:
         return SimpleNamespace(name=name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from bus.client.connection.broker_watch import SILENT_AFTER_MS, SilentBrokers
+from bus.client.connection.broker_watch import SilentBrokers
+from bus.client.connection.retrying import SILENT_AFTER_MS
 
 A, B = "a:1", "b:1"
 FENCED_A = {A: True, B: False}

@@ -13,8 +13,8 @@ import pytest
 from bus.client.config.clients import ConsumerConfig, ProducerConfig
 from bus.client.config.parsing import parse_config
 from bus.client.connection import request_stream
-from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.connection.group_requests import Heartbeat, OffsetCommit
+from bus.client.connection.metadata_cache import PartitionLeader, TopicInfo
 from bus.client.consumer import fetcher as fetcher_module
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.group import link as link_module
@@ -82,8 +82,8 @@ class FetchScenario:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         cluster.answer = _answer_of_leader
-        cluster.cached_topic = lambda name: TOPIC  # type: ignore[attr-defined]
-        cluster.leader_address = lambda info, partition: ADDRESS  # type: ignore[attr-defined]
+        cluster.metadata.topic = lambda name: TOPIC
+        cluster.metadata.leader_address = lambda info, partition: ADDRESS
         self.fetcher = Fetcher(cluster, parse_config(ConsumerConfig, {}))  # type: ignore[arg-type]
         self.fetcher.reassign([TopicPartition("t", 0)], has_committed=False)
         (self.partition,) = self.fetcher.assigned.values()
@@ -127,7 +127,7 @@ class ProduceScenario:
         self.engine.tick()
         self.engine.on_identity(7, 0)
 
-    def cached_topic(self, name: str) -> TopicInfo:
+    def topic(self, name: str) -> TopicInfo:
         return TOPIC
 
     def leader_address(self, info: TopicInfo, partition: int) -> str:
@@ -176,11 +176,11 @@ class SinkScenario:
         cluster.is_first_answered = True  # `flush` waits for nothing else
         cluster.backoff.ms = lambda attempt: 0.0
         asked: Any = cluster
-        asked.cached_topic = lambda name: TOPIC
-        asked.leader_address = lambda info, partition: ADDRESS
-        asked.is_stale = lambda info: False
-        asked.forget = lambda names: None
-        asked.take_hint = lambda *hint: False
+        asked.metadata.topic = lambda name: TOPIC
+        asked.metadata.leader_address = lambda info, partition: ADDRESS
+        asked.metadata.is_stale = lambda info: False
+        asked.metadata.forget = lambda names: None
+        asked.metadata.take_hint = lambda *hint: False
         asked.refresh = lambda names: None
         config = parse_config(ProducerConfig, {})
         self.writer = stamped_writer.StampedWriter(asked, config, producer_id=7, producer_epoch=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bus.client.connection.broker_watch import SILENT_AFTER_MS
+from bus.client.connection.retrying import SILENT_AFTER_MS
 from bus.client.group.link import CoordinatorFinder, GroupRequest
 from bus.descriptions import BrokerInfo
 from bus.errors import BusError, ErrorCode

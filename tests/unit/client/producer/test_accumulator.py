@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.metadata_cache import PartitionLeader, TopicInfo
 from bus.client.producer.accumulator import BufferPool, RecordAccumulator
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
 from tests.support.murmur2 import partition_of_key

@@ -13,7 +13,7 @@ import pytest
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo, error_of
+from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo, error_of
 from bus.client.connection.producer_requests import Produced
 from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Connection, Cut, Open, RefreshTopics, Request, Send, Wake
@@ -42,7 +42,7 @@ class Bench:
         self._sent: list[tuple[int, int]] = []
         self.under_way: dict[int, deque[tuple[Connection, Request]]] = {0: deque(), 1: deque()}
 
-    def cached_topic(self, name: str) -> TopicInfo | None:
+    def topic(self, name: str) -> TopicInfo | None:
         return TopicInfo(name, self.topic_id, tuple(PartitionLeader(n, n, 0, 0, "") for n in range(2)), 0.0)
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.metadata_cache import PartitionLeader, TopicInfo
 from bus.client.producer.partitioning import PartitionChoice
 from bus.client.producer.queue import PartitionQueue
 from bus.errors import ErrorCode

@@ -11,7 +11,7 @@ import pytest
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
+from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.producer_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
@@ -83,7 +83,7 @@ class Bench:
 
     # ------------------------------------------------------------ metadata
 
-    def cached_topic(self, name: str) -> TopicInfo | None:
+    def topic(self, name: str) -> TopicInfo | None:
         leaders = tuple(PartitionLeader(number, number, 0, 0, "") for number in range(len(self.leaders)))
         return TopicInfo(name, self.topic_id, leaders, 0.0) if self.is_known else None
 

@@ -25,6 +25,7 @@ class World:
     def __init__(self, now_ms: float) -> None:
         self.now_ms = now_ms
         self.backoff: Any = self
+        self.metadata: Any = self
 
     def ms(self, attempts: int) -> float:
         return 700.0
@@ -32,7 +33,7 @@ class World:
     def clock(self) -> float:
         return self.now_ms
 
-    def cached_topic(self, name: str) -> None:
+    def topic(self, name: str) -> None:
         return None
 
     def leader_address(self, info: object, partition: int) -> str:
