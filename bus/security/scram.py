@@ -293,8 +293,6 @@ def _xor(one: bytes, other: bytes) -> bytes:
     return bytes(left ^ right for left, right in zip(one, other, strict=True))
 
 
-# Names of SASL's mechanisms, and the line of JAAS in which Kafka's users keep what they log in with.
-
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 # The error for a session, password or token that was valid and is no longer: a new login may help.
@@ -310,7 +308,8 @@ _LINE = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.
 
 
 def parse_jaas(text: str) -> Mapping[str, str]:
-    """The options of `Module required name="value" ...;`. Raises `ValueError`, which has nothing of the text in it."""
+    """The options of `Module required name="value" ...;`, the line of JAAS in which Kafka's users keep what they log in
+    with. Raises `ValueError`, which has nothing of the text in it."""
     line = _LINE.fullmatch(text)
     if line is None:
         raise ValueError('a line of JAAS: org.apache...LoginModule required username="u" password="p";')

@@ -16,11 +16,6 @@ from bus.client.config.values import conflict
 from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
 from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
 
-# The settings of a client that shows an assertion to its token endpoint in place of a secret: private_key_jwt.
-#
-# The names are Kafka's (KIP-1139, KIP-1258) and librdkafka's. Guards one promise: settings that contradict each other
-# or would do nothing are refused.
-
 _PREFIX = "sasl_oauthbearer_assertion_"
 _FILE = f"{_PREFIX}file"
 _KEY_FILE = f"{_PREFIX}private_key_file"
@@ -42,7 +37,9 @@ def has_assertion(config: SecurityConfig) -> bool:
 
 
 def check_assertion(config: SecurityConfig, used: Collection[str]) -> None:
-    """`used`: the settings that were given a value. Raises `BusError` INVALID_CONFIG."""
+    """Refuse settings of an assertion, which a client shows to its token endpoint in place of a secret
+    (private_key_jwt), that contradict each other or would do nothing. The names are Kafka's (KIP-1139, KIP-1258) and
+    librdkafka's. `used`: the settings that were given a value. Raises `BusError` INVALID_CONFIG."""
     sources = [name for name in ASSERTION_SOURCES if getattr(config, name)]
     if len(sources) > 1:
         raise conflict(f"expected either {sources[0]} or {sources[1]}, found both")

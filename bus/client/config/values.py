@@ -149,9 +149,6 @@ def is_instance_with(methods: tuple[str, ...], candidate: Any) -> bool:
     return not isinstance(candidate, type) and all(callable(getattr(candidate, name, None)) for name in methods)
 
 
-# A text of the environment or of a profile names functions and objects by their module, as `package.module:name`.
-# Importing the module runs its code, as in a program.
-
 Reader = Callable[[Any], Any]
 
 SERIALIZERS: Mapping[str, Callable[[Any], bytes]] = {
@@ -161,7 +158,9 @@ DESERIALIZERS: Mapping[str, Callable[[bytes], Any]] = {"text": bytes.decode, "js
 
 
 def object_of(named: Mapping[str, Any]) -> Reader:
-    """Read a name of `named`, or one of a module. Without `named`, other texts are names that the setting knows."""
+    """Read a name of `named`, or that of a function or object of a module, as `package.module:name`: so a text of the
+    environment or of a profile has it. Importing the module runs its code, as in a program. Without `named`, other
+    texts are names that the setting knows."""
     return lambda text: _find_object(named, text) if isinstance(text, str) else text
 
 

@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-# TLS of a client: what its connections show and trust, and what a failed handshake means for a user.
-#
-# gRPC says of most refusals no more than that the socket was closed; so the listener is asked once, by a handshake that
-# trusts everybody and sends nothing, whether it speaks TLS at all.
-
 _PROBE_TIMEOUT_S = 1.0
 _NOT_TRUSTED = (
     "this client does not trust the authority that signed the broker's certificate: set ssl_ca_location to the file of "
@@ -85,7 +80,9 @@ class ChannelSecurity:
         return grpc.secure_channel(address, credentials, options=options)
 
     def explain(self, address: str, details: str) -> str | None:
-        """Why a connection that could not be made will not be made later either; None if that is not known."""
+        """Why a connection that could not be made will not be made later either; None if that is not known. gRPC says
+        of most refusals no more than that the socket was closed; so the listener is asked once, by a handshake that
+        trusts everybody and sends nothing, whether it speaks TLS at all."""
         found = details.lower()
         for sign, reason in _REASONS:
             if sign in found:

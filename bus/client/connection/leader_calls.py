@@ -137,9 +137,6 @@ def _forget_leaders(
     cluster.metadata.forget({partition.topic for partition in partitions if partition not in found})
 
 
-# Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share.
-
-
 @dataclass(frozen=True, slots=True)
 class AtVersion:
     """Asks for the high watermark that this Delta version of the partition's table left."""
@@ -153,8 +150,8 @@ OffsetQuestion = int | AtVersion
 def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline_ms: float
 ) -> dict[TopicPartition, ListedOffset]:
-    """`wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2 earliest, -3 largest timestamp; or
-    `AtVersion`.
+    """Look up offsets by timestamp. `wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2
+    earliest, -3 largest timestamp; or `AtVersion`.
 
     Raises `BusError`; what may succeed later is tried again until `deadline_ms`.
     """

@@ -61,12 +61,8 @@ def retry(
         attempt += 1
 
 
-# Items that are asked of a broker in several requests: one request of them all would be beyond what a broker reads.
-#
-# A broker bounds each request in items and bytes, before it looks at them. The bounds here are below its own, whatever
-# the length of names.
-
-# Partitions, topics and members are items alike; a topic name with its partitions are several.
+# The bound of items in one request, below that of a broker, which bounds each request in items and bytes before it looks
+# at them. Partitions, topics and members are items alike; a topic name with its partitions are several.
 ITEMS_MAX = 5_000
 # The bound for requests that decide about the cluster: topics to create, to grow, to delete.
 CHANGES_MAX = 500
@@ -75,8 +71,8 @@ CHANGES_MAX = 500
 def portions(
     items: Iterable[ItemT], items_max: int = ITEMS_MAX, count_of: Callable[[ItemT], int] = lambda _: 1
 ) -> Iterator[list[ItemT]]:
-    """Split the items in order; each portion counts at most `items_max`, or is a single item. Yields one empty portion
-    if there are none."""
+    """Split the items, of which one request would be beyond what a broker reads, in order; each portion counts at most
+    `items_max`, or is a single item. Yields one empty portion if there are none."""
     portion: list[ItemT] = []
     count = 0
     for item in items:
