@@ -61,8 +61,8 @@ def retry(
         attempt += 1
 
 
-# The bound of items in one request, below that of a broker, which bounds each request in items and bytes before it looks
-# at them. Partitions, topics and members are items alike; a topic name with its partitions are several.
+# The bound of items in one request. It is below that of a broker, which bounds each request in items and bytes before
+# it looks at them. Partitions, topics and members are items alike; a topic name with its partitions are several.
 ITEMS_MAX = 5_000
 # The bound for requests that decide about the cluster: topics to create, to grow, to delete.
 CHANGES_MAX = 500
