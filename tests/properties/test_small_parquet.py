@@ -33,36 +33,30 @@ _SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 }
 
 
-def values_of(value_type: pa.DataType) -> st.SearchStrategy[Any]:
-    """Values of a type, nulls among them."""
+def values_of(value_type: pa.DataType, *, is_nullable: bool = True) -> st.SearchStrategy[Any]:
+    """Values of a type, nulls among them if it `is_nullable`."""
     if pa.types.is_struct(value_type):
-        fields = {one.name: values_of(one.type) if one.nullable else _present(one.type) for one in value_type}
-        return st.none() | st.fixed_dictionaries(fields)
-    if pa.types.is_list(value_type):
-        return st.none() | st.lists(values_of(value_type.value_type), max_size=3)
-    return st.none() | _SCALARS[value_type]
+        fields = {one.name: values_of(one.type, is_nullable=one.nullable) for one in value_type}
+        values: st.SearchStrategy[Any] = st.fixed_dictionaries(fields)
+    elif pa.types.is_list(value_type):
+        values = st.lists(values_of(value_type.value_type), max_size=3)
+    else:
+        values = _SCALARS[value_type]
+    return st.none() | values if is_nullable else values
 
 
-def _present(value_type: pa.DataType) -> st.SearchStrategy[Any]:
-    return values_of(value_type).filter(lambda value: value is not None)
+def structs(depth: int) -> st.SearchStrategy[pa.DataType]:
+    return st.lists(st.tuples(types(depth), st.booleans()), min_size=1, max_size=3).map(
+        lambda fields: pa.struct([pa.field(f"f{at}", kind, null) for at, (kind, null) in enumerate(fields)])
+    )
 
 
 def types(depth: int) -> st.SearchStrategy[pa.DataType]:
     scalars = st.sampled_from(list(_SCALARS))
-    if not depth:
-        return scalars
-    inner = types(depth - 1)
-    structs = st.lists(st.tuples(inner, st.booleans()), min_size=1, max_size=3).map(
-        lambda fields: pa.struct([pa.field(f"f{at}", kind, null) for at, (kind, null) in enumerate(fields)])
-    )
-    return scalars | inner.map(pa.list_) | structs
+    return scalars | types(depth - 1).map(pa.list_) | structs(depth - 1) if depth else scalars
 
 
-VALUE_TYPES = (
-    st.just(pa.binary())
-    | st.sampled_from([*INTERNAL_VALUE_TYPES.values(), USERS_VALUE_TYPE])
-    | types(3).filter(pa.types.is_struct)
-)
+VALUE_TYPES = st.just(pa.binary()) | st.sampled_from([*INTERNAL_VALUE_TYPES.values(), USERS_VALUE_TYPE]) | structs(2)
 
 
 @st.composite

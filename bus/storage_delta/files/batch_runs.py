@@ -43,7 +43,7 @@ def _merged(runs: Sequence[Run]) -> Sequence[Run]:
 
 
 def _timestamps(batches: Sequence[LogBatch], field: pa.Field) -> Column:
-    """In microseconds, if they are runs."""
+    """The timestamps: runs count microseconds."""
     if all(batch.timestamp_ms is not None for batch in batches):
         return _merged([Run(batch.record_count, (batch.timestamp_ms or 0) * 1000) for batch in batches])
     return [complete_columns(batch, [field.name]).column(0) for batch in batches]
