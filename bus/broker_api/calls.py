@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode
 from bus.security.acls import AclOperation, AclResourceType
 
-ITEMS_MAX = 20_000  # in one request, at every depth
+ITEMS_MAX = 20_000  # in one request, or in what another broker answers, at every depth
+_SMALL, _USUAL, _LARGE = 64 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,6 +97,9 @@ class Call:
     is_reading: bool = False  # it changes nothing that a restarted broker would have to find again
     audited: Audited | None = None  # None: it changes nothing for good, or only records and offsets
     items_max: int = ITEMS_MAX  # fewer where each item is a decision about the cluster, or has a long answer
+    # What a broker takes for an answer of another one, who may be somebody else.
+    answer_items_max: int = ITEMS_MAX
+    answer_bytes_max: int = _USUAL
 
 
 _CREATES_TOPICS, _DELETES_TOPICS, _ALTERS_TOPICS = (Audited(op, "Topic") for op in ("Create", "Delete", "Alter"))
@@ -188,6 +192,7 @@ _ROWS = (
         view_needs=(DESCRIBE_TOPIC,),
         creation_needs=(CREATE_TOPIC,),
         is_forwarded=True,
+        answer_items_max=300_000,  # replicas of all partitions
     ),
     Call(
         "CreateTopics",
@@ -274,7 +279,7 @@ _ROWS = (
     Call("ServerReflectionInfo", "reflection", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     # ---------------------------------------------------------------- users, quotas, ACLs
     # A caller gets its name by it.
-    Call("SaslAuthenticate", "logins.authenticate", is_reading=True),
+    Call("SaslAuthenticate", "logins.authenticate", is_reading=True, answer_bytes_max=_SMALL),
     Call("DescribeUserScramCredentials", "users.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True, items_max=1_000),
     Call("AlterUserScramCredentials", "users.alter", needs=(ALTER_CLUSTER,), audited=_ALTERS_USERS, items_max=1_000),
     Call("DescribeClientQuotas", "quotas.describe", needs=(DESCRIBE_CONFIGS_OF_CLUSTER,), is_reading=True),
@@ -291,20 +296,20 @@ _ROWS = (
     Call("DescribeAcls", "acls.describe", needs=(DESCRIBE_CLUSTER,), is_reading=True),
     Call("DeleteAcls", "acls.delete", needs=(ALTER_CLUSTER,), is_forwarded=True, audited=_ALTERS_ACLS, items_max=100),
     # ---------------------------------------------------------------- between brokers
-    Call("IdentifyBroker", "cluster.identify", needs=(CLUSTER_ACTION,), is_reading=True),
-    Call("RegisterBroker", "cluster.register", needs=(CLUSTER_ACTION,)),
+    Call("IdentifyBroker", "cluster.identify", needs=(CLUSTER_ACTION,), is_reading=True, answer_bytes_max=_SMALL),
+    Call("RegisterBroker", "cluster.register", needs=(CLUSTER_ACTION,), answer_bytes_max=_SMALL),
     Call("BrokerHeartbeat", "cluster.heartbeat", needs=(CLUSTER_ACTION,)),
     Call("CommittedVersions", "cluster.committed_versions", needs=(CLUSTER_ACTION,), is_reading=True),
-    Call("RaiseLeaderEpoch", "cluster.raise_leader_epoch", needs=(CLUSTER_ACTION,)),
-    Call("AddPartitionsToTxn", "transactions.add", needs=(CLUSTER_ACTION,)),
+    Call("RaiseLeaderEpoch", "cluster.raise_leader_epoch", needs=(CLUSTER_ACTION,), answer_bytes_max=_SMALL),
+    Call("AddPartitionsToTxn", "transactions.add", needs=(CLUSTER_ACTION,), answer_bytes_max=_SMALL),
     Call("VoteTransaction", "transactions.vote", needs=(CLUSTER_ACTION,)),
     Call("ApplyTransaction", "transactions.apply", needs=(CLUSTER_ACTION,)),
     Call("DropTransaction", "transactions.drop", needs=(CLUSTER_ACTION,)),
     Call("CommitTransaction", "transactions.commit", needs=(CLUSTER_ACTION,)),
     Call("ResolveTransaction", "transactions.resolve", needs=(CLUSTER_ACTION,)),
     Call("FindNeeded", "transactions.find_needed", needs=(CLUSTER_ACTION,), is_reading=True),
-    Call("AppendAudit", "cluster.append_audit", needs=(CLUSTER_ACTION,)),
-    Call("Envelope", "cluster.envelope", needs=(CLUSTER_ACTION,)),
+    Call("AppendAudit", "cluster.append_audit", needs=(CLUSTER_ACTION,), answer_bytes_max=_SMALL),
+    Call("Envelope", "cluster.envelope", needs=(CLUSTER_ACTION,), answer_bytes_max=_LARGE),
 )
 
 CALLS: Mapping[str, Call] = {call.name: call for call in _ROWS}

@@ -22,6 +22,7 @@ from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
+from bus.grpc_api.server.connections.peer_transport import read_answer
 from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.conversions import (
     encode_lagging,
@@ -76,8 +77,8 @@ class Forwarding:
     async def handle(self, access: Access, request: Message) -> Any:
         """Return what the handler answers here or, if this broker is not the controller, what the controller answers.
 
-        Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
-        told whether the call had an effect, as with any other connection that breaks.
+        Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks, or its answer
+        cannot be read: then it cannot be told whether the call had an effect, as with any other connection that breaks.
         """
         try:
             async with time_limit(self._timeout_s):
@@ -104,8 +105,10 @@ class Forwarding:
                 )
                 answer = await self._forward(controller, envelope)
                 if not isinstance(answer, Refused):
+                    response = read_answer(method, answer.response)
+                    if isinstance(response, Refused):
+                        raise Unavailable(f"{method}: what the controller answered cannot be read: {response.message}")
                     await self._api.wait_until_applied(answer.metadata_offset)
-                    response = _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
                     _report_changes(access, response)
                     return response
                 if answer.code is not ErrorCode.NOT_CONTROLLER:

@@ -1,12 +1,14 @@
-"""How large a request may be, and of how many items, by the kind of call.
+"""How large a request may be, or an answer of another broker, and of how many items, by the kind of call.
 
 Guards one promise: what is about to be parsed, and then looked at item by item, is bounded before that work begins. A
 request of records has `socket.request.max.bytes`; every other call has limits of its own, since a few megabytes of
-names or partitions cost a broker more than a hundred of records.
+names or partitions cost a broker more than a hundred of records. Who answers at another broker's address may be
+somebody else, so answers have limits as well.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -24,10 +26,9 @@ from bus.grpc_api.wire_fields import fields_of
 CONTROL_BYTES_MAX = 4 * 1024 * 1024
 # What an envelope has beside the request in it.
 _ENVELOPE_BYTES_MAX = 4096
+_SERVICES = tuple(pb.DESCRIPTOR.services_by_name.values())
 _ITEMS_MAX_OF: Mapping[str, int] = {
-    method.input_type.name: CALLS[method.name].items_max
-    for service in pb.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
+    method.input_type.name: CALLS[method.name].items_max for service in _SERVICES for method in service.methods
 }
 # Smaller requests are parsed in less time than it takes to look for the number of their fields.
 _SCANNED_BYTES_MIN = 1024 * 1024
@@ -55,7 +56,8 @@ class UnreadableRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestReader(Generic[RequestT]):
-    """From bytes to a request of one class. Never raises: gRPC would answer UNKNOWN, and log a traceback."""
+    """From bytes to a request, or an answer, of one class. Never raises: gRPC would answer UNKNOWN, and log a
+    traceback, or take it for no answer yet."""
 
     name: str
     parse: Callable[[bytes], RequestT]
@@ -76,33 +78,72 @@ class RequestReader(Generic[RequestT]):
 
 def control_reader(request_class: Any) -> RequestReader[Any]:
     name = request_class.DESCRIPTOR.name
-    items_max = _ITEMS_MAX_OF.get(name, ITEMS_MAX)
-    plan = _repeated_fields(request_class.DESCRIPTOR)
+    bytes_max = CONTROL_BYTES_MAX + _ENVELOPE_BYTES_MAX * (name == "EnvelopeRequest")
+    return _reader(request_class, bytes_max, _ITEMS_MAX_OF.get(name, ITEMS_MAX))
+
+
+@functools.cache
+def answer_reader(method: str) -> RequestReader[Any]:
+    """The reader of what another broker answers to that call. It may have come in an envelope, which bounds its size
+    then."""
+    call = CALLS[method]
+    (descriptor,) = (service.methods_by_name[method] for service in _SERVICES if method in service.methods_by_name)
+    bytes_max = max(call.answer_bytes_max, CALLS["Envelope"].answer_bytes_max if call.is_forwarded else 0)
+    return _reader(descriptor.output_type._concrete_class, bytes_max, call.answer_items_max)
+
+
+def _reader(message_class: Any, bytes_max: int, items_max: int) -> RequestReader[Any]:
+    name, plan = message_class.DESCRIPTOR.name, _repeated_fields(message_class.DESCRIPTOR)
+    objects = _fields_of_objects(message_class.DESCRIPTOR)
 
     def parse(raw: bytes) -> Any:
         if len(raw) >= _SCANNED_BYTES_MIN:
-            _check_field_count(raw, name, items_max)
-        request = request_class.FromString(raw)
-        _count_items(request, plan, 0, name, items_max)
-        return request
+            _check_objects(raw, objects, name, items_max)
+        message = message_class.FromString(raw)
+        _count_items(message, plan, 0, name, items_max)
+        return message
 
-    return RequestReader(name, parse, CONTROL_BYTES_MAX + _ENVELOPE_BYTES_MAX * (name == "EnvelopeRequest"))
+    return RequestReader(name, parse, bytes_max)
 
 
 def produce_reader(bytes_max: int) -> RequestReader[ProduceCall | UnparsedCall]:
     return RequestReader(pb.ProduceRequest.DESCRIPTOR.name, begin_parse, bytes_max)
 
 
-def _check_field_count(raw: bytes, name: str, items_max: int) -> None:
-    """Count the fields of the outermost message, where many fields make many objects. Raises `TooManyItems`."""
+# By their numbers, the fields whose items are objects (messages, texts, bytes), and messages with such fields in them.
+_Objects = Mapping[int, tuple[bool, "_Objects"]]
+
+
+def _fields_of_objects(message: Descriptor) -> _Objects:
+    found: dict[int, tuple[bool, _Objects]] = {}
+    for field in message.fields:
+        inner = {} if field.message_type is None else _fields_of_objects(field.message_type)
+        is_object = bool(field.is_repeated) and not field.is_packed
+        if is_object or inner:
+            found[field.number] = is_object, inner
+    return found
+
+
+def _check_objects(raw: bytes, objects: _Objects, name: str, items_max: int) -> None:
+    """Count what would become an object, at every depth, before it does. Raises `TooManyItems`."""
     try:
-        for count, _ in enumerate(fields_of(memoryview(raw))):
-            if count > items_max:
-                raise TooManyItems(name, items_max)
+        _count_objects(memoryview(raw), objects, 0, name, items_max)
     except (IndexError, ValueError) as error:
         if isinstance(error, TooManyItems):
             raise
         # The generated code says what is wrong with it.
+
+
+def _count_objects(message: memoryview, objects: _Objects, count: int, name: str, items_max: int) -> int:
+    """Return `count` and the objects of `message`. Raises `TooManyItems`, and as `fields_of`."""
+    for tag, _, value in fields_of(message):
+        is_object, inner = objects.get(tag >> 3, (False, {}))
+        count += is_object
+        if count > items_max:
+            raise TooManyItems(name, items_max)
+        if inner:
+            count = _count_objects(value, inner, count, name, items_max)
+    return count
 
 
 # Each field that has items, or has messages with such fields in it.

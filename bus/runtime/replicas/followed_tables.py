@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -131,6 +132,10 @@ class Leaders(Protocol):
     ) -> VersionsAnswer | Refused: ...
 
 
+# In one answer: a follower takes no more than some thousands of items.
+ANSWER_VERSIONS_MAX = 5_000
+
+
 class CommittedVersions:
     """The versions that this broker has committed as a leader, for the brokers that follow its partitions: the last
     version of each partition, in the order of the commits. A follower names the place up to which it has the list, and
@@ -163,16 +168,14 @@ class CommittedVersions:
         self._last.pop(name, None)
 
     def answer(self, request: VersionsRequest) -> VersionsAnswer:
-        """Without waiting."""
+        """Answer without waiting: with the versions behind the place of the request, the first ones if there are more
+        than one answer may have. The next question then gets the others at once."""
         after = request.after if request.incarnation == self._incarnation else 0
-        found: list[CommittedVersion] = []
-        is_any_awaited = False
-        for place, version, is_awaited in reversed(self._last.values()):
-            if place <= after:
-                break
-            found.append(version)
-            is_any_awaited |= is_awaited
-        return VersionsAnswer(self._incarnation, self._end, found[::-1], is_any_awaited)
+        newer = list(itertools.takewhile(lambda one: one[0] > after, reversed(self._last.values())))
+        first = newer[::-1][:ANSWER_VERSIONS_MAX]
+        end = self._end if len(first) == len(newer) else first[-1][0]
+        is_any_awaited = any(is_awaited for _, _, is_awaited in first)
+        return VersionsAnswer(self._incarnation, end, [version for _, version, _ in first], is_any_awaited)
 
     async def wait(self, request: VersionsRequest, wake: asyncio.Event) -> VersionsAnswer:
         """Return as soon as there is a version to report; without one when `wake` is set or the time is over."""

@@ -11,8 +11,9 @@ import grpc
 import pytest
 
 from bus.addresses import parse_address
+from bus.broker_api.calls import CALLS
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.connections.peer_transport import GrpcTransport
+from bus.grpc_api.server.connections.peer_transport import SERVICE, GrpcTransport
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from tests.support.broker_thread import running_broker
@@ -72,19 +73,22 @@ def test_call_on_a_swallowed_connection_is_answered_on_another_one_within_its_ti
     assert answers[1] == answers[0]
 
 
-def test_stranger_at_the_address_of_a_broker_has_no_memory_of_who_asks_it() -> None:
-    async def answer(request: pb.IdentifyBrokerRequest, context: grpc.aio.ServicerContext) -> pb.IdentifyBrokerResponse:
-        return pb.IdentifyBrokerResponse(cluster_id="c" * 100_000)
+@pytest.mark.parametrize("method", [each.name for each in SERVICE.methods])
+def test_stranger_at_the_address_of_a_broker_has_no_memory_of_who_asks_it(method: str) -> None:
+    answer_bytes = CALLS[method].answer_bytes_max + 1
+
+    async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return bytes(answer_bytes)
 
     async def ask_stranger() -> Any:
         server, transport = grpc.aio.server(), GrpcTransport()
-        serialize = pb.IdentifyBrokerResponse.SerializeToString
-        handlers = {"IdentifyBroker": grpc.unary_unary_rpc_method_handler(answer, response_serializer=serialize)}
+        handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bus.v1.Cluster", handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         endpoint = BrokerEndpoint(0, "127.0.0.1", port)
-        found = await transport.call(endpoint, "IdentifyBroker", pb.IdentifyBrokerRequest(), timeout_s=30.0)
+        request = SERVICE.methods_by_name[method].input_type._concrete_class()
+        found = await transport.call(endpoint, method, request, timeout_s=30.0)
         await transport.close()
         await server.stop(None)
         return found

@@ -155,7 +155,8 @@ class Forwarded:
 
     async def _forward(self, controller: BrokerEndpoint, envelope: Any, *, timeout_s: float) -> Any:
         self.forwarded.append(envelope.method)
-        return pb.EnvelopeResponse(response=self._answer.SerializeToString())
+        answer = self._answer if isinstance(self._answer, bytes) else self._answer.SerializeToString()
+        return pb.EnvelopeResponse(response=answer)
 
     def call(self, method: str, request: Any) -> Any:
         answers = []
@@ -185,6 +186,19 @@ def test_what_the_controller_answers_is_audited_by_the_broker_that_was_asked() -
         ("CreateTopics", "b", "TOPIC_ALREADY_EXISTS: it is there"),
     ]
     assert broker.audit.refused == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"\xff" * 50, "expected a CreateTopicsResponse, found 50 bytes that are none"),
+        (b"\x0a\x00" * 30_000, "expected a CreateTopicsResponse of at most 20000 items, found more"),
+    ],
+)
+def test_answer_that_is_none_is_refused_by_name(answer: bytes, reason: str) -> None:
+    broker = Forwarded(answer, allow(AclOperation.CREATE, CLUSTER_NAME, CLUSTER_TYPE))
+    with pytest.raises(Unavailable, match=f"CreateTopics: what the controller answered cannot be read: {reason}"):
+        broker.call("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="a")]))
 
 
 def test_what_the_answer_alone_names_is_audited_by_it() -> None:

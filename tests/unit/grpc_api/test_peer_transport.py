@@ -80,7 +80,7 @@ def test_answer_that_is_no_message_is_a_refusal(monkeypatch: pytest.MonkeyPatch)
         answer = await asyncio.wait_for(ask(transport), 10.0)
         await transport.close()
         assert code_of(answer) is ErrorCode.NETWORK_EXCEPTION
-        assert answer.message == "expected the message IdentifyBrokerResponse, found 50 bytes that are something else"
+        assert answer.message == "expected a IdentifyBrokerResponse, found 50 bytes that are none"
 
     run_virtually(play())
 

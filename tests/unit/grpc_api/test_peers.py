@@ -56,3 +56,11 @@ def test_error_of_a_code_that_is_not_known_here_is_a_refusal() -> None:
     command = RegisterBroker(TO, "life")
     refused = asyncio.run(GrpcPeers(Transport(answer)).register(TO, command, cluster_id="c"))
     assert refused == Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "error code 9999: later")
+
+
+def test_producer_id_that_comes_as_something_else_is_a_refusal() -> None:
+    transport = Transport(pb.EnvelopeResponse(response=b"\xff" * 50))
+    refused = asyncio.run(GrpcPeers(transport).take_producer_id(TO, timeout_s=1.0))
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.NETWORK_EXCEPTION
+    assert refused.message == "expected a InitProducerIdResponse, found 50 bytes that are none"

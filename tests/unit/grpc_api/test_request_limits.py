@@ -16,7 +16,14 @@ from bus.grpc_api.server.records.produce_decoding import (
     begin_parse,
     parse_call,
 )
-from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, ITEMS_MAX, Unreadable, control_reader, produce_reader
+from bus.grpc_api.server.request_limits import (
+    CONTROL_BYTES_MAX,
+    ITEMS_MAX,
+    Unreadable,
+    answer_reader,
+    control_reader,
+    produce_reader,
+)
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 REQUESTS = [method.input_type._concrete_class for method in pb.DESCRIPTOR.services_by_name["Bus"].methods]
@@ -66,6 +73,54 @@ def test_too_many_items_at_whatever_depth_are_refused_by_name(request_: Any) -> 
     assert isinstance(found, Unreadable)
     assert found.status is grpc.StatusCode.INVALID_ARGUMENT
     assert "items, found more" in found.message
+
+
+class ParsedNoMore:
+    """Stands for the generated code: what has too many items does not come to it."""
+
+    DESCRIPTOR: Any = None
+
+    @classmethod
+    def FromString(cls, raw: bytes) -> None:
+        pytest.fail(f"{len(raw)} bytes were parsed")
+
+
+MANY = [""] * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.CommittedVersionsResponse(topics=[pb.CommittedVersionsOfTopic()] * 1_000_000),
+        pb.FindNeededResponse(traces=pb.Traces(transactional_ids=MANY)),
+        pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(group_id="g" * 99)] * ITEMS_MAX + [pb.OffsetFetchGroup()]),
+        pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(topics=[pb.TopicPartitions()] * 1_000_000)]),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_would_become_too_many_objects_is_not_parsed(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parsed(ParsedNoMore):
+        DESCRIPTOR = message.DESCRIPTOR
+
+    found = control_reader(Parsed)(message.SerializeToString())
+    assert isinstance(found, Unreadable)
+    assert "items, found more" in found.message
+
+
+@pytest.mark.parametrize("method", [method.name for method in pb.DESCRIPTOR.services_by_name["Cluster"].methods])
+def test_answer_of_another_broker_is_bounded_and_what_is_none_is_named(method: str) -> None:
+    read = answer_reader(method)
+    found = [read(bytes(read.bytes_max + 1)), read(b"\xff\xff\xff no message")]
+    assert all(isinstance(each, Unreadable) for each in found)
+    assert f"at most {read.bytes_max} bytes" in found[0].message
+    assert read.name in found[1].message
+    assert read.bytes_max <= CONTROL_BYTES_MAX or method == "Envelope"
+
+
+def test_answer_that_says_little_is_small() -> None:
+    """So is each that comes before the other side is known to be a broker of the cluster."""
+    small = {name for name, call in CALLS.items() if call.answer_bytes_max == 64 * 1024}
+    assert small >= {"IdentifyBroker", "SaslAuthenticate", "RegisterBroker", "RaiseLeaderEpoch", "AppendAudit"}
 
 
 def test_sound_request_is_what_the_generated_code_makes_of_it() -> None:

@@ -27,12 +27,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from bus.addresses import format_address
+from bus.broker_api.calls import CALLS
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.connections.certificates import channel_credentials
 from bus.grpc_api.server.connections.logins import WITHOUT_LOGIN, BrokerLogin, Headers
+from bus.grpc_api.server.request_limits import Unreadable, answer_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.tasks import time_limit
@@ -42,8 +43,6 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
-# What may be answered before the other side is known to be a broker of this cluster: who it is, and messages of logins.
-_FIRST_ANSWER_BYTES_MAX = 64 * 1024
 # So long nothing comes before a connection is asked on which something is under way, and so long it has to answer.
 QUIET_S = 2.0
 _ANSWER_S = 1.0
@@ -60,9 +59,17 @@ _SILENCE_S_MAX = 5.0
 _ONCE = frozenset({"Envelope", "AppendAudit"})
 
 
-def _service_config(*methods: tuple[str, str]) -> str:
-    names = [{"service": f"{pb.DESCRIPTOR.package}.{service}", "method": method} for service, method in methods]
-    return json.dumps({"methodConfig": [{"name": names, "maxResponseMessageBytes": _FIRST_ANSWER_BYTES_MAX}]})
+def _service_config() -> str:
+    """Have gRPC read no more of an answer than the row of the call says."""
+    methods = [*SERVICE.methods, pb.DESCRIPTOR.services_by_name["Bus"].methods_by_name["SaslAuthenticate"]]
+    configs = [
+        {
+            "name": [{"service": method.containing_service.full_name, "method": method.name}],
+            "maxResponseMessageBytes": CALLS[method.name].answer_bytes_max,
+        }
+        for method in methods
+    ]
+    return json.dumps({"methodConfig": configs})
 
 
 _OPTIONS = (
@@ -76,7 +83,7 @@ _OPTIONS = (
     # By its name a pause, in fact how long one attempt to connect may take.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.service_config", _service_config(("Cluster", "IdentifyBroker"), ("Bus", "SaslAuthenticate"))),
+    ("grpc.service_config", _service_config()),
 )
 
 
@@ -462,17 +469,15 @@ def _new_call(channel: grpc.aio.Channel, method: str) -> Any:
     return channel.unary_unary(
         f"/{SERVICE.full_name}/{method}",
         request_serializer=descriptor.input_type._concrete_class.SerializeToString,
-        response_deserializer=functools.partial(_read, descriptor.output_type._concrete_class),
+        response_deserializer=functools.partial(read_answer, method),
     )
 
 
-def _read(message_class: type[Message], answer: bytes) -> Message | Refused:
-    """gRPC would give None for what this raises, which means that there is no outcome yet."""
-    try:
-        return message_class.FromString(answer)
-    except DecodeError:
-        expected = f"expected the message {message_class.DESCRIPTOR.name}"
-        return Refused(ErrorCode.NETWORK_EXCEPTION, f"{expected}, found {len(answer)} bytes that are something else")
+def read_answer(method: str, raw: bytes) -> Any:
+    """Read what another broker has answered to that call. NETWORK_EXCEPTION: it is no such message, or beyond a limit.
+    Never raises: gRPC would give None for it, which means that there is no outcome yet."""
+    answer = answer_reader(method)(raw)
+    return Refused(ErrorCode.NETWORK_EXCEPTION, answer.message) if isinstance(answer, Unreadable) else answer
 
 
 def _open(key: _ChannelKey) -> grpc.aio.Channel:

@@ -13,7 +13,7 @@ from typing import Any
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.connections.peer_transport import Transport
+from bus.grpc_api.server.connections.peer_transport import Transport, read_answer
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, refusal_of, topics_of, versions_of
 from bus.grpc_api.server.transactions import (
     STEP_METHODS,
@@ -170,7 +170,9 @@ class GrpcPeers:
         answer = await self.forward(controller, envelope, timeout_s=timeout_s)
         if isinstance(answer, Refused):
             return answer
-        identity = pb.InitProducerIdResponse.FromString(answer.response)
+        identity = read_answer(envelope.method, answer.response)
+        if isinstance(identity, Refused):
+            return identity
         return refusal_of(identity) or TakenProducerId(identity.producer_id, answer.metadata_offset)
 
     async def forward(

@@ -61,10 +61,11 @@ Payload = bytes | memoryview
 
 
 class TooManyItems(ValueError):
-    """A request has more items than the broker looks at."""
+    """A request, or another broker's answer, has more items than the broker looks at."""
 
     def __init__(self, name: str, items_max: int) -> None:
-        super().__init__(f"expected a {name} of at most {items_max} items, found more; send several requests")
+        remedy = "; send several requests" if name.endswith("Request") else ""
+        super().__init__(f"expected a {name} of at most {items_max} items, found more{remedy}")
 
     __reduce__ = reduce_error
 

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from bus.model import TopicPartition
+from bus.runtime.replicas import followed_tables
 from bus.runtime.replicas.followed_tables import CommittedVersion, CommittedVersions, FollowerReport, VersionsRequest
 
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
 
 @pytest.fixture
@@ -36,6 +37,22 @@ def test_follower_is_told_the_last_version_of_each_partition_and_then_what_came_
 
 def test_answer_that_was_lost_is_given_again(committed: CommittedVersions) -> None:
     assert committed.answer(request(0)) == committed.answer(request(0))
+
+
+def test_follower_is_told_of_many_versions_in_several_answers(
+    committed: CommittedVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no more than some thousands of items at once."""
+    monkeypatch.setattr(followed_tables, "ANSWER_VERSIONS_MAX", 2)
+    committed.note(P2, "id", 1, is_awaited=True)
+    first = committed.answer(request(0, ""))
+    assert [found.name for found in first.versions] == [P0, P1]
+    assert not first.is_awaited
+    committed.note(P0, "id", 4)
+    second = committed.answer(request(first.end))
+    assert [found.name for found in second.versions] == [P2, P0]
+    assert second.is_awaited
+    assert committed.answer(request(second.end)).versions == []
 
 
 def test_follower_of_another_life_begins_anew(committed: CommittedVersions) -> None:
