@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from bus.errors import Refused
 from bus.model import TopicPartition
 
 
@@ -65,14 +66,14 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """`error` is None unless the partition cannot be served; then it says why. `replicas`: the brokers that are to
+    """`error`: why the partition cannot be used, None if it can. `replicas`: the brokers that are to
     lead it, the preferred one first. `isr`: those of them that are in sync: they are not fenced and keep up.
     `is_offline`: the broker that leads it is fenced."""
 
     partition: int
     leader_id: int
     leader_epoch: int
-    error: str | None = None
+    error: Refused | None = None
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     is_offline: bool = False

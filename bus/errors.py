@@ -162,6 +162,9 @@ class Refused:
     code: ErrorCode
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
 
 def reduce_error(error: BaseException) -> tuple[Any, ...]:
     """The `__reduce__` of an exception whose `__init__` takes more than the message: a copy has the same `args` and the

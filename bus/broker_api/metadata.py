@@ -4,7 +4,7 @@ gets an answer of its own."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,9 +20,9 @@ from bus.cluster_metadata.cluster_decisions import (
     CreateView,
     DeleteTopic,
 )
-from bus.cluster_metadata.cluster_state import ReplicaState, Topic, replica_state
+from bus.cluster_metadata.cluster_state import Topic, replica_state
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs, is_internal_topic
-from bus.descriptions import ConfigDescription, ListedOffset
+from bus.descriptions import ConfigDescription, ListedOffset, PartitionDescription, TopicDescription
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
@@ -49,25 +49,24 @@ class OffsetQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """`errors`: why partitions cannot be used, by their number. `operations`: what the caller may do with the topic, as
-    far as it was asked for."""
+class TopicWithOperations:
+    """`operations`: what the caller may do with the topic, as far as it was asked for."""
 
-    topic: Topic
-    is_internal: bool
-    replicas: Sequence[ReplicaState]  # by partition number
-    errors: Mapping[int, Refused]
+    topic: TopicDescription
     operations: Sequence[AclOperation] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterDescription:
+class ClusterMetadata:
+    """The topics of a request, and the brokers that serve them. `metadata_offset`: one past the last record of the
+    cluster metadata that this tells of, at least."""
+
     cluster_id: str
     controller_id: int
     brokers: Sequence[BrokerEndpoint]
     root_url: str
-    topics: Sequence[tuple[str, TopicDescription | Refused]]
-    metadata_offset: int  # one past the last record of the cluster metadata that this tells of, at least
+    topics: Sequence[tuple[str, TopicWithOperations | Refused]]
+    metadata_offset: int
 
 
 class ResourceKind(Enum):
@@ -128,7 +127,7 @@ class MetadataApi:
 
     async def describe(
         self, access: Access, names: Iterable[str], *, may_create: bool, with_operations: bool = False
-    ) -> ClusterDescription:
+    ) -> ClusterMetadata:
         """No names: all topics that the caller may see. One that is named twice is described once: its partitions may
         be thousands. One that may not be described is refused whether it exists or not; the brokers are described to
         everybody. `may_create`: those that do not exist are created, if the broker is configured so."""
@@ -141,7 +140,7 @@ class MetadataApi:
             permitted = [name for name in missing if name not in refused]
             uncreated = await self._auto_create(permitted[:_AUTO_CREATED_MAX], access)
         state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
-        topics: list[tuple[str, TopicDescription | Refused]] = []
+        topics: list[tuple[str, TopicWithOperations | Refused]] = []
         share = self._shares.begin()
         for name in named or await access.filter_visible(sorted(state.topics), str):
             if share.is_used_up:
@@ -153,8 +152,8 @@ class MetadataApi:
                 topics.append((name, why or _no_topic(show_names([name]))))
             else:
                 operations = access.operations(AclResource(AclResourceType.TOPIC, name)) if with_operations else ()
-                topics.append((name, await self._describe_topic(topic, operations, share)))
-        return ClusterDescription(
+                topics.append((name, TopicWithOperations(await self._describe_topic(topic, share), operations)))
+        return ClusterMetadata(
             self._cluster.storage.cluster_id,
             self._cluster.endpoint.broker_id if state.controller is None else state.controller.broker_id,
             [broker.endpoint for broker in state.brokers.values() if not broker.is_fenced],
@@ -202,21 +201,24 @@ class MetadataApi:
                 )
             )
 
-    async def _describe_topic(
-        self, topic: Topic, operations: Sequence[AclOperation], share: LoopShare
-    ) -> TopicDescription:
-        errors: dict[int, Refused] = {}
-        replicas = []
+    async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
         unfenced = frozenset(self._cluster.state.unfenced_brokers)
-        for number, leadership in enumerate(topic.partitions):
-            if share.is_used_up:
-                await share.wait()
-            name = TopicPartition(topic.name, number)
-            replicas.append(replica_state(topic, number, unfenced, self._cluster.lagging.of(name)))
-            error = self._find_error(name, leadership.leader_id)
-            if error is not None:
-                errors[number] = error
-        return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors, operations)
+        described = (self._describe_partition(topic, number, unfenced) for number in range(len(topic.partitions)))
+        partitions: list[PartitionDescription] = await share.extend([], described)
+        return TopicDescription(topic.name, topic.topic_id, is_internal_topic(topic.name), tuple(partitions))
+
+    def _describe_partition(self, topic: Topic, number: int, unfenced: Collection[int]) -> PartitionDescription:
+        name, leadership = TopicPartition(topic.name, number), topic.partitions[number]
+        replicas = replica_state(topic, number, unfenced, self._cluster.lagging.of(name))
+        return PartitionDescription(
+            partition=number,
+            leader_id=leadership.leader_id,
+            leader_epoch=leadership.leader_epoch,
+            error=self._find_error(name, leadership.leader_id),
+            replicas=replicas.replicas,
+            isr=replicas.in_sync,
+            is_offline=replicas.is_offline,
+        )
 
     def _find_error(self, name: TopicPartition, leader_id: int) -> Refused | None:
         """Return why a partition cannot be used. If another broker leads it, this one knows only whether that broker is

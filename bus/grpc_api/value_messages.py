@@ -2,17 +2,19 @@
 
 Each kind of value is one `Mapper` here, and a field of it is read and written in one place: the one of the message that
 has its name, unless the mapper says otherwise. Guards two promises: a value that was encoded is decoded as the same
-value, and a field that the message lacks is found when this module is loaded. Calls on the hot path (records, offsets,
-heartbeats, metadata) write their messages by hand.
+value, and a field that the message lacks is found when this module is loaded. Calls on the hot path (records, commits
+of offsets, heartbeats of members) write their messages by hand.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar
 
+from bus.client_texts import one_line
 from bus.descriptions import (
     ANY_NAME,
     DEFAULT_NAME,
@@ -26,16 +28,18 @@ from bus.descriptions import (
     ListedOffset,
     MaintainedLog,
     NoName,
+    PartitionDescription,
     PartitionReassignment,
     PendingOffsets,
     ProducerState,
     QuotaEntity,
     QuotaUsage,
     ScramCredentialInfo,
+    TopicDescription,
     TransactionDescription,
     TransactionListing,
 )
-from bus.errors import Refused
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
@@ -54,12 +58,22 @@ ValueT = TypeVar("ValueT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
+class Slices(Protocol):
+    """The slices in which work is done that may be long, see `bus.runtime.loop_shares.LoopShare`."""
+
+    async def extend(self, found: Any, items: Iterable[object], /) -> Any: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """How a field of a value stands in its message. `encode` gives the message's fields, by name."""
+    """The form of a value's field in its message. `encode` gives the message's fields, by name. A plain field is one
+    that stands in `column` of the message as it is; `items`: how each of a tuple of values stands there."""
 
     encode: Callable[[Any], Mapping[str, Any]]
     decode: Callable[[Any], Any]
+    column: str = ""
+    items: Mapper[Any] | None = None
+    is_in_message: bool = True
 
 
 class Mapper(Generic[ValueT]):
@@ -75,23 +89,77 @@ class Mapper(Generic[ValueT]):
         self.message = message
         self._refused = refused or {}
         self.fields = [(name, fields.get(name) or plain(message, name)) for name in names]
+        self._columns = frozenset(one.column for _, one in self.fields)
+        self._items = [(name, one.column, one.items) for name, one in self.fields if one.items is not None]
+        self._encode = _compile_encode(self.fields)
+        self._encode_without_items = _compile_encode([one for one in self.fields if one[1].items is None])
+        self._decode = _compile_decode(value, message, self.fields)
 
     def encode(self, value: ValueT, **others: Any) -> Any:
         """`others`: fields that the message has besides, the partition that it is about for example."""
-        for name, field in self.fields:
-            others.update(field.encode(getattr(value, name)))
-        return self.message(**others)
+        return self._encode(self.message, value, others)
+
+    async def encode_in_slices(self, add: Callable[..., Any], value: ValueT, slices: Slices, **others: Any) -> Any:
+        """Encode a value with many items. `add`: of the list that gets the message."""
+        message = self._encode_without_items(add, value, others)
+        for name, column, items in self._items:
+            await slices.extend(getattr(message, column), map(items.encode, getattr(value, name)))
+        return message
 
     def encode_answer(self, answer: ValueT | Refused, **others: Any) -> Any:
-        """Encode the value, or why there is none."""
+        """Encode the value, or why there is none. `others` name the item, which the value may do, too."""
         if isinstance(answer, Refused):
             others.update(self._refused, error_code=int(answer.code), error_message=answer.message)
             return self.message(**others)
-        return self.encode(answer, **others)
+        for name in self._columns & others.keys():
+            del others[name]
+        return self._encode(self.message, answer, others)
 
     def decode(self, message: Any, **known: Any) -> ValueT:
         """`known`: fields of the value that the message does not have."""
-        return self.value(**known, **{name: field.decode(message) for name, field in self.fields if name not in known})
+        decoded: ValueT = self._decode(message, known)
+        return decoded
+
+
+# A message may have thousands of values. So each mapper is compiled, as dataclasses are, to one expression in which a
+# plain field costs no call.
+
+
+def _compile_encode(fields: Sequence[tuple[str, Field]]) -> Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]:
+    written = [
+        f"{one.column}=value.{name}" if _is_plain(one) else f"**encode_{name}(value.{name})"
+        for name, one in fields
+        if one.is_in_message
+    ]
+    names = {f"encode_{name}": one.encode for name, one in fields}
+    return _compile(f"lambda message, value, others: message({', '.join(written)}, **others)", names)
+
+
+def _compile_decode(value: Any, message: Any, fields: Sequence[tuple[str, Field]]) -> Callable[[Any, Any], Any]:
+    read = [
+        f"{name}={_read(message, one.column) if _is_plain(one) else f'decode_{name}(found)'}"
+        for name, one in fields
+        if one.is_in_message
+    ]
+    names = {"new": value} | {f"decode_{name}": one.decode for name, one in fields}
+    return _compile(f"lambda found, known: new({', '.join(read)}, **known)", names)
+
+
+def _compile(source: str, names: dict[str, Any]) -> Callable[..., Any]:
+    """`source` has names of fields of a dataclass and of a message, and nothing that came from outside."""
+    compiled: Callable[..., Any] = eval(source, names)
+    return compiled
+
+
+def _is_plain(field: Field) -> bool:
+    return bool(field.column) and field.items is None
+
+
+def _read(message: Any, column: str) -> str:
+    field = message.DESCRIPTOR.fields_by_name[column]
+    if field.is_repeated:
+        return f"tuple(found.{column})"
+    return f"found.{column} if found.HasField('{column}') else None" if field.has_presence else f"found.{column}"
 
 
 # ---------------------------------------------------------------- fields
@@ -99,17 +167,13 @@ class Mapper(Generic[ValueT]):
 
 def plain(message: Any, name: str) -> Field:
     """Write a field as it is. None is left out where the message tells whether it is there."""
-    field = message.DESCRIPTOR.fields_by_name[name]
-    if field.is_repeated:
-        return Field(lambda value: {name: value}, lambda found: tuple(getattr(found, name)))
-    if field.has_presence:
-        return Field(lambda value: {name: value}, lambda found: getattr(found, name) if found.HasField(name) else None)
-    return Field(lambda value: {name: value}, lambda found: getattr(found, name))
+    read = _compile(f"lambda found: {_read(message, name)}", {})
+    return Field(lambda value: {name: value}, read, column=name)
 
 
 def not_in_message() -> Field:
     """Leave a field to those who decode, who know it otherwise."""
-    return Field(lambda _: {}, lambda _: None)
+    return Field(lambda _: {}, lambda _: None, is_in_message=False)
 
 
 def none_as(name: str, nothing: Any) -> Field:
@@ -126,12 +190,38 @@ def nested(name: str, mapper: Mapper[Any]) -> Field:
     return Field(lambda value: {name: mapper.encode(value)}, lambda found: mapper.decode(getattr(found, name)))
 
 
-def each(name: str, mapper: Mapper[Any]) -> Field:
-    """Write a tuple of values."""
-    return Field(
-        lambda values: {name: map(mapper.encode, values)},
-        lambda found: tuple(map(mapper.decode, getattr(found, name))),
-    )
+def each(name: str, mapper: Mapper[Any], order: Callable[[Any], Any] | None = None) -> Field:
+    """Write a tuple of values; `order`: the key by which it is sorted."""
+
+    def decode(found: Any) -> Any:
+        values = map(mapper.decode, getattr(found, name))
+        return tuple(values) if order is None else tuple(sorted(values, key=order))
+
+    return Field(lambda values: {name: map(mapper.encode, values)}, decode, name, mapper)
+
+
+def refusal() -> Field:
+    """Write why something cannot be described, or None. Its text is escaped where it is read: it may repeat a name that
+    somebody chose."""
+
+    def encode(why: Refused | None) -> Mapping[str, Any]:
+        return _NO_REFUSAL if why is None else {"error_code": int(why.code), "error_message": why.message}
+
+    def decode(found: Any) -> Refused | None:
+        return refused_with(found.error_code, one_line(found.error_message)) if found.error_code else None
+
+    return Field(encode, decode)
+
+
+_NO_REFUSAL: Mapping[str, Any] = {}
+
+
+def refused_with(code: int, text: str) -> Refused:
+    """Read a refusal. A code that is not known here, of a later version or of no broker, is UNKNOWN_SERVER_ERROR."""
+    try:
+        return Refused(ErrorCode(code), text)
+    except ValueError:
+        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {text}")
 
 
 def split(*names: str) -> Field:
@@ -223,6 +313,14 @@ REASSIGNMENT = Mapper(
 
 # ---------------------------------------------------------------- topics
 
+PARTITION = Mapper(
+    PartitionDescription,
+    pb.PartitionMetadata,
+    error=refusal(),
+    replicas=plain(pb.PartitionMetadata, "replica_ids"),
+    isr=plain(pb.PartitionMetadata, "isr_ids"),
+)
+TOPIC = Mapper(TopicDescription, pb.TopicMetadata, partitions=each("partitions", PARTITION, attrgetter("partition")))
 CONFIG = Mapper(ConfigDescription, pb.ConfigEntry)
 VIEW = Mapper(JsonView, pb.View)
 NOTHING_LISTED = {"offset": -1, "timestamp_ms": -1, "version": -1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import types
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from bus.descriptions import (
     DEFAULT_NAME,
     BrokerDescription,
+    PartitionDescription,
     ProducerState,
     QuotaEntity,
     QuotaUsage,
+    TopicDescription,
     TransactionDescription,
     TransactionListing,
 )
@@ -26,12 +29,14 @@ from bus.grpc_api import value_messages
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import Mapper, decode_partitions, encode_partitions
 from bus.model import TopicPartition
+from bus.runtime.loop_shares import LoopShares
 
 MAPPERS = {name: one for name, one in vars(value_messages).items() if isinstance(one, Mapper)}
 # What a message may have besides: what it is about, or why there is no value.
 OF_THE_ITEM = {"error_code", "error_message", "topic", "partition", "transactional_id", "authorized_operations"}
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)  # it is escaped where it is read
 INTEGERS = st.integers(-(2**31), 2**31 - 1)
 PARTITIONS = st.builds(TopicPartition, TEXTS, INTEGERS)
 
@@ -57,6 +62,12 @@ ENTITY_NAMES = st.none() | TEXTS | st.just("<default>") | st.just(DEFAULT_NAME)
 # What a field never has, so that None or an order can be told from it.
 RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     BrokerDescription: {"rack": st.none() | TEXTS.filter(bool)},
+    Refused: {"code": st.sampled_from([one for one in ErrorCode if one is not ErrorCode.NONE]), "message": PRINTABLE},
+    TopicDescription: {
+        "partitions": st.lists(st.deferred(lambda: described(PartitionDescription)), max_size=3).map(
+            lambda found: tuple(sorted(found, key=lambda one: one.partition))
+        )
+    },
     ProducerState: {"coordinator_partition": st.none() | st.integers(0, 2**31 - 1)},
     QuotaEntity: {"user": ENTITY_NAMES, "client_id": ENTITY_NAMES},
     TransactionDescription: {
@@ -99,6 +110,25 @@ def test_every_field_of_a_message_comes_from_the_value(name: str, data: st.DataO
     value = data.draw(described(mapper.value))
     written = {key for one, field in mapper.fields for key in field.encode(getattr(value, one))}
     assert set(mapper.message.DESCRIPTOR.fields_by_name) - OF_THE_ITEM <= written
+
+
+def test_value_with_items_is_encoded_in_slices_as_in_one_go() -> None:
+    partitions = tuple(PartitionDescription(number, 1, number, None, (1, 2), (1,)) for number in range(3))
+    topic, response = TopicDescription("t", "id", False, partitions), pb.MetadataResponse()
+    share = LoopShares().begin()
+    asyncio.run(value_messages.TOPIC.encode_in_slices(response.topics.add, topic, share))
+    assert list(response.topics) == [value_messages.TOPIC.encode(topic)]
+
+
+def test_text_of_a_refusal_is_escaped_where_it_is_read_and_a_code_of_a_later_version_is_kept_in_it() -> None:
+    message = pb.PartitionMetadata(error_code=3, error_message="t\x1b[2J is gone")
+    assert value_messages.PARTITION.decode(message).error == Refused(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, r"t\x1b[2J is gone"
+    )
+    message = pb.PartitionMetadata(error_code=30_000, error_message="new")
+    assert value_messages.PARTITION.decode(message).error == Refused(
+        ErrorCode.UNKNOWN_SERVER_ERROR, "error code 30000: new"
+    )
 
 
 def test_refusal_stands_in_the_place_of_the_value() -> None:

@@ -318,7 +318,7 @@ def _describe(admin: Admin, topic: TopicDescription) -> _Topic:
             one.isr,
             earliest.get(one.partition),
             latest.get(one.partition),
-            one.error,
+            None if one.error is None else str(one.error),
         )
         for one in topic.partitions
     ]

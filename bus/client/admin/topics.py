@@ -37,13 +37,12 @@ from bus.descriptions import (
     ListedOffset,
     LogDirDescription,
     MaintainedLog,
-    PartitionDescription,
     ReplicaInfo,
     TopicDescription,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import CONFIG, DELETED_RECORDS, MAINTAINED_LOG, VIEW
+from bus.grpc_api.value_messages import CONFIG, DELETED_RECORDS, MAINTAINED_LOG, TOPIC, VIEW
 from bus.json_views import JsonView
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -128,7 +127,7 @@ class TopicAdmin:
             return {}
         topics = self._calls.describe(wanted).topics
         raise_failures([(topic.name, topic.error_code, topic.error_message) for topic in topics])
-        return {topic.name: _decode_topic(topic) for topic in topics}
+        return {topic.name: TOPIC.decode(topic) for topic in topics}
 
     # ------------------------------------------------------------ configs
 
@@ -403,27 +402,6 @@ def _encode_replicas(assigned: Sequence[Sequence[int]]) -> list[pb.ReplicaList]:
     return [pb.ReplicaList(broker_ids=ids) for ids in assigned]
 
 
-def _decode_topic(topic: pb.TopicMetadata) -> TopicDescription:
-    partitions = [
-        PartitionDescription(
-            partition=partition.partition,
-            leader_id=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-            error=_error_in(partition),
-            replicas=tuple(partition.replica_ids),
-            isr=tuple(partition.isr_ids),
-            is_offline=partition.is_offline,
-        )
-        for partition in topic.partitions
-    ]
-    return TopicDescription(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=tuple(sorted(partitions, key=lambda partition: partition.partition)),
-    )
-
-
 def _encode_resource(name: str, kind: str) -> pb.ConfigResource:
     number = _one_of(_RESOURCE_TYPES, "a resource kind", kind)
     return pb.ConfigResource(type=number, name=check_text("name", name))
@@ -459,7 +437,7 @@ def _decode_replica(one: pb.LogDirReplica) -> ReplicaInfo:
     return ReplicaInfo(one.is_leader, one.size_bytes, one.file_count, reclaimable_bytes, _error_in(one))
 
 
-def _error_in(one: pb.LogDir | pb.LogDirReplica | pb.PartitionMetadata) -> str | None:
+def _error_in(one: pb.LogDir | pb.LogDirReplica) -> str | None:
     return str(error_of(one.error_code, one.error_message)) if one.error_code else None
 
 

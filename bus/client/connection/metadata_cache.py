@@ -16,6 +16,7 @@ from bus.addresses import format_address
 from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
+from bus.grpc_api.value_messages import refused_with
 from bus.platform.reentry import OwnLock
 
 
@@ -52,13 +53,9 @@ class OldMetadata(BusError):
 
 
 def error_of(code: int, message: str) -> BusError:
-    """The error of one item of a response, its text escaped: it may repeat a name that somebody chose. A code that this
-    client does not know is UNKNOWN_SERVER_ERROR."""
-    message = one_line(message)
-    try:
-        return BusError(ErrorCode(code), message)
-    except ValueError:
-        return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}")
+    """The error of one item of a response, its text escaped: it may repeat a name that somebody chose."""
+    refused = refused_with(code, one_line(message))
+    return BusError(refused.code, refused.message)
 
 
 def hint_of(answer: Any) -> LeaderHint | None:

@@ -12,8 +12,9 @@ import grpc
 from bus.addresses import bare_host
 from bus.broker_api.requests import ANONYMOUS, Caller, CurrentLeader, InvalidArgument
 from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
-from bus.errors import ErrorCode, Refused
+from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import refused_with
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.logs import principal, request_id
 from bus.runtime.replicas.followed_tables import CommittedVersion
@@ -75,15 +76,8 @@ def with_error(response: ResponseT, refusal: Refused) -> ResponseT:
 
 
 def refusal_of(response: Any) -> Refused | None:
-    """Return the refusal in another broker's response, or in a part of one; None if it has no error code. A code that
-    is not known here, of a later version or of no broker, becomes UNKNOWN_SERVER_ERROR."""
-    code, text = response.error_code, response.error_message
-    if code == pb.ERROR_CODE_NONE:
-        return None
-    try:
-        return Refused(ErrorCode(code), text)
-    except ValueError:
-        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {text}")
+    """Return the refusal in another broker's response, or in a part of one; None if it has no error code."""
+    return refused_with(response.error_code, response.error_message) if response.error_code else None
 
 
 def encode_broker(broker: BrokerEndpoint, listener: str) -> pb.Broker | None:

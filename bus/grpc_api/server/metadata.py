@@ -11,7 +11,6 @@ from bus.broker_api.metadata import (
     MetadataApi,
     OffsetQuestion,
     ResourceKind,
-    TopicDescription,
 )
 from bus.broker_api.requests import InvalidArgument
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, CreateView, DeleteTopic
@@ -19,9 +18,9 @@ from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import CONFIG, LISTED_OFFSET, OPERATIONS, VIEW
+from bus.grpc_api.value_messages import CONFIG, LISTED_OFFSET, OPERATIONS, TOPIC, VIEW
 from bus.model import TopicPartition
-from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
 
 _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
@@ -63,11 +62,11 @@ class MetadataHandler:
         for name, topic in found.topics:
             if share.is_used_up:
                 await share.wait()
-            answer = response.topics.add(name=name)
             if isinstance(topic, Refused):
-                with_error(answer, topic)
+                response.topics.append(TOPIC.encode_answer(topic, name=name))
             else:
-                await _encode_topic(answer, topic, share)
+                operations = map(OPERATIONS.number, topic.operations)
+                await TOPIC.encode_in_slices(response.topics.add, topic.topic, share, authorized_operations=operations)
         return response
 
     # ------------------------------------------------------------------ topics
@@ -165,26 +164,6 @@ def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:
         asked.version if asked.HasField("version") else None,
         asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None,
     )
-
-
-async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
-    answer.topic_id = described.topic.topic_id
-    answer.is_internal = described.is_internal
-    answer.authorized_operations.extend(map(OPERATIONS.number, described.operations))
-    for number, leadership in enumerate(described.topic.partitions):
-        if share.is_used_up:
-            await share.wait()
-        partition = answer.partitions.add(
-            partition=number,
-            leader_id=leadership.leader_id,
-            leader_epoch=leadership.leader_epoch,
-            replica_ids=described.replicas[number].replicas,
-            isr_ids=described.replicas[number].in_sync,
-            is_offline=described.replicas[number].is_offline,
-        )
-        error = described.errors.get(number)
-        if error is not None:
-            with_error(partition, error)
 
 
 def _topic_results(names: Iterable[str], answers: Sequence[TopicAnswer]) -> list[pb.TopicResult]:

@@ -6,10 +6,13 @@ import pytest
 
 from bus.cli.topics.topic_commands import with_partitions_in_trouble
 from bus.descriptions import PartitionDescription, TopicDescription
+from bus.errors import ErrorCode, Refused
 
 WHOLE = PartitionDescription(0, 1, 0, None, (1, 2), (1, 2))
 LACKING = PartitionDescription(1, 1, 0, None, (1, 2), (1,))
-OFFLINE = PartitionDescription(2, 3, 0, "LEADER_NOT_AVAILABLE: gone", (1, 2), (1, 2), is_offline=True)
+OFFLINE = PartitionDescription(
+    2, 3, 0, Refused(ErrorCode.LEADER_NOT_AVAILABLE, "gone"), (1, 2), (1, 2), is_offline=True
+)
 TOPICS = [
     TopicDescription("t", "id-1", False, (WHOLE, LACKING, OFFLINE)),
     TopicDescription("u", "id-2", False, (WHOLE,)),
