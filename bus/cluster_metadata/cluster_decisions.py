@@ -476,6 +476,8 @@ def _refuse_level(level: int) -> Refused:
 ACLS_MAX = 100_000
 # Comparisons of ACLs with filters in one call: half a second of the event loop.
 _COMPARISONS_MAX = 1_000_000
+# The number of bindings in one answer, 20 MiB of the longest ones: another broker that sends the call on takes no more.
+_REMOVED_MAX = 10_000
 
 
 def decide_create_acls(
@@ -501,12 +503,22 @@ def decide_delete_acls(
     state: ClusterState, filters: Sequence[AclBindingFilter]
 ) -> Step[ClusterRecord, list[list[AclBinding]] | Refused]:
     """Remove the bindings that the filters match, and answer with those of each filter. Refused as a whole:
-    UNSUPPORTED_VERSION, INVALID_REQUEST (filters that would take too long to look through so many ACLs).
+    UNSUPPORTED_VERSION, INVALID_REQUEST (filters that would take too long to look through so many ACLs, or that find
+    too many of them for one answer).
     """
     refused = _check_level(state) or _check_filters(filters, len(state.acls))
     if refused is not None:
         return Step(refused)
     found = [_find(state.acls, wanted) for wanted in filters]
+    count = sum(map(len, found))
+    if count > _REMOVED_MAX:
+        return Step(
+            Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"expected filters that find at most {_REMOVED_MAX:,} ACLs together, found {count:,}: nothing was "
+                "removed; name a resource, a principal or an operation, and send several calls",
+            )
+        )
     removed = dict.fromkeys(acl for of_filter in found for acl in of_filter)
     return Step(found, tuple(records.AclRemoved(records.encode_acl(acl)) for acl in removed))
 

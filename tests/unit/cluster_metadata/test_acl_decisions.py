@@ -101,6 +101,17 @@ def test_each_filter_is_told_what_it_found_and_each_binding_is_removed_once() ->
     assert len(apply_all(state, step.records).acls) == 0
 
 
+def test_filters_that_find_more_than_one_answer_may_have_are_refused_and_nothing_is_removed() -> None:
+    state = state_with(*(replace(READ, resource_name=f"topic-{number}") for number in range(5_001)))
+    wide, other = AclBindingFilter(AclResourceType.TOPIC), AclBindingFilter(operation=AclOperation.READ)
+    assert len(decide_delete_acls(state, [wide]).records) == 5_001
+    step = decide_delete_acls(state, [wide, other])
+    assert isinstance(step.response, Refused)
+    assert step.response.code is ErrorCode.INVALID_REQUEST
+    assert "at most 10,000 ACLs together, found 10,002: nothing was removed" in step.response.message
+    assert not step.records
+
+
 def test_filters_that_would_hold_the_loop_for_long_are_refused_together() -> None:
     state = state_with(*(replace(READ, resource_name=f"topic-{number}") for number in range(20_001)))
     exact = AclBindingFilter(
