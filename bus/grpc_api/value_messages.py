@@ -39,7 +39,7 @@ from bus.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
-from bus.errors import ErrorCode, Refused
+from bus.errors import BusError, ErrorCode, Refused, reduce_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
@@ -250,6 +250,16 @@ _SORTED_PARTITIONS = Field(
 )
 
 
+class UnknownWord(BusError, ValueError):
+    """A number stands for nothing that this version knows: the other side is of a later version, or sends what is
+    none."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
+
+    __reduce__ = reduce_error
+
+
 class Words(Generic[EnumT]):
     """Values of an enum by the numbers that have the same names in the contract, so that each means the same on both
     sides. There, the name of the type stands before each name, and 0 stands for all values in a filter."""
@@ -264,13 +274,13 @@ class Words(Generic[EnumT]):
         return self._numbers[value]
 
     def value(self, number: int) -> EnumT:
-        """Raises `ValueError`."""
+        """Raises `UnknownWord`."""
         if number in self._values:
             return self._values[number]
         known = ", ".join(value.name for value in self._numbers)
         unknown = self._enum.values_by_number.get(number)
         found = number if unknown is None else unknown.name
-        raise ValueError(f"expected {self._enum.name} of {known}, found {found}")
+        raise UnknownWord(f"expected {self._enum.name} of {known}, found {found}")
 
     def field(self, name: str) -> Field:
         return Field(
@@ -351,7 +361,7 @@ CREDENTIAL = Mapper(ScramCredentialInfo, pb.ScramCredentialInfo)
 OPERATIONS = Words(AclOperation, pb.AclOperation)
 _RESOURCE_TYPES = Words(AclResourceType, pb.AclResourceType)
 _PERMISSIONS = Words(AclPermission, pb.AclPermission)
-# Decoding either raises `ValueError`.
+# Decoding either raises `UnknownWord`.
 ACL = Mapper(
     AclBinding,
     pb.AclBinding,

@@ -49,6 +49,7 @@ from bus.grpc_api.value_messages import (
     CREDENTIAL,
     QUOTA_USAGE,
     REASSIGNMENT,
+    UnknownWord,
     decode_quota_entity,
     encode_quota_entity,
     encode_quota_filter,
@@ -250,20 +251,22 @@ class Admin(TransactionAdmin):
         raise_failures(results)
 
     def describe_acls(self, acl_filter: AclBindingFilter | None = None) -> list[AclBinding]:
-        """The bindings that the filter finds, or all, in the order in which they were added."""
+        """The bindings that the filter finds, or all, in the order in which they were added. Raises UNSUPPORTED_VERSION
+        if one of them has a word, an operation for example, that this client does not know."""
         wanted = AclBindingFilter() if acl_filter is None else _check_acl_filter("acl_filter", acl_filter)
         request = pb.DescribeAclsRequest(filter=ACL_FILTER.encode(wanted))
-        return list(map(ACL.decode, self._calls.ask("DescribeAcls", request).acls))
+        return _decode_acls(self._calls.ask("DescribeAcls", request).acls)
 
     def delete_acls(self, filters: Iterable[AclBindingFilter]) -> dict[AclBindingFilter, list[AclBinding]]:
         """Remove the bindings that any of the filters finds; which those were, by filter. No broker that serves acts by
-        them then."""
-        removed: dict[AclBindingFilter, list[AclBinding]] = {}
+        them then. Raises INVALID_REQUEST if the filters of one call, a hundred, find more than 10,000, and
+        UNSUPPORTED_VERSION, behind the removal, as `describe_acls`."""
+        removed: dict[AclBindingFilter, Any] = {}
         for portion in portions(check_items("filters", filters, _check_acl_filter, "AclBindingFilter"), _FILTERS_MAX):
             request = pb.DeleteAclsRequest(filters=map(ACL_FILTER.encode, portion))
             answers = self._calls.on_controller("DeleteAcls", request).results
-            removed.update({one: list(map(ACL.decode, gone.acls)) for one, gone in zip(portion, answers, strict=True)})
-        return removed
+            removed.update({one: gone.acls for one, gone in zip(portion, answers, strict=True)})
+        return {one: _decode_acls(acls, "what the filters find was removed, and ") for one, acls in removed.items()}
 
     # ------------------------------------------------------------ its end
 
@@ -278,6 +281,14 @@ class Admin(TransactionAdmin):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _decode_acls(acls: Iterable[pb.AclBinding], done: str = "") -> list[AclBinding]:
+    try:
+        return list(map(ACL.decode, acls))
+    except UnknownWord as unknown:
+        message = f"{done}an ACL is of a later version than this client: {unknown.message}"
+        raise BusError(unknown.code, message) from None
 
 
 def _check_replicas(name: str, value: Any) -> Sequence[int] | None:

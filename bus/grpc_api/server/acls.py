@@ -18,6 +18,7 @@ from bus.grpc_api.value_messages import (
     ACL_FILTER,
     CREDENTIAL,
     QUOTA_USAGE,
+    UnknownWord,
     decode_quota_filter,
     decode_quota_part,
     encode_quota_entity,
@@ -67,8 +68,8 @@ def _decoded(decode: Callable[[MessageT], ValueT], message: MessageT) -> ValueT:
     """Raises `InvalidArgument`."""
     try:
         return decode(message)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
+    except UnknownWord as error:
+        raise InvalidArgument(error.message) from None
 
 
 _binding = partial(_decoded, ACL.decode)

@@ -36,7 +36,7 @@ from bus.grpc_api.server.guards import ending_of
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import ACL, CLUSTER, OPERATIONS, decode_partitions
+from bus.grpc_api.value_messages import ACL, CLUSTER, OPERATIONS, UnknownWord, decode_partitions
 from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import LoopShares
@@ -156,10 +156,16 @@ _OUTCOMES_OF: Mapping[str, Callable[[Any], Iterable[tuple[str, Refused | None]]]
     "ElectLeaders": lambda answer: (
         (str(TopicPartition(one.topic, one.partition)), refusal_of(one)) for one in answer.partitions
     ),
-    "DeleteAcls": lambda answer: (
-        (show_acl(ACL.decode(acl)), None) for result in answer.results for acl in result.acls
-    ),
+    "DeleteAcls": lambda answer: ((_show_removed(acl), None) for result in answer.results for acl in result.acls),
 }
+
+
+def _show_removed(acl: pb.AclBinding) -> str:
+    """Show the ACL that a controller has removed, also one of which this version does not know all words."""
+    try:
+        return show_acl(ACL.decode(acl))
+    except UnknownWord as unknown:
+        return f"{acl.principal} {acl.resource_name} from {acl.host}: {unknown.message}"
 
 
 def _entries_of(response: Any) -> Iterable[Any] | None:

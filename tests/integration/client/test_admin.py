@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
+from bus import AclBindingFilter, Admin, BusError, ErrorCode, NewTopic, TopicPartition
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.settings.keys import config_text
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import BreakStream, FakeBroker
@@ -114,3 +116,34 @@ def test_added_partitions_are_placed_on_the_brokers_that_are_named(admin: Admin)
     assert [list(one.replicas) for one in partitions] == [[0], [0], [0]]
     with pytest.raises(BusError, match="replica_assignment of topics that totals names, placed"):
         admin.create_partitions({"placed": 4}, replica_assignment={"other": [[0]]})
+
+
+class OfLaterVersion(FakeBroker):
+    """Has an ACL with an operation that there is not yet."""
+
+    ACL = pb.AclBinding(
+        resource_type=pb.ACL_RESOURCE_TYPE_TOPIC,
+        resource_name="t",
+        pattern_type=pb.ACL_PATTERN_TYPE_LITERAL,
+        principal="User:bob",
+        host="*",
+        operation=99,  # type: ignore[arg-type]  # a number of later
+        permission=pb.ACL_PERMISSION_ALLOW,
+    )
+
+    def DescribeAcls(self, request: pb.DescribeAclsRequest, context: Any) -> pb.DescribeAclsResponse:
+        return pb.DescribeAclsResponse(acls=[self.ACL])
+
+    def DeleteAcls(self, request: pb.DeleteAclsRequest, context: Any) -> pb.DeleteAclsResponse:
+        return pb.DeleteAclsResponse(results=[pb.DeletedAcls(acls=[self.ACL])])
+
+
+def test_word_of_a_later_version_in_an_answer_is_an_error_by_name() -> None:
+    with OfLaterVersion() as broker, Admin(broker.address) as admin:
+        with pytest.raises(
+            BusError, match=r"later version than this client: expected AclOperation of .*, found 99"
+        ) as one:
+            admin.describe_acls()
+        with pytest.raises(BusError, match="what the filters find was removed, and an ACL is of a later") as other:
+            admin.delete_acls([AclBindingFilter()])
+    assert {one.value.code, other.value.code} == {ErrorCode.UNSUPPORTED_VERSION}

@@ -207,6 +207,12 @@ def test_what_the_answer_alone_names_is_audited_by_it() -> None:
     broker = Forwarded(removed, alter)
     broker.call("DeleteAcls", pb.DeleteAclsRequest(filters=[pb.AclBindingFilter()]))
     assert broker.rows == [("DeleteAcls", "ALLOW User:alice ALTER CLUSTER LITERAL kafka-cluster from *", "")]
+    later = pb.AclBinding(resource_type=1, resource_name="t", principal="User:bob", host="*", operation=99)
+    broker = Forwarded(pb.DeleteAclsResponse(results=[pb.DeletedAcls(acls=[later, ACL.encode(alter)])]), alter)
+    broker.call("DeleteAcls", pb.DeleteAclsRequest(filters=[pb.AclBindingFilter()]))
+    (unknown, known) = broker.rows
+    assert unknown[1].startswith("User:bob t from *: expected Acl")
+    assert known[1] == "ALLOW User:alice ALTER CLUSTER LITERAL kafka-cluster from *"
     elected = pb.ElectLeadersResponse(partitions=[pb.ElectedLeader(topic="t", partition=1, leader_id=2)])
     broker = Forwarded(elected, alter)
     broker.call("ElectLeaders", pb.ElectLeadersRequest())
