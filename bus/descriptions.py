@@ -333,24 +333,24 @@ class MaintainedLog:
 class ReplicaInfo:
     """A partition on a broker that leads or follows it. All brokers share the root, so only the leader's has bytes: of
     all files in the folder of the table, and of those that the last version does not have and cleaning will delete.
-    None: not known, since the leader cannot open the table. `error`: its folder cannot be read."""
+    None: not known, since the leader cannot open the table. `error`: why its folder cannot be read."""
 
     is_leader: bool
     size_bytes: int
     file_count: int
     reclaimable_bytes: int | None
-    error: str | None = None
+    error: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
     """The root, as a broker sees it (KIP-113, KIP-827): how large its volume is, and what the broker may still write
-    there; None: not known. `error`: the volume does not answer."""
+    there; None: not known. `error`: why the volume does not answer."""
 
     total_bytes: int | None
     usable_bytes: int | None
     replica_infos: Mapping[TopicPartition, ReplicaInfo]
-    error: str | None = None
+    error: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)

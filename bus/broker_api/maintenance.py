@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.requests import BrokerStopping, Items, gather_answers
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
+from bus.descriptions import LogDirDescription, ReplicaInfo
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Storage, SwapKind, TableFiles, Volume
@@ -29,41 +29,21 @@ from bus.runtime.tasks import answered
 _NO_PARTITION = -1
 # Tables that are measured in one go, in the thread of the short work of maintenance, which waits for no longer.
 _MEASURED_AT_ONCE = 16
+_FOLLOWER = ReplicaInfo(False, 0, 0, 0)  # the folder of a table is its leader's to count
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A partition that this broker leads or follows. `files`: in the folder of its table, which all brokers share, so
-    only its leader counts them; why they cannot be counted; None of a follower. `reclaimable_bytes`: of data files that
-    the last version does not have; None: the leader has not opened the table."""
-
-    name: TopicPartition
-    is_leader: bool
-    files: TableFiles | Refused | None = None
-    reclaimable_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogDir:
-    """`volume`: None where the root is bounded by memory alone."""
-
-    path: str
-    volume: Volume | Refused | None
-    replicas: Sequence[Replica]
-
-
-def replicas_on(broker_id: int, state: ClusterState, topics: Iterable[str]) -> Iterator[Replica]:
-    """The partitions of the topics that the broker leads or follows; no topics: all, and the cluster's metadata where
-    the broker is the controller. A topic that is not there has none."""
+def replicas_on(broker_id: int, state: ClusterState, topics: Iterable[str]) -> Iterator[tuple[TopicPartition, bool]]:
+    """The partitions of the topics that the broker leads (True) or follows; no topics: all, and the cluster's metadata
+    where the broker is the controller. A topic that is not there has none."""
     named = dict.fromkeys(topics)
     controller_id = broker_id if state.controller is None else state.controller.broker_id
     if controller_id == broker_id and (not named or CLUSTER_METADATA_TOPIC in named):
-        yield Replica(TopicPartition(CLUSTER_METADATA_TOPIC, 0), is_leader=True)
+        yield TopicPartition(CLUSTER_METADATA_TOPIC, 0), True
     for topic in filter(None, map(state.topics.get, named)) if named else state.topics.values():
         for number, leadership in enumerate(topic.partitions):
             is_leader = leadership.leader_id == broker_id
             if is_leader or broker_id in topic.replicas(number):
-                yield Replica(TopicPartition(topic.name, number), is_leader)
+                yield TopicPartition(topic.name, number), is_leader
 
 
 class MaintenanceApi:
@@ -173,38 +153,52 @@ class MaintenanceApi:
 
         return await access.change(str(name), swap, [name.topic], [name.topic])
 
-    async def describe_log_dirs(self, access: Access, topics: Iterable[str]) -> LogDir | Refused:
-        """Return what the partitions of the topics, or all, take in the root. Does not wait for a proof that this
-        broker still leads them: operators ask for it when the volume is full, and then no broker can prove anything."""
+    async def describe_log_dirs(
+        self, access: Access, topics: Iterable[str]
+    ) -> Mapping[str, LogDirDescription] | Refused:
+        """Return the root, by its path, with what the partitions of the topics, or all, take in it. Does not wait for a
+        proof that this broker still leads them: operators ask for it when the volume is full, and then no broker can
+        prove anything."""
         refused = await access.refusal_of_request(OF_CLUSTER)
         if refused is not None:
             return refused
         storage, broker_id = self._cluster.storage, self._cluster.endpoint.broker_id
         volume = await self._calls.housekeep(functools.partial(_measure_volume, storage))
-        replicas: list[Replica] = []
-        share = self._shares.begin()
-        await share.extend(replicas, replicas_on(broker_id, self._cluster.state, topics))
-        led = [place for place, replica in enumerate(replicas) if replica.is_leader]
+        here: list[tuple[TopicPartition, bool]] = await self._shares.begin().extend(
+            [], replicas_on(broker_id, self._cluster.state, topics)
+        )
+        replicas = dict.fromkeys((name for name, _ in here), _FOLLOWER)
+        led = [name for name, is_leader in here if is_leader]
         for first in range(0, len(led), _MEASURED_AT_ONCE):
-            places = led[first : first + _MEASURED_AT_ONCE]
-            names = [replicas[place].name for place in places]
+            names = led[first : first + _MEASURED_AT_ONCE]
             found = await self._calls.housekeep(functools.partial(_measure_files, storage, names))
-            for place, name, files in zip(places, names, found, strict=True):
-                replicas[place] = Replica(name, True, files, self._reclaimable(name, files))
-        return LogDir(storage.root_url, volume, replicas)
+            replicas.update((name, self._measured(name, files)) for name, files in zip(names, found, strict=True))
+        return {storage.root_url: _log_dir(volume, replicas)}
 
-    def _reclaimable(self, name: TopicPartition, files: TableFiles | Refused) -> int | None:
+    def _measured(self, name: TopicPartition, files: TableFiles | Refused) -> ReplicaInfo:
         """A file may have come or gone since the files were counted."""
+        if isinstance(files, Refused):
+            return ReplicaInfo(True, 0, 0, 0, files)
         live_bytes = self._live_bytes(name)
-        if live_bytes is None or isinstance(files, Refused):
-            return None
-        return max(0, files.data_bytes - live_bytes)
+        reclaimable_bytes = None if live_bytes is None else max(0, files.data_bytes - live_bytes)
+        return ReplicaInfo(True, files.size_bytes, files.file_count, reclaimable_bytes)
 
     def _live_bytes(self, name: TopicPartition) -> int | None:
         if name.topic == CLUSTER_METADATA_TOPIC:
             return self._cluster.metadata.state.size_bytes
         partition = self._cluster.host.find(name)
         return None if isinstance(partition, Refused) else partition.live_bytes
+
+
+def _log_dir(volume: Volume | Refused | None, replicas: Mapping[TopicPartition, ReplicaInfo]) -> LogDirDescription:
+    """`volume`: None where the root is bounded by memory alone."""
+    match volume:
+        case None:
+            return LogDirDescription(None, None, replicas)
+        case Refused():
+            return LogDirDescription(None, None, replicas, volume)
+        case Volume():
+            return LogDirDescription(volume.total_bytes, volume.usable_bytes, replicas)
 
 
 def _measure_volume(storage: Storage) -> Volume | Refused | None:

@@ -26,6 +26,7 @@ from bus.descriptions import (
     FencedProducer,
     GroupListing,
     ListedOffset,
+    LogDirDescription,
     MaintainedLog,
     NoName,
     PartitionDescription,
@@ -34,6 +35,7 @@ from bus.descriptions import (
     ProducerState,
     QuotaEntity,
     QuotaUsage,
+    ReplicaInfo,
     ScramCredentialInfo,
     TopicDescription,
     TransactionDescription,
@@ -67,12 +69,12 @@ class Slices(Protocol):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """The form of a value's field in its message. `encode` gives the message's fields, by name. A plain field is one
-    that stands in `column` of the message as it is; `items`: how each of a tuple of values stands there."""
+    that stands in `column` of the message as it is; `items` makes the messages in that column one after another."""
 
     encode: Callable[[Any], Mapping[str, Any]]
     decode: Callable[[Any], Any]
     column: str = ""
-    items: Mapper[Any] | None = None
+    items: Callable[[Any], Iterable[Any]] | None = None
     is_in_message: bool = True
 
 
@@ -103,7 +105,7 @@ class Mapper(Generic[ValueT]):
         """Encode a value with many items. `add`: of the list that gets the message."""
         message = self._encode_without_items(add, value, others)
         for name, column, items in self._items:
-            await slices.extend(getattr(message, column), map(items.encode, getattr(value, name)))
+            await slices.extend(getattr(message, column), items(getattr(value, name)))
         return message
 
     def encode_answer(self, answer: ValueT | Refused, **others: Any) -> Any:
@@ -197,7 +199,22 @@ def each(name: str, mapper: Mapper[Any], order: Callable[[Any], Any] | None = No
         values = map(mapper.decode, getattr(found, name))
         return tuple(values) if order is None else tuple(sorted(values, key=order))
 
-    return Field(lambda values: {name: map(mapper.encode, values)}, decode, name, mapper)
+    def items(values: Iterable[Any]) -> Iterable[Any]:
+        return map(mapper.encode, values)
+
+    return Field(lambda values: {name: items(values)}, decode, name, items)
+
+
+def by_partition(name: str, mapper: Mapper[Any]) -> Field:
+    """Write a mapping from partition to value."""
+
+    def items(values: Mapping[TopicPartition, Any]) -> Iterable[Any]:
+        return (mapper.encode(value, topic=key.topic, partition=key.partition) for key, value in values.items())
+
+    def decode(found: Any) -> Any:
+        return {TopicPartition(one.topic, one.partition): mapper.decode(one) for one in getattr(found, name)}
+
+    return Field(lambda values: {name: items(values)}, decode, name, items)
 
 
 def refusal() -> Field:
@@ -337,6 +354,15 @@ NOTHING_LISTED = {"offset": -1, "timestamp_ms": -1, "version": -1}
 LISTED_OFFSET = Mapper(ListedOffset, pb.ListOffsetsPartitionResponse, NOTHING_LISTED)
 DELETED_RECORDS = Mapper(DeletedRecords, pb.DeleteRecordsPartitionResponse, {"low_watermark": -1, "version": -1})
 MAINTAINED_LOG = Mapper(MaintainedLog, pb.MaintainLogResponse, {"version": -1, "log_start": -1})
+REPLICA = Mapper(ReplicaInfo, pb.LogDirReplica, reclaimable_bytes=none_as("reclaimable_bytes", -1), error=refusal())
+LOG_DIR = Mapper(
+    LogDirDescription,
+    pb.LogDir,
+    total_bytes=none_as("total_bytes", -1),
+    usable_bytes=none_as("usable_bytes", -1),
+    replica_infos=by_partition("replicas", REPLICA),
+    error=refusal(),
+)
 
 # ---------------------------------------------------------------- groups and transactions
 

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from bus.descriptions import (
     DEFAULT_NAME,
     BrokerDescription,
+    LogDirDescription,
     PartitionDescription,
     ProducerState,
     QuotaEntity,
     QuotaUsage,
+    ReplicaInfo,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
@@ -33,11 +35,12 @@ from bus.runtime.loop_shares import LoopShares
 
 MAPPERS = {name: one for name, one in vars(value_messages).items() if isinstance(one, Mapper)}
 # What a message may have besides: what it is about, or why there is no value.
-OF_THE_ITEM = {"error_code", "error_message", "topic", "partition", "transactional_id", "authorized_operations"}
+OF_THE_ITEM = {"error_code", "error_message", "topic", "partition", "transactional_id", "path", "authorized_operations"}
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)  # it is escaped where it is read
 INTEGERS = st.integers(-(2**31), 2**31 - 1)
+COUNTS = st.integers(0, 2**63 - 1)
 PARTITIONS = st.builds(TopicPartition, TEXTS, INTEGERS)
 
 
@@ -62,6 +65,12 @@ ENTITY_NAMES = st.none() | TEXTS | st.just("<default>") | st.just(DEFAULT_NAME)
 # What a field never has, so that None or an order can be told from it.
 RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     BrokerDescription: {"rack": st.none() | TEXTS.filter(bool)},
+    ReplicaInfo: {"reclaimable_bytes": st.none() | COUNTS},
+    LogDirDescription: {
+        "total_bytes": st.none() | COUNTS,
+        "usable_bytes": st.none() | COUNTS,
+        "replica_infos": st.dictionaries(PARTITIONS, st.deferred(lambda: described(ReplicaInfo)), max_size=3),
+    },
     Refused: {"code": st.sampled_from([one for one in ErrorCode if one is not ErrorCode.NONE]), "message": PRINTABLE},
     TopicDescription: {
         "partitions": st.lists(st.deferred(lambda: described(PartitionDescription)), max_size=3).map(
@@ -78,8 +87,11 @@ RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
 
 
 def described(kind: Any) -> st.SearchStrategy[Any]:
-    fields = {name: values_of(hint) for name, hint in typing.get_type_hints(kind).items()}
-    return st.builds(kind, **{**fields, **RESTRICTED.get(kind, {})})
+    restricted = RESTRICTED.get(kind, {})
+    hints = typing.get_type_hints(kind).items()
+    return st.builds(
+        kind, **{name: restricted[name] if name in restricted else values_of(hint) for name, hint in hints}
+    )
 
 
 def known_of(value: object) -> dict[str, Any]:

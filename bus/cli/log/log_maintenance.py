@@ -17,7 +17,7 @@ from bus.cli.commands import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, Columns, Kind, echo, human_bytes, write_listing
 from bus.cli.partition_arguments import Target, partitions_in
-from bus.errors import count_of
+from bus.errors import Refused, count_of
 
 if TYPE_CHECKING:
     from bus.descriptions import LogDirDescription, MaintainedLog, ReplicaInfo
@@ -148,8 +148,12 @@ _REPLICA_COLUMNS: Columns[tuple[TopicPartition, int, ReplicaInfo]] = (
     Column("size_bytes", lambda row: _counted(row[2], row[2].size_bytes), Kind.BYTES, "SIZE"),
     Column("reclaimable_bytes", lambda row: _counted(row[2], row[2].reclaimable_bytes), Kind.BYTES, "RECLAIMABLE"),
     Column("file_count", lambda row: _counted(row[2], row[2].file_count), Kind.NUMBER, "FILES"),
-    Column("error", lambda row: row[2].error),
+    Column("error", lambda row: _shown(row[2].error)),
 )
+
+
+def _shown(error: Refused | None) -> str | None:
+    return None if error is None else str(error)
 
 
 def _counted(one: ReplicaInfo, count: int | None) -> int | None:
@@ -219,9 +223,9 @@ def _log_dir_object(broker_id: int, path: str, one: LogDirDescription) -> dict[s
         "log_dir": path,
         "total_bytes": one.total_bytes,
         "usable_bytes": one.usable_bytes,
-        "error": one.error,
+        "error": _shown(one.error),
         "replicas": [
-            {"topic": name.topic, "partition": name.partition} | asdict(replica)
+            {"topic": name.topic, "partition": name.partition} | asdict(replica) | {"error": _shown(replica.error)}
             for name, replica in sorted(one.replica_infos.items())
         ],
     }

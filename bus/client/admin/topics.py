@@ -37,12 +37,11 @@ from bus.descriptions import (
     ListedOffset,
     LogDirDescription,
     MaintainedLog,
-    ReplicaInfo,
     TopicDescription,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import CONFIG, DELETED_RECORDS, MAINTAINED_LOG, TOPIC, VIEW
+from bus.grpc_api.value_messages import CONFIG, DELETED_RECORDS, LOG_DIR, MAINTAINED_LOG, TOPIC, VIEW
 from bus.json_views import JsonView
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -420,25 +419,7 @@ def _decode_deleted(item: pb.DeleteRecordsPartitionResponse) -> DeletedRecords |
 def _decode_log_dirs(
     broker: pb.Broker, response: pb.DescribeLogDirsResponse
 ) -> Iterator[tuple[int, dict[str, LogDirDescription]]]:
-    yield broker.broker_id, {one.path: _decode_log_dir(one) for one in response.log_dirs}
-
-
-def _decode_log_dir(one: pb.LogDir) -> LogDirDescription:
-    return LogDirDescription(
-        one.total_bytes if one.total_bytes >= 0 else None,
-        one.usable_bytes if one.usable_bytes >= 0 else None,
-        {TopicPartition(each.topic, each.partition): _decode_replica(each) for each in one.replicas},
-        _error_in(one),
-    )
-
-
-def _decode_replica(one: pb.LogDirReplica) -> ReplicaInfo:
-    reclaimable_bytes = one.reclaimable_bytes if one.reclaimable_bytes >= 0 else None
-    return ReplicaInfo(one.is_leader, one.size_bytes, one.file_count, reclaimable_bytes, _error_in(one))
-
-
-def _error_in(one: pb.LogDir | pb.LogDirReplica) -> str | None:
-    return str(error_of(one.error_code, one.error_message)) if one.error_code else None
+    yield broker.broker_id, {one.path: LOG_DIR.decode(one) for one in response.log_dirs}
 
 
 def _read_maintained(topic: str, streams: Sequence[Generator[Any, None, None]]) -> Generator[MaintainedLog, None, None]:

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 
 from bus.broker_api.authorization import Access
-from bus.broker_api.maintenance import MaintenanceApi, Replica
+from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import DELETED_RECORDS, MAINTAINED_LOG
+from bus.grpc_api.value_messages import DELETED_RECORDS, LOG_DIR, MAINTAINED_LOG
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
@@ -67,24 +67,11 @@ class MaintenanceHandler:
         response = pb.DescribeLogDirsResponse()
         if isinstance(found, Refused):
             return with_error(response, found)
-        log_dir = response.log_dirs.add(path=found.path, total_bytes=-1, usable_bytes=-1)
-        if isinstance(found.volume, Refused):
-            with_error(log_dir, found.volume)
-        elif found.volume is not None:
-            log_dir.total_bytes, log_dir.usable_bytes = found.volume.total_bytes, found.volume.usable_bytes
-        await self._shares.begin().extend(log_dir.replicas, map(_replica, found.replicas))
+        share = self._shares.begin()
+        for path, log_dir in found.items():
+            await LOG_DIR.encode_in_slices(response.log_dirs.add, log_dir, share, path=path)
         return response
 
 
 def _deleted_to(asked: pb.DeleteRecordsPartition) -> tuple[TopicPartition, int]:
     return TopicPartition(asked.topic, asked.partition), asked.offset
-
-
-def _replica(replica: Replica) -> pb.LogDirReplica:
-    answer = pb.LogDirReplica(topic=replica.name.topic, partition=replica.name.partition, is_leader=replica.is_leader)
-    if isinstance(replica.files, Refused):
-        return with_error(answer, replica.files)
-    if replica.files is not None:
-        answer.size_bytes, answer.file_count = replica.files.size_bytes, replica.files.file_count
-        answer.reclaimable_bytes = -1 if replica.reclaimable_bytes is None else replica.reclaimable_bytes
-    return answer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from bus.broker_api.maintenance import LogDir, MaintenanceApi, Replica, replicas_on
+from bus.broker_api.maintenance import MaintenanceApi, replicas_on
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ControllerElected,
@@ -18,6 +18,7 @@ from bus.cluster_metadata.cluster_records import (
     apply_all,
 )
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER
+from bus.descriptions import LogDirDescription, ReplicaInfo
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import TableFiles, Volume
@@ -39,7 +40,13 @@ STATE = apply_all(
         TopicCreated("u", "id-u", 1, 2),
     ],
 )
+FOLLOWER = ReplicaInfo(False, 0, 0, 0)
 FILES = TableFiles(file_count=7, size_bytes=1_000, data_bytes=900)
+
+
+def leader(reclaimable_bytes: int | None) -> ReplicaInfo:
+    """Return the replica with `FILES`."""
+    return ReplicaInfo(True, FILES.size_bytes, FILES.file_count, reclaimable_bytes)
 
 
 class FakeStorage:
@@ -80,7 +87,7 @@ class FakeCalls:
 
 def describe(
     storage: FakeStorage, *topics: str, state: Any = STATE, live: Any = None, broker_id: int = 0
-) -> tuple[LogDir, list[int]]:
+) -> tuple[LogDirDescription, list[int]]:
     """`live`: the bytes of the last version by partition, or why the partition is not open."""
 
     def find(name: TopicPartition) -> Any:
@@ -98,60 +105,61 @@ def describe(
     unused: Any = None
     api = MaintenanceApi(cluster, unused, LoopShares(), calls, jobs_max=1, request_timeout_ms=1)
     found = asyncio.run(api.describe_log_dirs(open_access("DescribeLogDirs"), topics))
-    assert isinstance(found, LogDir)
-    return found, calls.counts
+    assert not isinstance(found, Refused)
+    return found["/root"], calls.counts
 
 
 def test_each_broker_has_the_partitions_that_it_leads_or_follows_and_the_controller_the_metadata() -> None:
-    assert list(replicas_on(0, STATE, ())) == [Replica(METADATA, True), Replica(T_0, True)]
-    assert list(replicas_on(1, STATE, ())) == [Replica(T_0, False), Replica(T_1, True)]
-    assert list(replicas_on(2, STATE, ())) == [Replica(U_0, True)]
+    assert list(replicas_on(0, STATE, ())) == [(METADATA, True), (T_0, True)]
+    assert list(replicas_on(1, STATE, ())) == [(T_0, False), (T_1, True)]
+    assert list(replicas_on(2, STATE, ())) == [(U_0, True)]
 
 
 def test_topics_that_are_named_are_described_once_and_unknown_ones_left_out() -> None:
-    assert list(replicas_on(1, STATE, ["t", "nowhere", "t"])) == [Replica(T_0, False), Replica(T_1, True)]
+    assert list(replicas_on(1, STATE, ["t", "nowhere", "t"])) == [(T_0, False), (T_1, True)]
     assert list(replicas_on(0, STATE, ["u"])) == []
-    assert list(replicas_on(0, STATE, [CLUSTER_METADATA_TOPIC])) == [Replica(METADATA, True)]
+    assert list(replicas_on(0, STATE, [CLUSTER_METADATA_TOPIC])) == [(METADATA, True)]
 
 
 def test_a_root_of_one_broker_has_no_elected_controller_and_its_metadata_all_the_same() -> None:
     state = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "h", 1), TopicCreated("t", "id-t", 1, 0)])
-    assert list(replicas_on(0, state, ())) == [Replica(METADATA, True), Replica(T_0, True)]
+    assert list(replicas_on(0, state, ())) == [(METADATA, True), (T_0, True)]
 
 
 def test_files_are_counted_by_the_leader_alone_and_what_the_last_version_lacks_is_reclaimable() -> None:
     storage = FakeStorage(volume=Volume(10_000, 4_000))
     found, _ = describe(storage, broker_id=1)
-    assert found == LogDir("/root", Volume(10_000, 4_000), [Replica(T_0, False), Replica(T_1, True, FILES, 300)])
+    assert found == LogDirDescription(10_000, 4_000, {T_0: FOLLOWER, T_1: leader(300)})
     assert storage.measured == [T_1]
 
 
 def test_metadata_are_measured_as_any_log() -> None:
     found, _ = describe(FakeStorage(), CLUSTER_METADATA_TOPIC)
-    assert found.replicas == [Replica(METADATA, True, FILES, 50)]
+    assert found.replica_infos == {METADATA: leader(50)}
 
 
 def test_a_file_that_was_committed_after_the_count_makes_nothing_reclaimable() -> None:
     found, _ = describe(FakeStorage(), "t", live={T_0: 901})
-    assert found.replicas == [Replica(T_0, True, FILES, 0)]
+    assert found.replica_infos == {T_0: leader(0)}
 
 
 def test_a_partition_that_is_not_open_has_its_size_and_nothing_is_said_of_what_could_go() -> None:
     refused = Refused(ErrorCode.KAFKA_STORAGE_ERROR, "t-0: damaged")
     found, _ = describe(FakeStorage(), "t", live={T_0: refused})
-    assert found.replicas == [Replica(T_0, True, FILES, None)]
+    assert found.replica_infos == {T_0: leader(None)}
 
 
 def test_a_folder_that_cannot_be_read_costs_its_own_partition_and_no_other() -> None:
     found, _ = describe(FakeStorage(faults=[T_0]))
     refused = Refused(ErrorCode.KAFKA_STORAGE_ERROR, "t-0: Permission denied")
-    assert found.replicas == [Replica(METADATA, True, FILES, 50), Replica(T_0, True, refused, None)]
+    assert found.replica_infos == {METADATA: leader(50), T_0: ReplicaInfo(True, 0, 0, 0, refused)}
 
 
 def test_a_volume_that_does_not_answer_is_an_error_of_its_own() -> None:
     found, _ = describe(FakeStorage(volume=StorageFault("Stale file handle")), "t")
-    assert found.volume == Refused(ErrorCode.KAFKA_STORAGE_ERROR, "Stale file handle")
-    assert found.replicas == [Replica(T_0, True, FILES, 300)]
+    assert (found.total_bytes, found.usable_bytes) == (None, None)
+    assert found.error == Refused(ErrorCode.KAFKA_STORAGE_ERROR, "Stale file handle")
+    assert found.replica_infos == {T_0: leader(300)}
 
 
 def test_of_a_thousand_partitions_a_few_are_measured_at_a_time() -> None:
@@ -159,5 +167,5 @@ def test_of_a_thousand_partitions_a_few_are_measured_at_a_time() -> None:
     state = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "h", 1), TopicCreated("many", "id", 1_000, 0)])
     storage = FakeStorage()
     found, counts = describe(storage, "many", state=state)
-    assert len(found.replicas) == len(set(storage.measured)) == 1_000
+    assert len(found.replica_infos) == len(set(storage.measured)) == 1_000
     assert max(counts) <= 16
