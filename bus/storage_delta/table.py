@@ -28,7 +28,7 @@ from bus.ports import (
     Unknown,
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
-from bus.storage_delta.files.data_files import EncodedFile, StreamedFile, encode_data_file, is_streamed
+from bus.storage_delta.files.data_files import EncodedFile, StreamedFile, encode_data_file, is_small, is_streamed
 from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.known_writers import DeltaProducers, DeltaTransactions
@@ -228,6 +228,8 @@ class DeltaPartitionTable:
         if isinstance(outcome, Committed):
             self.log.view = self.log.view.appended(file, leader_epoch)
             self._under_way.settle([file.path])
+            if is_small(batches):
+                self._cache.add_committed(f"{self._folder}/{file.path}", batches)
             self.producers.note_committed((replace(each, updated_ms=now_ms) for each in producers), forgotten_id_max)
             ended = {each.transactional_id: each.applied_version for each in transactions}
             self.transactions.note_ended(ended, expired_ids, now_ms)

@@ -65,6 +65,11 @@ class TableBench:
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return prepared
 
+    def restart(self) -> DeltaPartitionTable:
+        """Open the table as another process does, which remembers nothing."""
+        self.storage = open_storage_on(self.store, exclusive=False)
+        return self.reopen()
+
     def reopen(self) -> DeltaPartitionTable:
         self.table = led(self.storage.open_partition(NAME, topic_id="id"))
         return self.table

@@ -87,7 +87,7 @@ def encode_data_file(
     its footer says beside, for a repair that has no version of it."""
     stamps = stamps_of(batches) if len(batches) > 1 else None
     brought = _brought_columns(batches)
-    if compression == "none" and is_small(batches, brought) and may_be_small(schema):
+    if compression == "none" and is_small(batches) and brought.isdisjoint(RUN_COLUMNS) and may_be_small(schema):
         return _encode_small(
             batches, schema, stamps, name_suffix=name_suffix, committed_ms=committed_ms, notes=notes or {}
         )
@@ -124,11 +124,9 @@ def encode_data_file(
     return EncodedFile(data, file, stats)
 
 
-def is_small(batches: Sequence[LogBatch], brought: set[str]) -> bool:
-    """True if these are few rows, whose offsets and producers the broker gives: Arrow's writer costs more than they."""
-    if sum(batch.record_count for batch in batches) > SMALL_ROWS_MAX or _size_bytes(batches) > SMALL_BYTES_MAX:
-        return False
-    return brought.isdisjoint(RUN_COLUMNS)
+def is_small(batches: Sequence[LogBatch]) -> bool:
+    """True if these are few rows: what is done for each file costs more than they do."""
+    return sum(batch.record_count for batch in batches) <= SMALL_ROWS_MAX and _size_bytes(batches) <= SMALL_BYTES_MAX
 
 
 def _encode_small(
@@ -221,7 +219,7 @@ class StreamedFile:
         for previous, run in pairwise(chain([None], _runs(self._batches))):
             assert run is not None
             assert previous is None or run[0].base_offset == previous[-1].next_offset, f"a gap at {run[0].base_offset}"
-            rows = _merge(run, stamps_of(run), _brought_columns(run), self._schema)
+            rows = merge_batches(run, self._schema)
             self._times_us.append(_min_max_us(run, rows))
             yield from _cut(rows, run)
 
@@ -362,6 +360,11 @@ def _brought_columns(batches: Sequence[LogBatch]) -> set[str]:
     if "timestamp" in brought and all(batch.timestamp_ms is not None for batch in batches):
         brought.remove("timestamp")  # LogAppendTime: the producers' own times do not count
     return brought
+
+
+def merge_batches(batches: Sequence[LogBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of batches that follow each other without a gap, with all columns of the log."""
+    return _merge(batches, stamps_of(batches), _brought_columns(batches), schema)
 
 
 def _merge(batches: Sequence[LogBatch], stamps: Stamps | None, brought: set[str], schema: pa.Schema) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
 from bus.records.arrow_batches import dense_sequences
 from bus.records.log_schema import LOG_COLUMNS
-from bus.storage_delta.files.data_files import find_in_batch, position_of, slice_batch
+from bus.storage_delta.files.data_files import find_in_batch, merge_batches, position_of, slice_batch
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.proved_parquet import (
     BytesSource,
@@ -31,6 +31,7 @@ from bus.storage_delta.files.proved_parquet import (
     ProvedFooter,
     Source,
     StoreFile,
+    check_every_byte,
     decode_sums,
     open_proved,
 )
@@ -38,6 +39,7 @@ from bus.storage_delta.files.trials import TRIALS, Trials
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _DECODED_BYTES_MAX = 64 << 20
+_COMMITTED_BYTES_MAX = 16 << 20
 _FOOTERS_MAX = 512
 _SUMS_MAX = 16_384
 
@@ -60,8 +62,9 @@ class Footer:
 
 
 class ReadCache:
-    """Footers and decoded row groups of the data files of all partitions; drops the least recently used beyond fixed
-    bounds. Data files never change, so no entry becomes stale. Safe for threads."""
+    """Footers and decoded row groups of the data files of all partitions, and the batches of small files that were just
+    committed; drops the least recently used beyond fixed bounds. Data files never change, so no entry becomes stale.
+    Safe for threads."""
 
     def __init__(self, *, decoded_bytes_max: int = _DECODED_BYTES_MAX, footers_max: int = _FOOTERS_MAX) -> None:
         self._decoded_bytes_max = decoded_bytes_max
@@ -70,6 +73,8 @@ class ReadCache:
         self._decoded_bytes = 0
         self._footers: OrderedDict[str, Footer] = OrderedDict()
         self._sums: OrderedDict[str, FileSums] = OrderedDict()
+        self._committed: OrderedDict[str, Sequence[LogBatch]] = OrderedDict()
+        self._committed_bytes = 0
         self._mutex = threading.Lock()
 
     def footer(self, key: str) -> Footer | None:
@@ -114,6 +119,25 @@ class ReadCache:
             while self._decoded_bytes > self._decoded_bytes_max:
                 _, dropped = self._decoded.popitem(last=False)
                 self._decoded_bytes -= dropped.size_bytes
+
+    def add_committed(self, key: str, batches: Sequence[LogBatch]) -> None:
+        """Remember the batches of which the new data file `key` was made, until somebody takes them."""
+        with self._mutex:
+            self._committed[key] = batches
+            self._committed_bytes += _size_of(batches)
+            while self._committed_bytes > _COMMITTED_BYTES_MAX:
+                _, dropped = self._committed.popitem(last=False)
+                self._committed_bytes -= _size_of(dropped)
+
+    def take_committed(self, key: str) -> Sequence[LogBatch] | None:
+        with self._mutex:
+            batches = self._committed.pop(key, None)
+            self._committed_bytes -= _size_of(batches or ())
+            return batches
+
+
+def _size_of(batches: Sequence[LogBatch]) -> int:
+    return sum(batch.size_bytes for batch in batches)
 
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
@@ -211,6 +235,37 @@ class DataReader:
                 if rows.num_rows:
                     yield rows
 
+    def scan_once(self, files: Iterable[LiveFile]) -> Iterator[tuple[int, pa.Table]]:
+        """All rows of files that follow each other, in offset order, and how many bytes of the files they took. Small
+        files that were just committed are joined from memory; their bytes are only compared with their checksums."""
+        waiting: list[LogBatch] = []
+        waiting_bytes = 0
+        for file in files:
+            batches = self._take_committed(file)
+            if waiting and (batches is None or waiting_bytes + file.size_bytes > _SMALL_FILE_BYTES):
+                yield waiting_bytes, self._join(waiting)
+                waiting, waiting_bytes = [], 0
+            if batches is None:
+                for rows in self.scan(file, self._schema.names):
+                    yield file.size_bytes * rows.num_rows // file.record_count, rows
+            else:
+                waiting += batches
+                waiting_bytes += file.size_bytes
+        if waiting:
+            yield waiting_bytes, self._join(waiting)
+
+    def _take_committed(self, file: LiveFile) -> Sequence[LogBatch] | None:
+        """The batches of a file that are in memory, once; then the file has the bytes that were made of them."""
+        batches = self._cache.take_committed(f"{self._folder}/{file.path}")
+        if batches is not None:
+            with self._damage_named(file):
+                self._check_size(file)
+                check_every_byte(self._source(file.path, file.size_bytes), decode_sums(file.sums))
+        return batches
+
+    def _join(self, batches: Sequence[LogBatch]) -> pa.Table:
+        return pa.Table.from_batches([merge_batches(batches, self._schema)])
+
     def read_file(self, file: LiveFile, names: Sequence[str]) -> pa.Table:
         """These columns of all rows, of the types and in the order that the file has; all of its bytes are proved."""
         with self._damage_named(file):
@@ -291,15 +346,18 @@ class DataReader:
 
     def _open_checked(self, file: LiveFile) -> ProvedFile:
         """If it has the size and the number of rows that its entry says."""
-        found = self._store.size(f"{self._folder}/{file.path}")
-        if found != file.size_bytes:
-            raise ValueError(f"found {found} bytes")
+        self._check_size(file)
         parquet = self._prove(file, self._source(file.path, file.size_bytes))
         if parquet.metadata.num_rows != file.record_count:
             raise ValueError(f"expected {count_of(file.record_count, 'row')}, found {parquet.metadata.num_rows}")
         if not file.sums and file.is_ours:
             self._check_names(parquet.schema_arrow.names)
         return parquet
+
+    def _check_size(self, file: LiveFile) -> None:
+        found = self._store.size(f"{self._folder}/{file.path}")
+        if found != file.size_bytes:
+            raise ValueError(f"found {found} bytes")
 
     def _check_names(self, names: Sequence[str]) -> None:
         """The footer of a file without checksums may have rotted in a name: then a column would pass for absent."""

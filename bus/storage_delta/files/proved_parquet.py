@@ -227,6 +227,12 @@ def has_sums(source: Source, sums: FileSums) -> bool:
     return all(sum_of(source.get(first, following - first)) == expected for first, following, expected in spans)
 
 
+def check_every_byte(source: Source, sums: FileSums) -> None:
+    """Raises `ValueError` unless every byte of the file is one that was written, and what Arrow and `source` raise."""
+    if not has_sums(source, sums):
+        raise ValueError("expected the bytes of its checksums, found others: they have changed since they were written")
+
+
 def open_proved(source: Source, sums: FileSums) -> ProvedFile:
     """Raises `ValueError` if the footer is not the one that was written, and what Arrow raises."""
     start, end = sums.tail_start, source.size_bytes

@@ -61,7 +61,6 @@ class Rolling:
         self._folder = folder
         self._rewriter = FileRewriter(store, folder, schema, under_way)
         self._reader = reader
-        self._schema = schema
 
     def prepare(
         self,
@@ -84,7 +83,7 @@ class Rolling:
             compression=compression,
             file_bytes_max=file_bytes_max,
         )
-        read = _Counted(self._reader, self._schema, pace)
+        read = _Counted(self._reader, pace)
         written = self._rewriter.write(read.rows(files, begin=rewriting.base_offset), rewriting, pace)
         expected = sum(file.record_count for file in files)
         found = sum(file.record_count for file, _ in written) + read.deleted_count
@@ -100,20 +99,18 @@ class Rolling:
 class _Counted:
     """The rows of files, and how many of them were deleted and are left out."""
 
-    def __init__(self, reader: DataReader, schema: pa.Schema, pace: Pace) -> None:
+    def __init__(self, reader: DataReader, pace: Pace) -> None:
         self._reader = reader
-        self._names = schema.names
         self._pace = pace
         self.deleted_count = 0
 
     def rows(self, files: Sequence[LiveFile], *, begin: int) -> Iterator[pa.Table]:
-        for file in files:
-            for rows in self._reader.scan(file, self._names):
-                self._pace(file.size_bytes * rows.num_rows // file.record_count)
-                kept = rows.filter(pa.array(is_from(rows, begin))) if file.base_offset < begin else rows
-                self.deleted_count += rows.num_rows - kept.num_rows
-                if kept.num_rows:
-                    yield kept
+        for size_bytes, rows in self._reader.scan_once(files):
+            self._pace(size_bytes)
+            kept = rows.filter(pa.array(is_from(rows, begin))) if files[0].base_offset < begin else rows
+            self.deleted_count += rows.num_rows - kept.num_rows
+            if kept.num_rows:
+                yield kept
 
 
 class Rewrites:

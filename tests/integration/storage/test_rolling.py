@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from bus.errors import StorageDamaged, StorageFault, StorageFull
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, MaintenanceStopped, no_pace
-from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, SMALL_ROWS_MAX
+from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.rewrites import Rolling
@@ -59,7 +60,7 @@ def test_the_rows_of_all_files_are_those_of_one_and_no_change_of_data() -> None:
     for _ in range(2):
         assert bench.rows() == bench.rows(max_bytes=1) == rows
         assert table_of(bench).equals(table)
-        assert bench.reopen().state == after
+        assert bench.restart().state == after
     changes = [next(iter(action.values())) for action in actions_of(bench, after.version)]
     assert {change["dataChange"] for change in changes if "dataChange" in change} == {False}
     assert bench.table.rewrites.compacted_to == 0
@@ -272,7 +273,8 @@ def test_what_another_engine_left_out_of_order_is_in_order_after_rolling() -> No
     assert bench.breaches() == []
 
 
-def test_a_roll_that_is_stopped_leaves_nothing() -> None:
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_roll_that_is_stopped_leaves_nothing(calls: int) -> None:
     bench = TableBench()
     for _ in range(5):
         bench.append((b"a", b"1"))
@@ -280,7 +282,7 @@ def test_a_roll_that_is_stopped_leaves_nothing() -> None:
 
     def pace(byte_count: int) -> None:
         bytes_seen.append(byte_count)
-        if len(bytes_seen) == 4:
+        if len(bytes_seen) == calls:
             raise MaintenanceStopped
 
     with pytest.raises(MaintenanceStopped):
@@ -328,9 +330,43 @@ def test_a_file_whose_rows_are_not_those_of_its_entry_is_damage_and_nothing_stay
     assert len(data) == len(other)
     bench.store.put(f"{FOLDER}/{second.path}", data)
     before = bench.data_files()
-    with pytest.raises(StorageDamaged, match=f"{second.path}: expected .* offsets 2 to 3: expected the checksum"):
+    with pytest.raises(StorageDamaged, match=f"{second.path}: expected .* offsets 2 to 3: expected the .*checksum"):
         bench.prepare_roll()
     assert bench.data_files() == before
+
+
+def test_small_files_of_this_process_are_joined_without_decoding_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = TableBench()
+    for number in range(5):
+        bench.append((b"a", b"%d" % number), (None, None), producer=(7, 0, 2 * number))
+    bench.append(*[(b"a", b"2")] * (SMALL_ROWS_MAX + 1))
+    bench.append((b"b", b"3"))
+    expected, decoded = table_of(bench), []
+    scan = DataReader.scan
+    monkeypatch.setattr(
+        DataReader,
+        "scan",
+        lambda reader, file, names: [decoded.append(file.base_offset), *scan(reader, file, names)][1:],
+    )
+    bench.roll()
+    assert decoded == [10]
+    assert table_of(bench).equals(expected)
+    assert bench.breaches() == []
+
+
+def test_a_file_that_rots_before_it_is_rolled_is_damage_also_where_its_rows_are_in_memory() -> None:
+    for at in (0, 20, -20, -1):
+        bench = TableBench()
+        bench.append((b"a", b"1"), (b"a", b"2"))
+        bench.append((b"a", b"3"))
+        file = bench.table.rewrites.files[0]
+        data = bytearray(bench.store.get(f"{FOLDER}/{file.path}"))
+        data[at] ^= 1
+        bench.store.put(f"{FOLDER}/{file.path}", bytes(data))
+        for _ in range(2):
+            with pytest.raises(StorageDamaged, match=file.path):
+                bench.prepare_roll()
+        assert len(bench.table.rewrites.files) == 2
 
 
 def three_large_records(tmp_path: Path, disk: FailingFileSystem) -> TableBench:
@@ -442,7 +478,7 @@ def test_a_typed_table_is_rolled_too() -> None:
 
 STEPS = st.one_of(
     st.lists(st.tuples(st.sampled_from([None, b"a", b"b"]), st.none() | st.binary(max_size=3)), min_size=1, max_size=4),
-    st.sampled_from(["reopen", "compact"]),
+    st.sampled_from(["reopen", "restart", "compact"]),
     st.tuples(st.integers(0, 8), st.integers(1, 8)),
 )
 
@@ -455,6 +491,8 @@ def test_whatever_is_rolled_the_rows_are_those_that_were_there(steps: list[objec
         match step:
             case "reopen":
                 bench.reopen()
+            case "restart":
+                bench.restart()
             case "compact":
                 if (prepared := bench.prepare()) is not None:
                     bench.table.rewrites.swap(prepared, leader_epoch=0, now_ms=bench.now_ms)

@@ -17,17 +17,15 @@ from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.files.data_files import (
     EncodedFile,
     StreamedFile,
-    _brought_columns,
-    _merge,
     count_within,
     encode_data_file,
     format_timestamp,
     is_streamed,
+    merge_batches,
     position_of,
     slice_batch,
 )
 from bus.storage_delta.files.data_reader import DataReader, ReadCache
-from bus.storage_delta.files.producer_spans import stamps_of
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
@@ -54,7 +52,7 @@ def read_all(encoded: EncodedFile) -> pa.Table:
 
 
 def merged(batches: list[LogBatch]) -> pa.RecordBatch:
-    return _merge(batches, stamps_of(batches), _brought_columns(batches), LOG_SCHEMA)
+    return merge_batches(batches, LOG_SCHEMA)
 
 
 MIXED = [
