@@ -8,6 +8,9 @@ cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-python3}"
 VENV="${VENV:-.venv}"
 JARS="${BUS_SPARK_JARS:-.jars}"
+# DuckDB's extension for Delta tables, a judge of the tests. It needs the very DuckDB that it is made for, so both are in
+# a folder that no other program looks into.
+READER="duckdb-ext-delta==1.4.4.20260205"
 STAMP="$VENV/.setup-stamp"
 LOG="$VENV/setup.log"
 
@@ -106,6 +109,14 @@ show_progress() {
     done
 }
 
+install_reader() {
+    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --upgrade --target "$VENV/readers" "$READER" \
+        >>"$LOG" 2>&1; then
+        tail -n 15 "$LOG" >&2
+        fail "pip could not install $READER (see above)" "run it again when the cause is gone; what is there is kept"
+    fi
+}
+
 fetch_jars() {
     if ! "$VENV/bin/python" -m bus.spark.jars "$JARS" >>"$LOG" 2>&1; then
         tail -n 15 "$LOG" >&2
@@ -129,6 +140,7 @@ make_venv
 rm -f "$STAMP"
 say "[3/4] Python packages"
 install_packages
+install_reader
 say "[4/4] Delta's jars for Spark, into $JARS"
 fetch_jars
 fingerprint >"$STAMP"
