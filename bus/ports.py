@@ -556,10 +556,10 @@ class Leadable(Protocol):
 class PartitionTable(Leadable, Protocol):
     """One partition's table, followed, or led by its single writer.
 
-    `append`, `transactions.abort`, `rewrites.swap`, `cleanup.advance_log_start`, `follow`, `lead`, `reload` and
-    `cleanup.write_checkpoint` never overlap with one another, but for `write_checkpoint`, which may run beside the four
-    commits. The reads may run beside anything, any number at once, and see the state of one version. A table that is
-    followed only reads.
+    `append`, `set_managed`, `transactions.abort`, `rewrites.swap`, `cleanup.advance_log_start`, `follow`, `lead`,
+    `reload` and `cleanup.write_checkpoint` never overlap with one another, but for `write_checkpoint`, which may run
+    beside the five commits. The reads may run beside anything, any number at once, and see the state of one version. A
+    table that is followed only reads.
     """
 
     def append(
@@ -580,6 +580,17 @@ class PartitionTable(Leadable, Protocol):
         `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
         committed for another reason; then the state is as before and the next append may succeed.
         """
+        ...
+
+    @property
+    def is_managed(self) -> bool:
+        """True if no Delta engine but the bus may write to the table, as its last version says. Of a table that is
+        led."""
+        ...
+
+    def set_managed(self, wanted: bool, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Commit a version that changes who may write to the table, and nothing else: no Delta engine but the bus, or
+        any. Every engine may read it as before. In the writer's place, as `append`."""
         ...
 
     @property
@@ -705,12 +716,18 @@ class Storage(Protocol):
         ...
 
     def create_partition(
-        self, partition: TopicPartition, *, topic_id: str, check_removal: Callable[[], None] | None = None
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: str,
+        is_managed: bool = False,
+        check_removal: Callable[[], None] | None = None,
     ) -> PartitionTable:
-        """Create version 0 of a new table, typed if the topic is an internal one. Leftovers of a deleted topic of the
-        same name, or of a creation that never finished, are removed first: the caller has made sure that no live topic
-        owns them. `check_removal` is called when such a table was found, and raises `StorageFault` if that is no longer
-        so. A table with this very `topic_id` is opened as it is. Opened as a follower."""
+        """Create version 0 of a new table, typed if the topic is an internal one. `is_managed`: as in `PartitionTable`.
+        Leftovers of a deleted topic of the same name, or of a creation that never finished, are removed first: the
+        caller has made sure that no live topic owns them. `check_removal` is called when such a table was found, and
+        raises `StorageFault` if that is no longer so. A table with this very `topic_id` is opened as it is. Opened as a
+        follower."""
         ...
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:

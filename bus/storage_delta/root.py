@@ -419,7 +419,8 @@ class DeltaStorage:
 
     def open_metadata(self) -> DeltaTypedLog:
         self._check_metadata_not_lost()
-        table = self.create_partition(_METADATA, topic_id=self._cluster_id)
+        # A root that has none yet is of this version, and no other version is to open it.
+        table = self.create_partition(_METADATA, topic_id=self._cluster_id, is_managed=True)
         return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
 
     def open_users(self, *, create: bool) -> DeltaTypedLog | None:
@@ -427,7 +428,8 @@ class DeltaStorage:
         if _topic_id_of(self._store, _USERS_FOLDER) is None:
             if not create:
                 return None
-            self._create_version_0(_USERS, _USERS_FOLDER, USERS_VALUE_TYPE, topic_id=self._cluster_id)
+            # Not managed: its folder is the owner's alone, and a broker of any version has to open it.
+            self._create_version_0(_USERS, _USERS_FOLDER, USERS_VALUE_TYPE, topic_id=self._cluster_id, is_managed=False)
         table = DeltaPartitionTable(
             self._store,
             _USERS_FOLDER,
@@ -443,7 +445,12 @@ class DeltaStorage:
         return DeltaKeyedRows(topic, INTERNAL_VALUE_TYPES[topic])
 
     def create_partition(
-        self, partition: TopicPartition, *, topic_id: str, check_removal: Callable[[], None] | None = None
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: str,
+        is_managed: bool = False,
+        check_removal: Callable[[], None] | None = None,
     ) -> DeltaPartitionTable:
         folder = partition_folder(partition)
         with self._folders.hold(partition.topic):
@@ -458,7 +465,7 @@ class DeltaStorage:
                         check_removal()
                     _delete_table(self._store, folder, topic_id=found)
                 value_type = INTERNAL_VALUE_TYPES.get(partition.topic)
-                self._create_version_0(partition, folder, value_type, topic_id=topic_id)
+                self._create_version_0(partition, folder, value_type, topic_id=topic_id, is_managed=is_managed)
         return self.open_partition(partition, topic_id=topic_id)
 
     def _check_own_folder(self, topic: str) -> None:
@@ -520,7 +527,13 @@ class DeltaStorage:
             )
 
     def _create_version_0(
-        self, partition: TopicPartition, folder: str, value_type: pa.StructType | None, *, topic_id: str
+        self,
+        partition: TopicPartition,
+        folder: str,
+        value_type: pa.StructType | None,
+        *,
+        topic_id: str,
+        is_managed: bool,
     ) -> None:
         data = encode_create(
             partition,
@@ -529,6 +542,7 @@ class DeltaStorage:
             txn_id=str(uuid.uuid4()),
             schema=log_schema(value_type),
             now_ms=self._clock.now_ms(),
+            is_managed=is_managed,
         )
         try:
             self._store.create(f"{folder}/{LOG_FOLDER}/{version_name(0)}", data)

@@ -33,9 +33,7 @@ from bus.storage_delta.files.data_reader import ReadCache
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.known_writers import DeltaProducers, DeltaTransactions
 from bus.storage_delta.leadership import Leadership
-from bus.storage_delta.log.actions import (
-    encode_append,
-)
+from bus.storage_delta.log.actions import encode_append, encode_protocol
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import (
     make_writable,
@@ -47,6 +45,7 @@ from bus.storage_delta.log.recovery import (
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
+from bus.storage_delta.log.table_protocol import is_managed, protocol_of
 from bus.storage_delta.log.txns import (
     encode_proofs,
 )
@@ -93,6 +92,7 @@ class DeltaPartitionTable:
             store, folder, under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
         )
         self._leadership = Leadership(self.log, self._writer)
+        self._is_managed = False  # according to the log that the table's leader has read
         self.cleanup = Cleanup(
             store, folder, self.log, self._writer, under_way, self._leadership, topic_id=topic_id, clock=self._clock
         )
@@ -235,6 +235,22 @@ class DeltaPartitionTable:
             self.transactions.note_ended(ended, expired_ids, now_ms)
         return outcome
 
+    @property
+    def is_managed(self) -> bool:
+        return self._is_managed
+
+    def set_managed(self, wanted: bool, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self._leadership.check(leader_epoch)
+        view, signature = self.log.view, self._writer.sign(leader_epoch, now_ms)
+        version, high_watermark = view.state.version + 1, view.state.high_watermark
+        protocol = protocol_of(is_managed=wanted)
+        data = encode_protocol(protocol, high_watermark=high_watermark, signature=signature)
+        outcome = self._writer.commit(version, data, signature, high_watermark=high_watermark)
+        if isinstance(outcome, Committed):
+            self.log.view = view.fenced(leader_epoch)
+            self._is_managed = wanted
+        return outcome
+
     def _write_rows(
         self,
         batches: Sequence[LogBatch],
@@ -283,5 +299,6 @@ class DeltaPartitionTable:
     def _take(self, snapshot: Snapshot) -> None:
         """Take over the snapshot as the leader of the table."""
         self._following.forget()
+        self._is_managed = is_managed(snapshot.state.protocol)
         for part in (self.cleanup, self.producers, self.transactions):
             part.take(snapshot)

@@ -22,7 +22,8 @@ from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import Add
 from bus.storage_delta.log.listing import list_log
 from bus.storage_delta.log.reading import LogFollower, describe_by_statistics, read_whole_log
-from bus.storage_delta.log.table_state import READER_VERSION_MAX, TableState, apply
+from bus.storage_delta.log.table_protocol import READER_VERSION_MAX
+from bus.storage_delta.log.table_state import TableState, apply
 from bus.storage_delta.log.txns import LOG_START_APP
 from bus.storage_delta.stores.local import LocalStore
 

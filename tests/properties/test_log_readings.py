@@ -91,7 +91,13 @@ def _stats(file: LiveFile) -> str:
 @settings(max_examples=settings.default.max_examples // 4)
 def test_every_reader_of_a_log_sees_the_same_table(steps: Sequence[tuple[str, int, int]], data: st.DataObject) -> None:
     created = encode_create(
-        TopicPartition("t", 0), topic_id="id", table_id="table", txn_id="c", schema=LOG_SCHEMA, now_ms=1
+        TopicPartition("t", 0),
+        topic_id="id",
+        table_id="table",
+        txn_id="c",
+        schema=LOG_SCHEMA,
+        now_ms=1,
+        is_managed=data.draw(st.booleans()),
     )
     writer = Writer([created])
     for step in steps:

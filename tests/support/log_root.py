@@ -21,7 +21,7 @@ COUNT = 10  # records of a commit
 
 
 class LogRoot:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, is_managed: bool = False) -> None:
         self._place(root)
         self._storage = open_storage(str(root), exclusive=False)
         metadata = led(self._storage.open_metadata())
@@ -30,7 +30,7 @@ class LogRoot:
             encode_record(TopicCreated(PARTITION.topic, TOPIC_ID, 1, 0)),
         ]
         assert isinstance(metadata.append(rows, leader_epoch=0, now_ms=NOW_MS), Committed)
-        self.table = led(self._storage.create_partition(PARTITION, topic_id=TOPIC_ID))
+        self.table = led(self._storage.create_partition(PARTITION, topic_id=TOPIC_ID, is_managed=is_managed))
 
     def _place(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Versions of a table: the files of its log as bytes and back (Delta protocol, reader 1, writer 2, "Actions").
+"""Versions of a table: the files of its log as bytes and back (Delta protocol, "Actions").
 
 Guards two promises. What is read is complete: a version file that was cut short never decodes as a shorter commit. And
 a version that has a checksum is what was written, digit by digit: JSON that was changed can be sound JSON with another
@@ -108,6 +108,7 @@ class TableMetadata:
 class Protocol:
     reader_version: int
     writer_version: int
+    writer_features: frozenset[str] | None = None  # None: the version alone says what a writer has to know
     body: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the action itself
 
 
@@ -220,6 +221,11 @@ def encode_fence(*, high_watermark: int, signature: Signature) -> bytes:
     """A version that changes nothing: what another leader was about to commit under its number is not in the log,
     now or later."""
     return _encode_signed("FENCE", (), high_watermark, signature)
+
+
+def encode_protocol(protocol: Mapping[str, Any], *, high_watermark: int, signature: Signature) -> bytes:
+    """A version that changes the protocol alone."""
+    return _encode_signed("UPGRADE PROTOCOL", [encode_line({"protocol": protocol})], high_watermark, signature)
 
 
 def _encode_signed(
@@ -487,4 +493,6 @@ def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
 
 
 def decode_protocol(protocol: Mapping[str, Any]) -> Protocol:
-    return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]), protocol)
+    features = protocol.get("writerFeatures")
+    named = None if features is None else frozenset(map(_text_of, features))
+    return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]), named, protocol)

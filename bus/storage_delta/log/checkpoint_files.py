@@ -61,7 +61,8 @@ def _struct(**fields: pa.DataType) -> pa.StructType:
 
 
 _TEXT, _LONG, _MAP = pa.string(), pa.int64(), pa.map_(pa.string(), pa.string())
-# Delta protocol, "Checkpoint Schema", as far as a table of reader version 1 and writer version 2 can have it.
+_TEXTS = pa.list_(pa.field("element", _TEXT, nullable=False))
+# Delta protocol, "Checkpoint Schema", as far as a table of the bus can have it.
 _TYPES = {
     "txn": _struct(appId=_TEXT, version=_LONG, lastUpdated_=_LONG),
     "add": _struct(
@@ -80,11 +81,11 @@ _TYPES = {
         description_=_TEXT,
         format=_struct(provider=_TEXT, options=_MAP),
         schemaString=_TEXT,
-        partitionColumns=pa.list_(pa.field("element", _TEXT, nullable=False)),
+        partitionColumns=_TEXTS,
         createdTime_=_LONG,
         configuration=_MAP,
     ),
-    "protocol": _struct(minReaderVersion=pa.int32(), minWriterVersion=pa.int32()),
+    "protocol": _struct(minReaderVersion=pa.int32(), minWriterVersion=pa.int32(), writerFeatures_=_TEXTS),
 }
 _METADATA_DEFAULTS = {"partitionColumns": (), "configuration": {}, "format": {"provider": "parquet", "options": {}}}
 _FAULTS = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError)

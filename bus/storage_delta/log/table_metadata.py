@@ -27,6 +27,7 @@ from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import recover
 from bus.storage_delta.log.snapshot import Snapshot, load_snapshot, table_exists
+from bus.storage_delta.log.table_protocol import protocol_of
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -41,7 +42,14 @@ REMOVED_FILES_STAY = {"delta.deletedFileRetentionDuration": "interval 10000 days
 
 
 def encode_create(
-    partition: TopicPartition, *, topic_id: str, table_id: str, txn_id: str, schema: pa.Schema, now_ms: int
+    partition: TopicPartition,
+    *,
+    topic_id: str,
+    table_id: str,
+    txn_id: str,
+    schema: pa.Schema,
+    now_ms: int,
+    is_managed: bool,
 ) -> bytes:
     """Version 0: protocol and metadata of an empty table."""
     metadata = {
@@ -61,7 +69,7 @@ def encode_create(
         },
         "createdTime": now_ms,
     }
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    protocol = protocol_of(is_managed=is_managed)
     lines = [encode_line({"protocol": protocol}), encode_line({"metaData": metadata})]
     return encode_version("CREATE TABLE", lines, now_ms=now_ms, txn_id=txn_id, is_blind_append=True)
 

@@ -18,6 +18,7 @@ from bus.records.log_schema import has_same_columns
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import REPAIR, Add, Commit, Protocol, Remove, TableMetadata
 from bus.storage_delta.log.checkpoint_files import CheckpointContent
+from bus.storage_delta.log.table_protocol import KNOWN_PROTOCOLS, describe_protocol, is_too_new
 from bus.storage_delta.log.txns import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
@@ -26,9 +27,6 @@ from bus.storage_delta.log.txns import (
     Txn,
     decode_lost_ranges,
 )
-
-READER_VERSION_MAX = 1
-WRITER_VERSION_MAX = 2
 
 # Keys of `TableState.harms` that are no data file.
 _PROTOCOL, _METADATA = "protocol", "metaData"
@@ -56,7 +54,10 @@ class Harm:
 
     @property
     def way_out(self) -> str:
-        return f"undo it by `bus log repair`, or by Delta's RESTORE to version {self.version - 1}"
+        return (
+            f"undo it by `bus log repair`, or by Delta's RESTORE to version {self.version - 1} where other engines may "
+            "write to the table"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,6 @@ class TableState:
         """How far the application has come, by its `txn`."""
         txn = self.txns.get(app_id)
         return default if txn is None else txn.version
-
-
-def is_too_new(protocol: Protocol) -> bool:
-    """True if readers or writers of this protocol version need features that the bus lacks."""
-    return protocol.reader_version > READER_VERSION_MAX or protocol.writer_version > WRITER_VERSION_MAX
 
 
 def adopt(adds: Sequence[Add], describe: Callable[[Add], LiveFile]) -> Sequence[Add]:
@@ -282,6 +278,6 @@ class RunningState:
 
 def _newness(protocol: Protocol) -> str:
     return (
-        f"raised the Delta protocol to ({protocol.reader_version}, {protocol.writer_version}), which is above "
-        f"({READER_VERSION_MAX}, {WRITER_VERSION_MAX}): something newer wrote to this table"
+        f"raised the Delta protocol to {describe_protocol(protocol)}, expected one {KNOWN_PROTOCOLS}: something newer "
+        "wrote to this table"
     )

@@ -23,24 +23,19 @@ from bus.storage_delta.log.actions import (
     Add,
     Commit,
     MalformedCommit,
+    Protocol,
     TableMetadata,
     check_sum,
     decode_add,
     decode_commit,
     decode_metadata,
+    decode_protocol,
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.log.listing import LOG_FOLDER, LogListing, checkpoint_name, version_name
 from bus.storage_delta.log.reading import describe_by_statistics, load_removed
-from bus.storage_delta.log.table_state import (
-    READER_VERSION_MAX,
-    WRITER_VERSION_MAX,
-    TableState,
-    adopt,
-    apply,
-    is_too_new,
-    state_of_checkpoint,
-)
+from bus.storage_delta.log.table_protocol import KNOWN_PROTOCOLS, describe_protocol, is_too_new
+from bus.storage_delta.log.table_state import TableState, adopt, apply, state_of_checkpoint
 from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, Txn, decode_producers, decode_txn
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
@@ -83,6 +78,7 @@ class History:
     removed: dict[str, NamedFile] = field(default_factory=dict)  # removed files, with what the log said of them
     txns: dict[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
+    protocol: Protocol | None = None
     high_watermark: int = 0
     problem: Problem | None = None  # the fault of the version after it
     # collected from everything that can be read, in no order; which files were live is unknown
@@ -136,6 +132,7 @@ class HistoryReader:
             removed={path: NamedFile(named[path].body, file) for path, file in gone.items()},
             txns=dict(state.txns),
             metadata=state.metadata,
+            protocol=state.protocol,
             high_watermark=state.high_watermark,
             problem=problem,
         )
@@ -180,9 +177,8 @@ class HistoryReader:
         protocol = commit.protocol
         if protocol is not None and is_too_new(protocol) and (commit.is_ours or is_first):
             raise BeyondRepair(
-                f"{self._folder}, version {commit.version}: expected a Delta protocol up to ({READER_VERSION_MAX}, "
-                f"{WRITER_VERSION_MAX}), found ({protocol.reader_version}, {protocol.writer_version}): a newer bus "
-                f"wrote this table"
+                f"{self._folder}, version {commit.version}: expected a Delta protocol {KNOWN_PROTOCOLS}, found "
+                f"{describe_protocol(protocol)}: a newer bus wrote this table"
             )
 
     def _describe(self, add: Add) -> LiveFile:
@@ -213,6 +209,7 @@ class HistoryReader:
             content = decode_checkpoint(version, data, with_bodies=True)
             found.removed.update(named_files(adopt(content.adds, self._describe)))
             self._gather_metadata(found, content.metadata)
+            _gather_protocol(found, content.protocol)
             _gather_txns(found, content.txns)
 
     def _gather_version(self, found: History, version: int) -> None:
@@ -228,6 +225,8 @@ class HistoryReader:
                         recorded[str(body["appId"])] = decode_txn(body)
                     case {"metaData": body}:
                         self._gather_metadata(found, decode_metadata(body))
+                    case {"protocol": body}:
+                        _gather_protocol(found, decode_protocol(body))
         _gather_txns(found, recorded)
 
     def _lines(self, version: int) -> Iterator[Any]:
@@ -281,6 +280,16 @@ class HistoryReader:
         found = (commit.metadata for commit in reversed(list(self._readable(-1))) if commit.metadata is not None)
         return next(found, None)
 
+    def find_protocol(self, history: History) -> Protocol | None:
+        """Return the last protocol that a version of the bus gave the table: behind `history`, in it, or before."""
+        behind, before = (self._protocols(after) for after in (history.version, -1))
+        return next(behind, history.protocol or next(before, None))
+
+    def _protocols(self, after: int) -> Iterator[Protocol]:
+        for commit in reversed(list(self._readable(after))):
+            if commit.is_ours and commit.protocol is not None and not is_too_new(commit.protocol):
+                yield commit.protocol
+
     def _readable(self, after: int, *, end: int | None = None) -> Iterator[Commit]:
         for version in self._listing.versions:
             if version > after and (end is None or version < end):
@@ -291,6 +300,11 @@ class HistoryReader:
 def named_files(adds: Iterable[Add]) -> dict[str, NamedFile]:
     """Those of a log, with their actions as a version may repeat them."""
     return {add.path: NamedFile(_bare(add.body or {}), add.live) for add in adds if add.live is not None}
+
+
+def _gather_protocol(found: History, protocol: Protocol) -> None:
+    if not is_too_new(protocol):
+        found.protocol = protocol
 
 
 def _gather_txns(found: History, recorded: Mapping[str, Txn]) -> None:

@@ -27,6 +27,7 @@ from bus.storage_delta.files.proved_parquet import BytesSource, decode_sums, ope
 from bus.storage_delta.log.actions import decode_metadata
 from bus.storage_delta.log.listing import LogListing
 from bus.storage_delta.log.table_metadata import encode_create
+from bus.storage_delta.log.table_protocol import is_managed
 from bus.storage_delta.log.txns import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
@@ -225,6 +226,7 @@ class Planner:
             txn_id=str(uuid.uuid4()),
             schema=self._schema,
             now_ms=self._now_ms,
+            is_managed=is_managed(self._log.find_protocol(history)),
         )
         created = {name: body for line in data.splitlines() for name, body in json.loads(line).items()}
         metadata = history.metadata or self._log.find_metadata() or decode_metadata(created["metaData"])

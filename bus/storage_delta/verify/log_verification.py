@@ -135,6 +135,8 @@ _REPAIR = "REPAIR"
 _CHECKPOINT_READABLE = "checkpoints are readable"
 _CHECKPOINT_TRUE = "checkpoints equal a replay"
 _WHOLE = "versions are whole"
+# Protocols of a table that any engine may write to, and of one that only the bus may.
+_OPEN, _MANAGED = (1, 2), (1, 7, ("appendOnly", "busManaged", "invariants"))
 _CONTIGUOUS = "versions are contiguous"
 
 
@@ -418,9 +420,10 @@ class LogCheck:
             found = "no protocol" if protocol is None else "no metaData"
             self._breach("commits follow the protocol", file, version, "a protocol and a metaData action", found)
             return
-        levels = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
-        if levels != (1, 2):
-            self._breach("every engine can read it", file, version, "protocol (1, 2)", str(levels))
+        found_levels = _levels(protocol)
+        if found_levels not in (_OPEN, _MANAGED):
+            expected = f"protocol {_OPEN} or {_MANAGED}"
+            self._breach("every engine can read it", file, version, expected, str(found_levels))
         if metadata.get("partitionColumns"):
             self._breach("the table has the log's columns", file, version, "no partition columns", "some")
         is_typed = self.partition.topic in INTERNAL_VALUE_TYPES
@@ -588,6 +591,13 @@ def _schema_differences(schema_string: str, *, is_typed: bool) -> Iterator[tuple
             yield f"column {name} as {column}", str(found)
 
 
+def _levels(protocol: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Reader version, writer version, and the names of features if there are any."""
+    features = (protocol.get(name) for name in ("readerFeatures", "writerFeatures"))
+    named = (sorted(map(str, each)) for each in features if each is not None)
+    return protocol.get("minReaderVersion"), protocol.get("minWriterVersion"), *map(tuple, named)
+
+
 def _entry(file: AddedFile) -> tuple[object, ...]:
     return file.size_bytes, file.stats, file.tag, file.sums
 
@@ -607,9 +617,9 @@ def _table_differences(replayed: ReplayedTable, recorded: ReplayedTable) -> Iter
     for name in ("id", "schemaString", "configuration"):
         if (replayed.metadata or {}).get(name) != (recorded.metadata or {}).get(name):
             yield f"the log's metaData.{name}", "another"
-    for name in ("minReaderVersion", "minWriterVersion"):
-        if (replayed.protocol or {}).get(name) != (recorded.protocol or {}).get(name):
-            yield f"the log's protocol.{name}", "another"
+    levels, found = _levels(replayed.protocol or {}), _levels(recorded.protocol or {})
+    if levels != found:
+        yield f"the log's protocol, {levels}", str(found)
 
 
 def _split(message: str) -> tuple[str, str]:

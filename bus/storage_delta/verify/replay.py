@@ -204,6 +204,7 @@ _OPTIONAL: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "remove": {"deletionTimestamp": _NUMBER, "dataChange": (bool,)},
     "txn": {"lastUpdated": _NUMBER},
     "metaData": {"configuration": _MAP, "partitionColumns": (list,)},
+    "protocol": {"readerFeatures": (list,), "writerFeatures": (list,)},
     "commitInfo": {
         "timestamp": _NUMBER,
         "operation": _TEXT,

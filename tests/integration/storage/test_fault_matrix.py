@@ -3,16 +3,17 @@ lost, nothing that was refused for good is there, and the log goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unknown
-from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.listing import LOG_FOLDER, partition_folder
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import Entry
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.faulty_store import CHANGES, Crashed, Fault, FaultyStore
 from tests.support.stores import NOW_MS, led, log_batch
@@ -37,7 +38,8 @@ class Life:
         self.store.is_armed = True
         for step in (
             self.append, self.append, self.roll, self.append, self.checkpoint, self.leave_orphan, self.append,
-            self.compact, self.checkpoint, self.drop, self.orphans, self.append, self.retain, self.append,
+            self.compact, self.checkpoint, self.drop, self.orphans, self.append, self.manage, self.retain, self.manage,
+            self.append,
         ):  # fmt: skip
             self.do(step)
         self.store.is_armed = False
@@ -108,6 +110,12 @@ class Life:
             return None
         return self.table.cleanup.advance_log_start(state.log_start + 1, leader_epoch=0, now_ms=NOW_MS)
 
+    def manage(self) -> CommitOutcome | None:
+        """Switch the table as `bus log upgrade` does: not a second time, and once more after a fault."""
+        if self.table.is_managed:
+            return None
+        return self.table.set_managed(True, leader_epoch=0, now_ms=NOW_MS)
+
     def judge(self) -> None:
         table = led(open_storage_on(self.files, exclusive=False).open_partition(PARTITION, topic_id="id"))
         rows = {}
@@ -127,8 +135,14 @@ class Life:
         assert self.acknowledged[-1] in rows
         assert len(self.acknowledged) <= end_offset <= self._count
         assert verify_partition(self.files, PARTITION, topic_id="id").breaches == []  # type: ignore[arg-type]
+        assert table.is_managed
+        versions = [self.files.get(f"{FOLDER}/{LOG_FOLDER}/{entry.name}") for entry in self._versions()]
+        assert sum(b"UPGRADE PROTOCOL" in version for version in versions) == 1
         batch = log_batch(end_offset, [b"next"])
         assert isinstance(table.append([batch], leader_epoch=1, now_ms=NOW_MS), Committed)
+
+    def _versions(self) -> Sequence[Entry]:
+        return [entry for entry in self.files.list(f"{FOLDER}/{LOG_FOLDER}").files if entry.name.endswith(".json")]
 
 
 @pytest.mark.parametrize("fault", Fault)

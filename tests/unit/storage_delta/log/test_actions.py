@@ -66,13 +66,21 @@ def test_a_commit_of_another_engine_is_not_ours() -> None:
     assert decode_commit(1, b'{"remove":{"path":"x"}}').operation == "unknown"
 
 
-def test_version_0_has_protocol_and_metadata() -> None:
+@pytest.mark.parametrize("is_managed", [False, True])
+def test_version_0_has_protocol_and_metadata(is_managed: bool) -> None:
     data = encode_create(
-        TopicPartition("orders", 3), topic_id="id-1", table_id="t", txn_id="x", schema=LOG_SCHEMA, now_ms=1
+        TopicPartition("orders", 3),
+        topic_id="id-1",
+        table_id="t",
+        txn_id="x",
+        schema=LOG_SCHEMA,
+        now_ms=1,
+        is_managed=is_managed,
     )
     commit = decode_commit(0, data)
     assert commit.protocol is not None
-    assert (commit.protocol.reader_version, commit.protocol.writer_version) == (1, 2)
+    assert (commit.protocol.reader_version, commit.protocol.writer_version) == ((1, 7) if is_managed else (1, 2))
+    assert commit.protocol.writer_features == ({"appendOnly", "invariants", "busManaged"} if is_managed else None)
     assert commit.metadata is not None
     assert commit.metadata.topic_id == "id-1"
     assert commit.metadata.configuration["bus.partition"] == "3"

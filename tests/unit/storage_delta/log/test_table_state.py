@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bus.errors import StorageDamaged
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import Add, Commit, Protocol, Remove, TableMetadata
@@ -80,6 +82,18 @@ def test_another_topic_id_and_other_columns_are_harms_until_they_are_changed_bac
 def test_a_newer_protocol_is_a_harm() -> None:
     (harm,) = apply(created(), [foreign(3, protocol=Protocol(3, 7))]).harms.values()
     assert "(3, 7)" in harm.deed
+
+
+@pytest.mark.parametrize("writer_features", [None, frozenset({"busManaged", "changeDataFeed"})])
+def test_writer_features_that_the_bus_does_not_know_are_a_harm(writer_features: frozenset[str] | None) -> None:
+    (harm,) = apply(created(), [foreign(3, protocol=Protocol(1, 7, writer_features))]).harms.values()
+    assert "(1, 7)" in harm.deed
+    assert ("changeDataFeed" in harm.deed) == (writer_features is not None)
+
+
+@pytest.mark.parametrize("writer_features", [frozenset(), frozenset({"appendOnly", "invariants", "busManaged"})])
+def test_known_writer_features_are_no_harm(writer_features: frozenset[str]) -> None:
+    assert not apply(created(), [foreign(3, protocol=Protocol(1, 7, writer_features))]).harms
 
 
 def test_a_file_without_offsets_is_a_harm_and_one_with_them_is_not() -> None:
