@@ -7,7 +7,7 @@ its callers: each is one value on both sides. Times are milliseconds since the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -176,7 +176,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """`topics` and `partitions` are known for members of the protocol type "consumer" alone."""
+    """`metadata` and `assignment`: the bytes of the member and of the group's leader, as they sent them. What they say,
+    `topics` and `partitions`, is known for members of the protocol type "consumer" alone."""
 
     member_id: str
     group_instance_id: str | None
@@ -185,7 +186,9 @@ class MemberDescription:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     topics: tuple[str, ...]  # that it subscribes to
-    partitions: tuple[TopicPartition, ...]  # that it is given, sorted
+    partitions: tuple[TopicPartition, ...]  # that it is given; clients have them sorted
+    metadata: bytes = field(default=b"", repr=False)
+    assignment: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
 
 INTERNAL_TOPIC_PREFIX = "__"
+CONSUMER_PROTOCOL_TYPE = "consumer"  # of groups whose members share out partitions
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"

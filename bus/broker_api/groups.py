@@ -18,12 +18,12 @@ from bus.cluster_metadata.cluster_state import ClusterState
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand
-from bus.descriptions import GroupListing
+from bus.descriptions import BrokerInfo, GroupDescription, GroupListing, MemberDescription
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.tasks import answered
 from bus.security.acls import AclOperation, AclResource, AclResourceType
 
@@ -76,7 +76,7 @@ class OffsetCommitting:
 class GroupWithOperations:
     """`operations`: what the caller may do with the group, as far as it was asked for."""
 
-    group: rq.DescribedGroup
+    group: GroupDescription
     operations: Sequence[AclOperation] = ()
 
 
@@ -229,18 +229,24 @@ class GroupApi:
         return await access.filter_visible(listed, lambda group: group.group_id), refused
 
     async def describe_groups(
-        self, access: Access, group_ids: Items[str], *, with_operations: bool = False
+        self, access: Access, group_ids: Items[str], listener: str, *, with_operations: bool = False
     ) -> list[GroupWithOperations | Refused]:
-        """Raises `InvalidArgument` for too many groups, as `delete_groups` does."""
+        """Describe each group, with the coordinator's address for clients of the listener. Raises `InvalidArgument` for
+        too many groups, as `delete_groups` does."""
         require_count(len(group_ids), GROUPS_MAX, "groups")
-        described = await access.answer_items(group_ids, str, self._describe_groups)
-
-        def with_operations_of(group: rq.DescribedGroup) -> GroupWithOperations:
-            resource = AclResource(AclResourceType.GROUP, group.group_id)
-            return GroupWithOperations(group, access.operations(resource) if with_operations else ())
-
-        found = (one if isinstance(one, Refused) else with_operations_of(one) for one in described)
-        return await self._shares.begin().extend([], found)
+        own = self._cluster.endpoint.at(listener) or BrokerEndpoint(self._cluster.endpoint.broker_id, "", 0)
+        coordinator, share = BrokerInfo(own.broker_id, own.host, own.port), self._shares.begin()
+        answers: list[GroupWithOperations | Refused] = []
+        for found in await access.answer_items(group_ids, str, self._describe_groups):
+            if share.is_used_up:
+                await share.wait()
+            if isinstance(found, Refused):
+                answers.append(found)
+                continue
+            resource = AclResource(AclResourceType.GROUP, found.group_id)
+            operations = access.operations(resource) if with_operations else ()
+            answers.append(GroupWithOperations(await _described(found, coordinator, share), operations))
+        return answers
 
     async def _describe_groups(self, group_ids: Sequence[str]) -> list[rq.DescribedGroup | Refused]:
         described: list[rq.DescribedGroup | Refused] = []
@@ -279,6 +285,21 @@ class GroupApi:
             answers.append(refused or self._coordinator.submit(command))
             asked.add(command.group_id)
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
+
+
+async def _described(found: rq.DescribedGroup, coordinator: BrokerInfo, share: LoopShare) -> GroupDescription:
+    members: list[MemberDescription] = await share.extend([], found.members)
+    return GroupDescription(
+        group_id=found.group_id,
+        state=found.state,
+        protocol_type=found.protocol_type,
+        protocol=found.protocol,
+        generation=found.generation,
+        leader_id=found.leader_id,
+        coordinator=coordinator,
+        members=tuple(members),
+        pending_offsets=found.pending_offsets,
+    )
 
 
 async def find_partitions(

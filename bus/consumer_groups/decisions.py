@@ -36,7 +36,7 @@ from bus.consumer_groups.offsets import (
     vote,
 )
 from bus.consumer_groups.records import GroupTombstone, LoggedRecord
-from bus.descriptions import GroupListing
+from bus.descriptions import GroupListing, MemberDescription
 from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import SetTimer
 
@@ -51,20 +51,23 @@ def describe_group(group: Group) -> rq.DescribedGroup:
         protocol or "",
         group.generation,
         group.leader_id or "",
-        [_described(member, protocol) for member in group.members.values()],
+        (_described(member, protocol) for member in group.members.values()),
         describe_pending(group),
     )
 
 
-def _described(member: Member, protocol: str | None) -> rq.DescribedMember:
-    return rq.DescribedMember(
+def _described(member: Member, protocol: str | None) -> MemberDescription:
+    offered = None if protocol is None else member.metadata(protocol)
+    return MemberDescription(
         member.member_id,
         member.group_instance_id,
         member.client_id,
         member.client_host,
         member.session_timeout_ms,
         member.rebalance_timeout_ms,
-        b"" if protocol is None else member.metadata(protocol).metadata,
+        () if offered is None else offered.topics,
+        member.assignment.partitions,
+        b"" if offered is None else offered.metadata,
         member.assignment.data,
     )
 

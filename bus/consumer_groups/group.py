@@ -16,7 +16,7 @@ from bus.consumer_groups import records
 from bus.consumer_groups import requests as rq
 from bus.errors import Refused
 from bus.machine import CancelTimer, Reply, SetTimer
-from bus.model import TopicPartition
+from bus.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from bus.persistent_map import PersistentMap
 
 MINUTE_MS = 60_000
@@ -235,7 +235,7 @@ class Group:
 
     @property
     def is_of_consumers(self) -> bool:
-        return self.protocol_type == rq.CONSUMER_PROTOCOL_TYPE
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def check(self) -> None:
         """Assert every invariant; walks over all members, so it is for tests."""

@@ -8,15 +8,14 @@ the coordinator gives itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bus.descriptions import PendingOffsets
+from bus.descriptions import MemberDescription, PendingOffsets
 from bus.errors import Refused
 from bus.model import TopicPartition
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 NO_MEMBER_ID = ""
 NO_OFFSET = -1
@@ -282,27 +281,17 @@ class DescribeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedMember:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class DescribedGroup:
+    """`members` are described while they are iterated over, once, as there may be many."""
+
     group_id: str
     state: str
     protocol_type: str
     protocol: str
     generation: int
     leader_id: str
-    members: Sequence[DescribedMember]
-    pending_offsets: Sequence[PendingOffsets] = ()
+    members: Iterable[MemberDescription]
+    pending_offsets: tuple[PendingOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from bus.client_texts import one_line
 from bus.descriptions import (
     ANY_NAME,
@@ -21,13 +23,16 @@ from bus.descriptions import (
     BrokerDescription,
     BrokerInfo,
     ClusterDescription,
+    CommittedOffset,
     ConfigDescription,
     DeletedRecords,
     FencedProducer,
+    GroupDescription,
     GroupListing,
     ListedOffset,
     LogDirDescription,
     MaintainedLog,
+    MemberDescription,
     NoName,
     PartitionDescription,
     PartitionReassignment,
@@ -44,7 +49,7 @@ from bus.descriptions import (
 from bus.errors import BusError, ErrorCode, Refused, reduce_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
-from bus.model import TopicPartition
+from bus.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from bus.security.acls import (
     AclBinding,
     AclBindingFilter,
@@ -370,6 +375,16 @@ GROUP_LISTING = Mapper(GroupListing, pb.ListedGroup)
 # Whoever coordinates a transactional id is who answers.
 TRANSACTION_LISTING = Mapper(TransactionListing, pb.ListedTransaction, coordinator_id=not_in_message())
 PENDING_OFFSETS = Mapper(PendingOffsets, pb.PendingOffsets)
+# What the bytes of a member say is known by the protocol type of its group.
+MEMBER = Mapper(MemberDescription, pb.DescribedMember, topics=not_in_message(), partitions=not_in_message())
+GROUP = Mapper(
+    GroupDescription,
+    pb.DescribedGroup,
+    coordinator=nested("coordinator", BROKER_INFO),
+    members=dataclasses.replace(each("members", MEMBER), decode=lambda found: _decode_members(found)),
+    pending_offsets=each("pending_offsets", PENDING_OFFSETS),
+)
+COMMITTED_OFFSET = Mapper(CommittedOffset, pb.CommittedOffset)
 TRANSACTION = Mapper(
     TransactionDescription,
     pb.DescribedTransaction,
@@ -379,6 +394,29 @@ TRANSACTION = Mapper(
 )
 PRODUCER = Mapper(ProducerState, pb.ActiveProducer, coordinator_partition=none_as("coordinator_partition", -1))
 FENCED_PRODUCER = Mapper(FencedProducer, pb.FencedProducer, {"producer_id": -1, "producer_epoch": -1})
+
+
+def _decode_members(group: pb.DescribedGroup) -> tuple[MemberDescription, ...]:
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL_TYPE
+    return tuple(_decode_member(one, is_consumer=is_consumer) for one in group.members)
+
+
+def _decode_member(member: pb.DescribedMember, *, is_consumer: bool) -> MemberDescription:
+    subscription, assignment = pb.ConsumerSubscription(), pb.ConsumerAssignment()
+    if is_consumer:
+        _read_into(subscription, member.metadata)
+        _read_into(assignment, member.assignment)
+    partitions = sorted(decode_partitions(assignment.partitions))
+    return MEMBER.decode(member, topics=tuple(subscription.topics), partitions=tuple(partitions))
+
+
+def _read_into(message: Any, data: bytes) -> None:
+    """Bytes that a member of another client made up are shown as nothing, not as a failure to describe the group."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        message.Clear()
+
 
 # ---------------------------------------------------------------- users and access
 

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import types
 import typing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from bus.descriptions import (
     DEFAULT_NAME,
     BrokerDescription,
+    GroupDescription,
     LogDirDescription,
+    MemberDescription,
     PartitionDescription,
     ProducerState,
     QuotaEntity,
@@ -58,7 +61,13 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.from_type(hint)
     if dataclasses.is_dataclass(hint):
         return described(hint)
-    return {str: TEXTS, int: INTEGERS, float: st.floats(allow_nan=False), TopicPartition: PARTITIONS}[hint]
+    return {
+        str: TEXTS,
+        int: INTEGERS,
+        bytes: st.binary(max_size=8),
+        float: st.floats(allow_nan=False),
+        TopicPartition: PARTITIONS,
+    }[hint]
 
 
 ENTITY_NAMES = st.none() | TEXTS | st.just("<default>") | st.just(DEFAULT_NAME)
@@ -79,6 +88,13 @@ RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     },
     ProducerState: {"coordinator_partition": st.none() | st.integers(0, 2**31 - 1)},
     QuotaEntity: {"user": ENTITY_NAMES, "client_id": ENTITY_NAMES},
+    # Their topics and partitions are in bytes of their own.
+    GroupDescription: {
+        "members": st.deferred(
+            lambda: st.lists(described(MemberDescription).map(lambda one: replace(one, topics=(), partitions=())))
+        ).map(tuple),
+        "protocol_type": st.just("connect"),
+    },
     TransactionDescription: {
         "partitions": st.sets(PARTITIONS, max_size=5).map(lambda found: tuple(sorted(found))),
         "group_ids": st.lists(TEXTS, max_size=3).map(lambda found: tuple(sorted(found))),
@@ -101,6 +117,8 @@ def known_of(value: object) -> dict[str, Any]:
             return {"coordinator_id": value.coordinator_id}
         case QuotaUsage():
             return {"broker_id": value.broker_id}
+        case MemberDescription():
+            return {"topics": value.topics, "partitions": value.partitions}
         case _:
             return {}
 
@@ -122,6 +140,19 @@ def test_every_field_of_a_message_comes_from_the_value(name: str, data: st.DataO
     value = data.draw(described(mapper.value))
     written = {key for one, field in mapper.fields for key in field.encode(getattr(value, one))}
     assert set(mapper.message.DESCRIPTOR.fields_by_name) - OF_THE_ITEM <= written
+
+
+def test_member_of_a_consumer_group_is_described_by_what_its_bytes_say_and_other_bytes_say_nothing() -> None:
+    subscription = pb.ConsumerSubscription(topics=["t"]).SerializeToString()
+    given = pb.ConsumerAssignment(partitions=[pb.TopicPartitions(topic="t", partitions=[1, 0])]).SerializeToString()
+    members = [pb.DescribedMember(metadata=subscription, assignment=given), pb.DescribedMember(metadata=b"\xff")]
+
+    def said(protocol_type: str) -> list[Any]:
+        group = value_messages.GROUP.decode(pb.DescribedGroup(protocol_type=protocol_type, members=members))
+        return [(one.topics, one.partitions) for one in group.members]
+
+    assert said("consumer") == [(("t",), (TopicPartition("t", 0), TopicPartition("t", 1))), ((), ())]
+    assert said("connect") == [((), ())] * 2
 
 
 def test_value_with_items_is_encoded_in_slices_as_in_one_go() -> None:

@@ -10,8 +10,6 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from google.protobuf.message import DecodeError
-
 from bus.client.admin import offset_targets as targets
 from bus.client.admin.broker_calls import KEYS_MAX, CoordinatorAnswer, answered_items, raise_failures
 from bus.client.admin.topics import TopicAdmin
@@ -24,7 +22,6 @@ from bus.client.arguments import (
     offsets_by_partition,
 )
 from bus.client.connection.group_requests import (
-    PROTOCOL_TYPE,
     commit_partitions,
     commit_portions,
 )
@@ -34,15 +31,13 @@ from bus.descriptions import (
     CommittedOffset,
     GroupDescription,
     GroupListing,
-    MemberDescription,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import (
-    BROKER_INFO,
+    COMMITTED_OFFSET,
+    GROUP,
     GROUP_LISTING,
-    PENDING_OFFSETS,
-    decode_partitions,
     encode_partitions,
 )
 from bus.model import TopicPartition
@@ -67,7 +62,7 @@ class GroupAdmin(TopicAdmin):
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return them by id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
         answers = self._ask_to_describe_groups(check_texts("group_ids", group_ids))
-        return {group_id: _decode_group(group) for group_id, group in answered_items(answers).items()}
+        return {group_id: GROUP.decode(group) for group_id, group in answered_items(answers).items()}
 
     def _ask_to_describe_groups(self, group_ids: Iterable[str]) -> dict[str, CoordinatorAnswer]:
         return self._calls.groups.ask(
@@ -78,7 +73,7 @@ class GroupAdmin(TopicAdmin):
         """Those that are still there when they are described."""
         answers = self._ask_to_describe_groups([one.group_id for one in self.list_groups()])
         there = {name: one for name, one in answers.items() if one.code != ErrorCode.GROUP_ID_NOT_FOUND}
-        return map(_decode_group, answered_items(there).values())
+        return map(GROUP.decode, answered_items(there).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete them with their offsets. Raises NON_EMPTY_GROUP for a group that has members."""
@@ -281,47 +276,4 @@ def _encode_offset_fetch(wanted: Sequence[TopicPartition] | None, group_ids: Seq
 def _decode_offsets(group: pb.OffsetFetchGroupResponse) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
     for offset in group.offsets:
         if offset.offset >= 0:
-            yield (
-                TopicPartition(offset.topic, offset.partition),
-                CommittedOffset(offset.offset, offset.metadata, offset.leader_epoch, offset.commit_ms),
-            )
-
-
-def _decode_group(group: pb.DescribedGroup) -> GroupDescription:
-    is_consumer = group.protocol_type == PROTOCOL_TYPE
-    return GroupDescription(
-        group_id=group.group_id,
-        state=group.state,
-        protocol_type=group.protocol_type,
-        protocol=group.protocol,
-        generation=group.generation,
-        leader_id=group.leader_id,
-        coordinator=BROKER_INFO.decode(group.coordinator),
-        members=tuple(_decode_member(member, is_consumer=is_consumer) for member in group.members),
-        pending_offsets=tuple(map(PENDING_OFFSETS.decode, group.pending_offsets)),
-    )
-
-
-def _decode_member(member: pb.DescribedMember, *, is_consumer: bool) -> MemberDescription:
-    subscription, assignment = pb.ConsumerSubscription(), pb.ConsumerAssignment()
-    if is_consumer:
-        _read_into(subscription, member.metadata)
-        _read_into(assignment, member.assignment)
-    return MemberDescription(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id if member.HasField("group_instance_id") else None,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=member.session_timeout_ms,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        topics=tuple(subscription.topics),
-        partitions=tuple(sorted(decode_partitions(assignment.partitions))),
-    )
-
-
-def _read_into(message: Any, data: bytes) -> None:
-    """Bytes that a member of another client made up are shown as nothing, not as a failure to describe the group."""
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        message.Clear()
+            yield TopicPartition(offset.topic, offset.partition), COMMITTED_OFFSET.decode(offset)

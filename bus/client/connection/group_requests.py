@@ -19,9 +19,8 @@ from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import BROKER_INFO, decode_partitions, encode_partitions
-from bus.model import TopicPartition
+from bus.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 
-PROTOCOL_TYPE = "consumer"
 # A text committed with an offset counts as another item for each so many characters.
 _METADATA_LENGTH = 100
 
@@ -133,7 +132,7 @@ def encode_group_call(call: GroupCall) -> Message:
         case SyncGroup(member, assignor, assignment):
             return pb.SyncGroupRequest(
                 **_member(member),
-                protocol_type=PROTOCOL_TYPE,
+                protocol_type=CONSUMER_PROTOCOL_TYPE,
                 protocol=assignor,
                 assignments=[
                     pb.MemberAssignment(member_id=member_id, assignment=encode_assignment(partitions))
@@ -169,7 +168,7 @@ def _encode_join(call: JoinGroup) -> pb.JoinGroupRequest:
         group_instance_id=member.group_instance_id,
         session_timeout_ms=call.session_timeout_ms,
         rebalance_timeout_ms=call.rebalance_timeout_ms,
-        protocol_type=PROTOCOL_TYPE,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocols=[
             pb.GroupProtocol(name=assignor, metadata=encode_subscription(subscription))
             for assignor, subscription in call.subscriptions.items()

@@ -8,7 +8,6 @@ into a group.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -20,7 +19,6 @@ from bus.broker_api.authorization import Access
 from bus.broker_api.groups import (
     GroupApi,
     GroupMember,
-    GroupWithOperations,
     MemberCommand,
     PartitionOffset,
     require_count,
@@ -41,12 +39,12 @@ from bus.consumer_groups.bounds import (
     check_name,
     check_place,
 )
-from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
+from bus.consumer_groups.requests import Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.value_messages import GROUP_LISTING, OPERATIONS, PENDING_OFFSETS, decode_partitions
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.grpc_api.value_messages import GROUP, GROUP_LISTING, OPERATIONS, decode_partitions
+from bus.model import CONSUMER_PROTOCOL_TYPE, BrokerEndpoint, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
 
@@ -274,37 +272,10 @@ def encode_coordinator(answer: BrokerEndpoint | Refused, listener: str) -> pb.Fi
     return pb.FindCoordinatorResponse(coordinator=coordinator)
 
 
-def encode_describe(
-    group_id: str, description: GroupWithOperations | Refused, coordinator: BrokerEndpoint, listener: str
-) -> pb.DescribedGroup:
-    if isinstance(description, Refused):
-        is_unknown = description.code is ErrorCode.GROUP_ID_NOT_FOUND
-        return with_error(pb.DescribedGroup(group_id=group_id, state="Dead" if is_unknown else ""), description)
-    answer = description.group
-    return pb.DescribedGroup(
-        group_id=group_id,
-        state=answer.state,
-        protocol_type=answer.protocol_type,
-        protocol=answer.protocol,
-        generation=answer.generation,
-        leader_id=answer.leader_id,
-        coordinator=encode_broker(coordinator, listener),
-        members=[
-            pb.DescribedMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                metadata=member.metadata,
-                assignment=member.assignment,
-                session_timeout_ms=member.session_timeout_ms,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-            )
-            for member in answer.members
-        ],
-        pending_offsets=map(PENDING_OFFSETS.encode, answer.pending_offsets),
-        authorized_operations=map(OPERATIONS.number, description.operations),
-    )
+def encode_undescribed(group_id: str, refused: Refused) -> pb.DescribedGroup:
+    """Encode why a group is not described."""
+    state = "Dead" if refused.code is ErrorCode.GROUP_ID_NOT_FOUND else ""
+    return with_error(pb.DescribedGroup(group_id=group_id, state=state), refused)
 
 
 def encode_delete(group_id: str, why: Refused | None) -> pb.DeletedGroup:
@@ -391,11 +362,8 @@ class GroupHandler:
     thread, and answers are made in slices.
     """
 
-    def __init__(
-        self, api: GroupApi, own: BrokerEndpoint, blocking: BlockingCalls, shares: LoopShares, listener: str
-    ) -> None:
+    def __init__(self, api: GroupApi, blocking: BlockingCalls, shares: LoopShares, listener: str) -> None:
         self._api = api
-        self._own = own
         self._blocking = blocking
         self._shares = shares
         self._listener = listener
@@ -464,19 +432,22 @@ class GroupHandler:
 
     async def describe_groups(self, access: Access, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
         answers = await self._api.describe_groups(
-            access, request.group_ids, with_operations=request.include_authorized_operations
+            access, request.group_ids, self._listener, with_operations=request.include_authorized_operations
         )
-        response = pb.DescribeGroupsResponse()
-        size = 0
+        response, share, size = pb.DescribeGroupsResponse(), self._shares.begin(), 0
         for group_id, answer in zip(request.group_ids, answers, strict=True):
-            is_full = size >= _ANSWER_BYTES_MAX
-            described = encode_describe(
-                group_id, _too_large(group_id) if is_full else answer, self._own, self._listener
+            if share.is_used_up:
+                await share.wait()
+            if size >= _ANSWER_BYTES_MAX:
+                answer = _too_large(group_id)
+            if isinstance(answer, Refused):
+                response.groups.append(encode_undescribed(group_id, answer))
+                continue
+            operations = map(OPERATIONS.number, answer.operations)
+            described = await GROUP.encode_in_slices(
+                response.groups.add, answer.group, share, authorized_operations=operations
             )
-            response.groups.append(described)
-            if described.members and not is_full:
-                size += described.ByteSize()
-                await asyncio.sleep(0)
+            size += described.ByteSize()
         return response
 
     async def delete_groups(self, access: Access, request: pb.DeleteGroupsRequest) -> pb.DeleteGroupsResponse:

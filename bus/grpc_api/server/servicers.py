@@ -63,7 +63,7 @@ class Handlers:
     def __init__(self, api: BrokerApi, listener: str) -> None:
         self.metadata = MetadataHandler(api.metadata, api.shares, listener)
         self.producers = ProducerHandler(api.producers, api.shares)
-        self.groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares, listener)
+        self.groups = GroupHandler(api.groups, api.calls, api.shares, listener)
         self.transactions = TransactionHandler(api.transactions, api.shares, listener)
         self.maintenance = MaintenanceHandler(api.maintenance, api.shares)
         self.cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares, listener)

@@ -14,10 +14,11 @@ import pytest
 
 from bus import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
 from bus.client.assignors import MemberSubscription
-from bus.client.connection.group_requests import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from bus.client.connection.group_requests import encode_assignment, encode_subscription
 from bus.client.values import GroupMetadata
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.model import CONSUMER_PROTOCOL_TYPE
 from bus.settings.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 from tests.support.tcp_proxy import Link, TcpProxy
@@ -95,7 +96,7 @@ class Leader:
                 member_id=member_id,
                 session_timeout_ms=300_000,
                 rebalance_timeout_ms=300_000,
-                protocol_type=PROTOCOL_TYPE,
+                protocol_type=CONSUMER_PROTOCOL_TYPE,
                 protocols=[pb.GroupProtocol(name="range", metadata=subscription)],
                 client_id="leader",
             ),

@@ -14,8 +14,12 @@ from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated,
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.bounds import GROUPS_MAX, PARTITIONS_MAX
+from bus.descriptions import BrokerInfo, GroupDescription, MemberDescription
 from bus.errors import ErrorCode, Refused
-from bus.model import TopicPartition
+from bus.grpc_api import value_messages
+from bus.grpc_api.server.group_calls import GroupHandler
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.tasks import answered
@@ -25,6 +29,7 @@ from tests.support.proofs import proved, unproved
 COMMIT, FETCH, LIST, DESCRIBE, DELETE = map(
     open_access, ("OffsetCommit", "OffsetFetch", "ListGroups", "DescribeGroups", "DeleteGroups")
 )
+MEMBER_OF = value_messages.MEMBER.encode
 MEMBER = GroupMember("g", 1, "m", None)
 
 
@@ -47,7 +52,7 @@ class FakeCoordinator:
 def api_on(coordinator: FakeCoordinator, prove: Callable[..., Awaitable[Refused | None]] = proved) -> GroupApi:
     """Return an API with topic t of two partitions, whose id is "id"."""
     state = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated("t", "id", 2, 0))
-    cluster: Any = SimpleNamespace(state=state, prove_leadership=prove)
+    cluster: Any = SimpleNamespace(state=state, prove_leadership=prove, endpoint=BrokerEndpoint(0, "h", 1))
     return GroupApi(cluster, coordinator, LoopShares())  # type: ignore[arg-type]
 
 
@@ -127,7 +132,7 @@ def test_requests_with_too_many_items_are_refused_before_any_is_looked_at() -> N
     for call in (
         api.commit(COMMIT, MEMBER, TooMany(PARTITIONS_MAX + 1)),
         api.fetch_offsets(FETCH, TooMany(GROUPS_MAX + 1)),
-        api.describe_groups(DESCRIBE, TooMany(GROUPS_MAX + 1)),
+        api.describe_groups(DESCRIBE, TooMany(GROUPS_MAX + 1), "PLAINTEXT"),
         api.delete_groups(DELETE, TooMany(GROUPS_MAX + 1)),
     ):
         with pytest.raises(InvalidArgument, match="expected at most"):
@@ -163,9 +168,44 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
     assert all("other" in events[begin:end] for begin, end in pairwise(questions))
 
 
+def test_members_of_a_group_are_described_and_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    events: list[str] = []
+    members = [MemberDescription(f"m{number}", None, "c", "/h", 1, 1, (), ()) for number in range(3)]
+
+    def described() -> Iterator[MemberDescription]:
+        for member in members:
+            events.append("member")
+            yield member
+
+    async def scenario() -> pb.DescribeGroupsResponse:
+        async def others() -> None:
+            while True:
+                events.append("other")
+                await asyncio.sleep(0)
+
+        blocking: Any = None
+        answer = rq.DescribedGroup("g", "Stable", "consumer", "range", 1, "m0", described())
+        handler = GroupHandler(api_on(FakeCoordinator(answer)), blocking, LoopShares(), "PLAINTEXT")
+        other = asyncio.create_task(others())
+        monkeypatch.setattr(value_messages.MEMBER, "encode", lambda one: events.append("message") or MEMBER_OF(one))
+        response = await handler.describe_groups(DESCRIBE, pb.DescribeGroupsRequest(group_ids=["g"]))
+        other.cancel()
+        return response
+
+    (found,) = asyncio.run(scenario()).groups
+    assert value_messages.GROUP.decode(found) == GroupDescription(
+        "g", "Stable", "consumer", "range", 1, "m0", BrokerInfo(0, "h", 1), tuple(members)
+    )
+    for event in ("member", "message"):
+        places = [number for number, name in enumerate(events) if name == event]
+        assert len(places) == 3
+        assert all("other" in events[begin:end] for begin, end in pairwise(places))
+
+
 def test_group_that_is_described_by_no_description_is_a_broken_invariant() -> None:
     with pytest.raises(AssertionError, match="DescribeGroup"):
-        asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(DESCRIBE, ["g"]))
+        asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(DESCRIBE, ["g"], "PLAINTEXT"))
 
 
 def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups() -> None:

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from bus.broker_api.groups import GroupWithOperations
 from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
-from bus.descriptions import PendingOffsets
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import client_host
 from bus.grpc_api.server.group_calls import decode_assignment, decode_protocol
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.model import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -59,9 +57,8 @@ def test_generation_of_an_offset_fetch_counts_only_with_a_member() -> None:
 
 
 def test_unknown_group_is_described_as_dead_and_a_loading_one_is_not() -> None:
-    endpoint = BrokerEndpoint(0, "h", 1)
-    unknown = calls.encode_describe("g", Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"), endpoint, "PLAINTEXT")
-    loading = calls.encode_describe("g", Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait"), endpoint, "PLAINTEXT")
+    unknown = calls.encode_undescribed("g", Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"))
+    loading = calls.encode_undescribed("g", Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait"))
     assert (unknown.state, loading.state) == ("Dead", "")
 
 
@@ -77,12 +74,3 @@ def test_unstable_offset_is_an_error_in_its_place_and_stability_is_asked_for_by_
     refused = Refused(ErrorCode.UNSTABLE_OFFSET_COMMIT, "wait")
     answer = calls.encode_committed(rq.CommittedOffset(TopicPartition("t", 1), "", rq.NO_OFFSET, refused=refused))
     assert (answer.error_code, answer.error_message, answer.offset) == (88, "wait", -1)
-
-
-def test_description_tells_what_is_pending() -> None:
-    pending = PendingOffsets(7, 3, 2, 99)
-    described = GroupWithOperations(rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,)))
-    message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1), "PLAINTEXT")
-    assert list(message.pending_offsets) == [
-        pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
-    ]
