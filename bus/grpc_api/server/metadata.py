@@ -154,7 +154,9 @@ class MetadataHandler:
         return with_error(pb.DeleteViewResponse(), answer) if isinstance(answer, Refused) else pb.DeleteViewResponse()
 
     async def list_views(self, access: Access, _: pb.ListViewsRequest) -> pb.ListViewsResponse:
-        return pb.ListViewsResponse(views=map(VIEW.encode, await self._api.views(access)))
+        response = pb.ListViewsResponse()
+        await self._shares.begin().extend(response.views, map(VIEW.encode, await self._api.views(access)))
+        return response
 
 
 def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:

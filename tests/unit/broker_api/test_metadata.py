@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from bus.broker_api.metadata import ConfigResource, MetadataApi, ResourceKind
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api import value_messages
+from bus.grpc_api.server.metadata import MetadataHandler
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.json_views import JsonView
+from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
@@ -25,6 +33,32 @@ class FakeController:
 
     async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[Any]:
         return [Refused(ErrorCode.INVALID_CONFIG, "bad") if c.name == "bad" else object() for c in commands]
+
+
+def test_views_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    events: list[str] = []
+    views = {name: JsonView(name, "t", "a INT", ()) for name in ("v0", "v1", "v2")}
+    encode = value_messages.VIEW.encode
+    monkeypatch.setattr(value_messages.VIEW, "encode", lambda one: events.append("view") or encode(one))
+    unused: Any = None
+    cluster: Any = SimpleNamespace(state=SimpleNamespace(views=views))
+    handler = MetadataHandler(MetadataApi(cluster, unused, unused, LoopShares()), LoopShares(), "PLAINTEXT")
+
+    async def scenario() -> pb.ListViewsResponse:
+        async def others() -> None:
+            while True:
+                events.append("other")
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        response = await handler.list_views(open_access("ListViews"), pb.ListViewsRequest())
+        other.cancel()
+        return response
+
+    assert [one.name for one in asyncio.run(scenario()).views] == ["v0", "v1", "v2"]
+    places = [number for number, event in enumerate(events) if event == "view"]
+    assert all("other" in events[begin:end] for begin, end in pairwise(places))
 
 
 def test_topic_that_is_created_for_a_call_that_has_ended_meanwhile_is_a_row_of_the_audit() -> None:
