@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from benchmarks.loads import random_batch
 from bus.model import LogBatch, TimestampType, TopicPartition
-from bus.partition_log.rolling import RollingRules, plan_full_roll
+from bus.partition_log.log_life import RollingRules, plan_full_roll
 from bus.ports import Committed, PreparedFiles
 from bus.settings.topic import TopicConfig
 from bus.storage_delta.root import open_storage

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.partition_log.rolling import RollingRules, decide_roll
+from bus.partition_log.log_life import RollingRules, decide_roll
 from bus.settings.topic import TopicConfig
 
 _COMMIT_MS = 10

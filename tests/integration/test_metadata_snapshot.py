@@ -76,7 +76,7 @@ def test_lives_that_end_at_once_leave_few_files(tmp_path: Path, monkeypatch: pyt
     """Lives that are shorter than the ticker's first delay, of a bus for which few is fewer than of the real one."""
     for limit in (
         "bus.cluster_metadata.cluster_records._SNAPSHOT_RECORDS_MIN",
-        "bus.partition_log.rolling.RUN_FILES_MAX",
+        "bus.partition_log.log_life.RUN_FILES_MAX",
         "bus.runtime.metadata.metadata_maintenance._ROLLED_FILES",
         "bus.runtime.partitions.partition_settings.INTERNAL_VERSION_COUNT_MAX",
         "bus.runtime.partitions.partition_maintenance._CLEAN_VERSIONS_MIN",

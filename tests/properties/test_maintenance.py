@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from bus.descriptions import DeletedRecords
 from bus.errors import ErrorCode, Refused, StorageFull
-from bus.partition_log.compaction import CompactionRules
-from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RollingRules
+from bus.partition_log.log_life import CompactionRules, RetentionRules, RollingRules
 from bus.ports import CommitOutcome, Conflicted, Unknown
 from bus.runtime.partitions.maintenance import MaintenanceAction
 from bus.runtime.partitions.partition_queue import Appended

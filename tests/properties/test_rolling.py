@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.partition_log.rolling import SMALL_FILES_MAX, RollingRules
+from bus.partition_log.log_life import SMALL_FILES_MAX, RollingRules
 from tests.support.rolled_log import RolledLog
 
 SEGMENT_BYTES = 1_000_000

@@ -34,7 +34,7 @@ from bus.cluster_metadata.partition_placement import find_imbalance
 from bus.errors import BusError, StorageFault
 from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.model import TopicPartition
-from bus.partition_log import compaction, rolling
+from bus.partition_log import log_life
 from bus.platform import reentry
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.coordinators import staged_sweeper
@@ -66,10 +66,10 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (cluster_records, "_SNAPSHOT_RECORDS_MIN", 12),
     (metadata_maintenance, "_ROLLED_FILES", 5),
     (metadata_maintenance, "_RETRY_RECORDS", 5),
-    (compaction, "FILES_MIN", 4),
-    (compaction, "FILES_MAX", 12),
-    (rolling, "RUN_FILES_MAX", 6),
-    (rolling, "SMALL_FILES_MAX", 12),
+    (log_life, "DIRTY_FILES_MIN", 4),
+    (log_life, "DIRTY_FILES_MAX", 12),
+    (log_life, "RUN_FILES_MAX", 6),
+    (log_life, "SMALL_FILES_MAX", 12),
     (staged_sweeper, "_INTERVAL_S", 5),
     (staged_sweeper, "_LED_S", 1),
     (staged_sweeper, "_LOOK_S", 1),

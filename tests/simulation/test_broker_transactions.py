@@ -15,7 +15,7 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.model import RecordBatch
-from bus.partition_log.transaction_marks import Ending
+from bus.partition_log.staging import Ending
 from bus.ports import StagingKey
 from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.coordinators import transaction_coordinator as transactions

@@ -11,7 +11,7 @@ from typing import TypeVar
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, TimestampType, TopicPartition
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.rolling import MaintenanceRules, VersionRules
+from bus.partition_log.log_life import MaintenanceRules, VersionRules
 from bus.partition_log.staging import StagedState
 from bus.ports import PartitionTable, StagingKey
 from bus.runtime.blocking import BlockingCalls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bus.partition_log.rolling import RollingRules, decide_roll
+from bus.partition_log.log_life import RollingRules, decide_roll
 from bus.ports import LogFile
 from tests.support.fake_table import FakeFile
 

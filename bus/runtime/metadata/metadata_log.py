@@ -23,7 +23,7 @@ from bus.cluster_metadata.cluster_records import apply_all, decode_record, encod
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, ElectedController
 from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, Step
-from bus.partition_log.rolling import MaintenanceRules
+from bus.partition_log.log_life import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_maintenance import NAME, MetadataMaintenance

@@ -21,7 +21,7 @@ from bus.cluster_metadata.cluster_records import encode_record, is_snapshot_due,
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.partition_log.rolling import MaintenanceRules
+from bus.partition_log.log_life import MaintenanceRules
 from bus.ports import CommitOutcome, Committed, PartitionTable, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import Maintenance, MaintenanceAction

@@ -19,7 +19,7 @@ from typing import Protocol
 from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import Refused
 from bus.model import TopicPartition
-from bus.partition_log.retention import RetentionTime, read_time
+from bus.partition_log.log_life import RetentionTime, read_time
 from bus.ports import Clock, MaintenanceStopped
 
 # How much of the allowance may be saved up, in seconds: large pieces would otherwise come in bursts.

@@ -17,8 +17,13 @@ from typing import Protocol, TypeVar
 from bus.descriptions import DeletedRecords
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
-from bus.partition_log.retention import RetentionRules, decide_delete_records, decide_retention
-from bus.partition_log.rolling import MaintenanceRules, VersionRules
+from bus.partition_log.log_life import (
+    MaintenanceRules,
+    RetentionRules,
+    VersionRules,
+    decide_delete_records,
+    decide_retention,
+)
 from bus.ports import (
     CommitOutcome,
     Committed,

@@ -20,8 +20,14 @@ from typing import Any
 from bus.descriptions import MaintainedLog
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.partition_log.compaction import Backlog, decide_internal_compaction, decide_key_compaction
-from bus.partition_log.rolling import MaintenanceRules, decide_roll, plan_full_roll
+from bus.partition_log.log_life import (
+    Backlog,
+    MaintenanceRules,
+    decide_internal_compaction,
+    decide_key_compaction,
+    decide_roll,
+    plan_full_roll,
+)
 from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 
 from bus.cluster_metadata.configs import is_internal_topic, resolve_topic_config
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.compaction import CompactionRules
-from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
+from bus.partition_log.log_life import (
+    INTERNAL_VERSION_COUNT_MAX,
+    CompactionRules,
+    MaintenanceRules,
+    RetentionRules,
+    RollingRules,
+    VersionRules,
+)
 from bus.settings.broker import BrokerConfig
 from bus.settings.topic import TopicConfig
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import RecordBatch, TopicPartition
-from bus.partition_log.staging import NOTHING_STAGED
-from bus.partition_log.transaction_marks import Ending, number_of
+from bus.partition_log.staging import NOTHING_STAGED, Ending, number_of
 from bus.ports import AppliedTransaction, CommitOutcome, Committed, PartitionTable, Staged, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.open_transactions import Idle, OpenTransaction, OpenTransactions

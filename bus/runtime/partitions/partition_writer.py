@@ -29,7 +29,7 @@ from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
 from bus.model import LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE, Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.producers import ProducerState
-from bus.partition_log.staging import has_older_records_only, place_transaction, progress_of
+from bus.partition_log.staging import Ending, has_older_records_only, judge, place_transaction, progress_of
 from bus.partition_log.state import (
     CommitFailed,
     CommitSucceeded,
@@ -38,7 +38,6 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
-from bus.partition_log.transaction_marks import Ending, judge
 from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, ProducerProgress
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome, LeaderLog

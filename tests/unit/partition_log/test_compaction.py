@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bus.partition_log.compaction import (
-    BYTES_MIN,
-    FILES_MAX,
-    FILES_MIN,
+from bus.partition_log.log_life import (
+    DIRTY_BYTES_MIN,
+    DIRTY_FILES_MAX,
+    DIRTY_FILES_MIN,
     Backlog,
     CompactionRules,
     decide_internal_compaction,
@@ -24,12 +24,12 @@ from tests.support.rolled_log import data_file
 @pytest.mark.parametrize(
     ("backlog", "is_due"),
     [
-        (Backlog(FILES_MIN - 1, 10**9, 0), False),
-        (Backlog(FILES_MIN, 1, 0), True),
-        (Backlog(FILES_MIN, 100, 100), False),
-        (Backlog(FILES_MIN, 101, 100), True),
-        (Backlog(FILES_MAX - 1, 1, 10**9), False),
-        (Backlog(FILES_MAX, 1, 10**9), True),
+        (Backlog(DIRTY_FILES_MIN - 1, 10**9, 0), False),
+        (Backlog(DIRTY_FILES_MIN, 1, 0), True),
+        (Backlog(DIRTY_FILES_MIN, 100, 100), False),
+        (Backlog(DIRTY_FILES_MIN, 101, 100), True),
+        (Backlog(DIRTY_FILES_MAX - 1, 1, 10**9), False),
+        (Backlog(DIRTY_FILES_MAX, 1, 10**9), True),
     ],
 )
 def test_many_files_or_more_than_was_compacted_before_make_it_due(backlog: Backlog, is_due: bool) -> None:
@@ -47,8 +47,8 @@ def test_what_is_rewritten_stays_within_twice_what_was_appended_plus_a_share_of_
             compacted = min(key_bytes_max, compacted + backlog.size_bytes)
             rewritten += compacted
             backlog = Backlog(0, 0, compacted)
-        assert backlog.file_count < FILES_MAX
-    assert 0 < rewritten <= 2 * appended + commits * key_bytes_max // FILES_MAX
+        assert backlog.file_count < DIRTY_FILES_MAX
+    assert 0 < rewritten <= 2 * appended + commits * key_bytes_max // DIRTY_FILES_MAX
 
 
 RULES = CompactionRules(dirty_ratio_min=0.5, lag_min_ms=0, lag_max_ms=LONG_MAX)
@@ -63,29 +63,29 @@ def end_offset(files: list[FakeFile], unseen: int, rules: CompactionRules = RULE
 
 
 def test_a_topic_is_compacted_up_to_its_newest_file() -> None:
-    assert end_offset(live(FILES_MIN + 1), FILES_MIN + 1) == FILES_MIN
-    assert end_offset(live(FILES_MIN), FILES_MIN) is None
+    assert end_offset(live(DIRTY_FILES_MIN + 1), DIRTY_FILES_MIN + 1) == DIRTY_FILES_MIN
+    assert end_offset(live(DIRTY_FILES_MIN), DIRTY_FILES_MIN) is None
 
 
 def test_few_but_large_files_are_worth_it_too() -> None:
-    assert end_offset(live(2, size_bytes=BYTES_MIN), 2) == 1
-    assert end_offset(live(2, size_bytes=BYTES_MIN - 1), 2) is None
+    assert end_offset(live(2, size_bytes=DIRTY_BYTES_MIN), 2) == 1
+    assert end_offset(live(2, size_bytes=DIRTY_BYTES_MIN - 1), 2) is None
 
 
 @pytest.mark.parametrize(("seen_bytes", "is_due"), [(19, True), (20, False), (21, False)])
 def test_the_dirty_part_has_to_exceed_its_ratio(seen_bytes: int, is_due: bool) -> None:
-    files = [data_file(0, size_bytes=seen_bytes), *(data_file(at + 1) for at in range(FILES_MIN + 1))]
-    assert (end_offset(files, FILES_MIN + 1) is not None) is is_due
+    files = [data_file(0, size_bytes=seen_bytes), *(data_file(at + 1) for at in range(DIRTY_FILES_MIN + 1))]
+    assert (end_offset(files, DIRTY_FILES_MIN + 1) is not None) is is_due
     always = replace(RULES, dirty_ratio_min=0.0)
-    assert end_offset(files, FILES_MIN + 1, always) == FILES_MIN + 1
+    assert end_offset(files, DIRTY_FILES_MIN + 1, always) == DIRTY_FILES_MIN + 1
 
 
 def test_what_is_younger_than_the_smallest_lag_waits_and_counts_for_nothing() -> None:
     rules = replace(RULES, lag_min_ms=100)
-    files = live(FILES_MIN + 10, apart_ms=10)
-    last_old = FILES_MIN * 10
-    assert end_offset(files, FILES_MIN + 10, rules, now_ms=last_old + 100) == FILES_MIN + 1
-    assert end_offset(files, FILES_MIN + 10, rules, now_ms=last_old + 79) is None
+    files = live(DIRTY_FILES_MIN + 10, apart_ms=10)
+    last_old = DIRTY_FILES_MIN * 10
+    assert end_offset(files, DIRTY_FILES_MIN + 10, rules, now_ms=last_old + 100) == DIRTY_FILES_MIN + 1
+    assert end_offset(files, DIRTY_FILES_MIN + 10, rules, now_ms=last_old + 79) is None
 
 
 def test_what_is_older_than_the_largest_lag_is_compacted_however_little_there_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.errors import ErrorCode, Refused
-from bus.partition_log.retention import (
+from bus.partition_log.log_life import (
     Retained,
     RetentionRules,
     RetentionTime,

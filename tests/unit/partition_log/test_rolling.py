@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bus.partition_log.rolling import RUN_FILES_MAX, SMALL_FILES_MAX, RollingRules, decide_roll, plan_full_roll
+from bus.partition_log.log_life import RUN_FILES_MAX, SMALL_FILES_MAX, RollingRules, decide_roll, plan_full_roll
 from bus.ports import LogFile
 from tests.support.fake_table import FakeFile
 from tests.support.rolled_log import RolledLog, data_file

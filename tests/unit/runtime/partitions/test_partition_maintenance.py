@@ -14,9 +14,14 @@ import pytest
 from bus.descriptions import DeletedRecords, MaintainedLog
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
 from bus.model import LogBatch
-from bus.partition_log.compaction import FILES_MIN, CompactionRules
-from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RUN_FILES_MAX, MaintenanceRules, RollingRules
+from bus.partition_log.log_life import (
+    DIRTY_FILES_MIN,
+    RUN_FILES_MAX,
+    CompactionRules,
+    MaintenanceRules,
+    RetentionRules,
+    RollingRules,
+)
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchWish, Stopping, fetch
@@ -550,11 +555,11 @@ def test_whoever_waits_for_a_change_is_told_when_the_partition_stops() -> None:
 
 def test_a_compacted_topic_is_compacted_up_to_its_newest_file() -> None:
     async def scenario(bench: Bench) -> None:
-        for _ in range(FILES_MIN + 1):
+        for _ in range(DIRTY_FILES_MIN + 1):
             await bench.append()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.rewrites.compacted_to > 0)
-        assert bench.table.rewrites.compacted_to == FILES_MIN
+        assert bench.table.rewrites.compacted_to == DIRTY_FILES_MIN
         await settle()
         assert bench.table.rewrites.prepared == ["compact"]
 
@@ -564,7 +569,7 @@ def test_a_compacted_topic_is_compacted_up_to_its_newest_file() -> None:
 def test_compaction_that_gains_nothing_is_not_tried_again_before_more_has_come() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.rewrites.gains = False
-        for _ in range(FILES_MIN + 1):
+        for _ in range(DIRTY_FILES_MIN + 1):
             await bench.append()
         for _ in range(5):
             bench.partition.look_after()
@@ -577,7 +582,7 @@ def test_compaction_that_gains_nothing_is_not_tried_again_before_more_has_come()
 def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.rewrites.script = [RecordsDamaged("file-1 is no Parquet")]
-        for _ in range(FILES_MIN + 1):
+        for _ in range(DIRTY_FILES_MIN + 1):
             await bench.append()
         for _ in range(5):
             bench.partition.look_after()
@@ -585,8 +590,8 @@ def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -
         assert bench.table.rewrites.prepared == ["compact"]
         assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.KAFKA_STORAGE_ERROR
         bench.partition.configure(with_rules(replace(COMPACTED, may_delete_records=True)))
-        await bench.partition.delete_records(FILES_MIN)
-        for _ in range(FILES_MIN):
+        await bench.partition.delete_records(DIRTY_FILES_MIN)
+        for _ in range(DIRTY_FILES_MIN):
             await bench.append()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.rewrites.compacted_to > 0)
@@ -596,10 +601,10 @@ def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -
 
 def test_the_bus_own_topics_are_compacted_as_a_whole_after_commits() -> None:
     async def scenario(bench: Bench) -> None:
-        for _ in range(FILES_MIN):
+        for _ in range(DIRTY_FILES_MIN):
             await bench.append()
-        await wait_until(lambda: bench.table.rewrites.compacted_to == FILES_MIN)
-        assert base_offset(await bench.append()) == FILES_MIN
+        await wait_until(lambda: bench.table.rewrites.compacted_to == DIRTY_FILES_MIN)
+        assert base_offset(await bench.append()) == DIRTY_FILES_MIN
 
     run(scenario, INTERNAL)
 

@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 
 from bus.model import AUDIT_TOPIC, CONSUMER_OFFSETS_TOPIC
-from bus.partition_log.compaction import CompactionRules
-from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, RollingRules, VersionRules
+from bus.partition_log.log_life import (
+    INTERNAL_VERSION_COUNT_MAX,
+    CompactionRules,
+    MaintenanceRules,
+    RetentionRules,
+    RollingRules,
+    VersionRules,
+)
 from bus.runtime.partitions.partition_settings import settings_of
 from bus.settings.broker import BrokerConfig
 from bus.settings.topic import TopicConfig
