@@ -15,9 +15,10 @@ from datetime import date
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from bus.json_views.columns import (
+from bus.json_views.view import (
     DATE,
     DECIMAL_PRECISION_MAX,
+    DEPTH_MAX,
     EXPONENT,
     TIMESTAMP,
     ArrayType,
@@ -30,7 +31,6 @@ from bus.json_views.columns import (
     fold_name,
     is_legal_name,
 )
-from bus.json_views.ddl import DEPTH_MAX
 from bus.records.json_text import parse_strict
 
 TEXT = ScalarType("string")

@@ -14,8 +14,9 @@ import json
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.json_views.columns import (
+from bus.json_views.view import (
     BOOLEAN,
+    CORRUPT_COLUMN,
     DATE,
     EXPONENT,
     FRACTION_KINDS,
@@ -27,11 +28,11 @@ from bus.json_views.columns import (
     ArrayType,
     Field,
     JsonType,
+    JsonView,
     ScalarType,
     StructType,
+    format_type,
 )
-from bus.json_views.ddl import format_type
-from bus.json_views.view import CORRUPT_COLUMN, JsonView
 
 _TEXT = ScalarType("string")
 OBJECT = "_object"

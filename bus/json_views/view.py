@@ -1,16 +1,239 @@
-"""A view of a topic whose values are JSON objects: which of their fields are columns, and what else is shown.
+"""A view of a topic whose values are JSON objects: the types of its columns, their text, and what else it shows.
 
-Guards one promise: a view that passes `check_view` can be made by both engines, with the same columns.
+The text of the columns is the DDL that Spark's `from_json` takes, of the types that both engines have. Guards two
+promises: `parse_ddl(format_ddl(fields)) == fields`, so what is stored means the same for ever; and a view that passes
+`check_view` can be made by both engines, with the same columns.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.json_views.columns import Field, SchemaError, fold_name
-from bus.json_views.ddl import format_ddl, parse_ddl
+DECIMAL_PRECISION_MAX = 38
+FIELD_NAME_LENGTH_MAX = 255
+_ILLEGAL = frozenset("\"'`\\")
+
+# Kind -> how Spark's DDL and the embedded engine call it.
+SPARK_NAMES = {
+    "string": "STRING",
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INT",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "decimal": "DECIMAL",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+}
+INTEGER_KINDS = ("tinyint", "smallint", "int", "bigint")
+FRACTION_KINDS = ("float", "double")
+
+# The forms of a text that counts as a number, a date, a time: the same for both engines and for inference. The engines'
+# own casts accept different further forms (1.5 as a whole number, 2024-1-2 as a date, a time without a zone in the zone
+# of the session), so only matching texts reach them. No backslashes: the engines quote them differently.
+WHOLE = "-?[0-9]{1,19}"
+EXPONENT = "[eE][-+]?[0-9]{1,4}"
+NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
+BOOLEAN = "true|false"
+DATE = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
+ZONE = "Z|[-+](0[0-9]|1[0-7]):[0-5][0-9]"
+TIMESTAMP = f"{DATE}[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{{1,9}})?({ZONE})?"
+
+
+class SchemaError(ValueError):
+    """The columns are not valid for a view; the message says what was expected and found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    kind: str  # one of SPARK_NAMES
+    precision: int = 0  # for a decimal: 0 < precision <= 38
+    scale: int = 0  # 0 <= scale <= precision
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    item: JsonType
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str  # the key of the JSON object, and the name of the column
+    type: JsonType
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    fields: tuple[Field, ...]  # never empty; no two names that differ in case only, as SQL's do not
+
+
+JsonType = ScalarType | ArrayType | StructType
+
+
+def check_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Raises `SchemaError`: none, a name that neither engine could say, or one that is there twice."""
+    if not fields:
+        raise SchemaError("expected at least one column, found none")
+    seen: dict[str, str] = {}
+    for field in fields:
+        if not is_legal_name(field.name):
+            raise SchemaError(
+                f"expected a name of 1 to {FIELD_NAME_LENGTH_MAX} printable characters without quotes and backslashes, "
+                f"found {field.name!r}"
+            )
+        other = seen.get(fold_name(field.name))
+        if other is not None:
+            raise SchemaError(f"expected names that differ in more than case, found {other!r} and {field.name!r}")
+        seen[fold_name(field.name)] = field.name
+    return fields
+
+
+def fold_name(name: str) -> str:
+    """One text for all names that an engine takes for one: in any case, composed or not. Java's rule looks at capitals
+    first, for which an i is one with and without its dot."""
+    return unicodedata.normalize("NFC", name.upper().casefold()).replace("i\u0307", "i")
+
+
+def is_legal_name(name: str) -> bool:
+    return 0 < len(name) <= FIELD_NAME_LENGTH_MAX and name.isprintable() and not _ILLEGAL.intersection(name)
+
+
+DEPTH_MAX = 32
+_TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>[^`]*)`|(?P<sign>[<>(),:])|(?P<other>\S))")
+_ALIASES = {
+    "long": "bigint",
+    "integer": "int",
+    "short": "smallint",
+    "byte": "tinyint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+}
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_ddl(text: str) -> tuple[Field, ...]:
+    """`carrier STRING, delay INT, legs ARRAY<STRUCT<origin: STRING>>`. Raises `SchemaError`."""
+    parser = _Parser(text)
+    fields = parser.fields(end="", depth=0)
+    return check_fields(fields)
+
+
+def format_ddl(fields: tuple[Field, ...]) -> str:
+    """The one text of these columns."""
+    return ", ".join(f"{_name(field.name)} {format_type(field.type)}" for field in fields)
+
+
+def format_type(json_type: JsonType) -> str:
+    match json_type:
+        case ScalarType("decimal", precision, scale):
+            return f"DECIMAL({precision},{scale})"
+        case ScalarType(kind):
+            return SPARK_NAMES[kind]
+        case ArrayType(item):
+            return f"ARRAY<{format_type(item)}>"
+        case StructType(fields):
+            return f"STRUCT<{', '.join(f'{_name(field.name)}: {format_type(field.type)}' for field in fields)}>"
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else f"`{name}`"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = [match for match in _TOKEN.finditer(text) if match[0].strip()]
+        self._at = 0
+
+    def fields(self, end: str, depth: int) -> tuple[Field, ...]:
+        """Up to `end`, which is taken too; an empty one is the end of the text."""
+        found: list[Field] = []
+        while True:
+            name = self._take_name()
+            self._skip(":")
+            found.append(Field(name, self._type(depth)))
+            if self._skip(","):
+                continue
+            self._expect(end)
+            return tuple(found)
+
+    def _type(self, depth: int) -> JsonType:
+        if depth > DEPTH_MAX:
+            raise SchemaError(f"expected at most {DEPTH_MAX} types inside each other, found more")
+        word = self._take_word()
+        kind = _ALIASES.get(word.lower(), word.lower())
+        if kind == "array":
+            self._expect("<")
+            item = self._type(depth + 1)
+            self._expect(">")
+            return ArrayType(item)
+        if kind == "struct":
+            self._expect("<")
+            return StructType(check_fields(self.fields(">", depth + 1)))
+        if kind not in SPARK_NAMES:
+            known = ", ".join([*SPARK_NAMES.values(), "ARRAY<...>", "STRUCT<...>"])
+            raise SchemaError(f"expected one of {known}, found {word!r}")
+        return self._decimal() if kind == "decimal" else ScalarType(kind)
+
+    def _decimal(self) -> ScalarType:
+        precision, scale = 10, 0
+        if self._skip("("):
+            precision = self._take_number()
+            scale = self._take_number() if self._skip(",") else 0
+            self._expect(")")
+        if not (0 < precision <= DECIMAL_PRECISION_MAX and scale <= precision):
+            raise SchemaError(
+                f"expected DECIMAL of 1 to {DECIMAL_PRECISION_MAX} digits, at most as many of them behind the point, "
+                f"found DECIMAL({precision},{scale})"
+            )
+        return ScalarType("decimal", precision, scale)
+
+    def _take_name(self) -> str:
+        token = self._next()
+        name = None if token is None else token["word"] or token["quoted"]
+        if not name:
+            raise SchemaError(f"expected the name of a column, found {self._found()}")
+        self._at += 1
+        return str(name)
+
+    def _take_word(self) -> str:
+        token = self._next()
+        if token is None or token["word"] is None:
+            raise SchemaError(f"expected a type, found {self._found()}")
+        self._at += 1
+        return str(token["word"])
+
+    def _take_number(self) -> int:
+        token = self._next()
+        if token is None or token["word"] is None or re.fullmatch("[0-9]{1,9}", token["word"]) is None:
+            raise SchemaError(f"expected a number of digits, found {self._found()}")
+        self._at += 1
+        return int(token["word"])
+
+    def _skip(self, sign: str) -> bool:
+        token = self._next()
+        if token is None or token["sign"] != sign:
+            return False
+        self._at += 1
+        return True
+
+    def _expect(self, sign: str) -> None:
+        is_there = self._skip(sign) if sign else self._next() is None
+        if not is_there:
+            raise SchemaError(f"expected {sign or 'the end'}, found {self._found()}")
+
+    def _next(self) -> re.Match[str] | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _found(self) -> str:
+        token = self._next()
+        return "the end" if token is None else repr(token[0].strip())
+
 
 CORRUPT_COLUMN = "_corrupt"  # the value as text where it is no JSON object, null where it is
 ENVELOPE_COLUMNS = (
@@ -51,7 +274,7 @@ SYSTEM_VIEW_NAMES = (
     "acls",
     "effective_acls",
 )
-NAME_LENGTH_MAX = 249
+VIEW_NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000
 _LEGAL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEPT_NAMES = frozenset((*SYSTEM_VIEW_NAMES, "bus"))
@@ -93,10 +316,10 @@ def check_view(name: str, topic: str, schema: str, columns: Sequence[str] | None
 
 def check_view_name(name: str) -> None:
     """Raises `SchemaError` for a name that is no plain word in SQL, or that the bus keeps for itself."""
-    if len(name) > NAME_LENGTH_MAX or _LEGAL_NAME.fullmatch(name) is None:
+    if len(name) > VIEW_NAME_LENGTH_MAX or _LEGAL_NAME.fullmatch(name) is None:
         raise SchemaError(
-            f"expected a name of a view of up to {NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9 and '_', a letter "
-            f"first, found {name!r}"
+            f"expected a name of a view of up to {VIEW_NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9 and '_', a "
+            f"letter first, found {name!r}"
         )
     if name.casefold() in _KEPT_NAMES:
         raise SchemaError(f"expected a name that the bus does not have itself, found {name}")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from bus.json_views import ArrayType, Field, JsonType, ScalarType, StructType, parse_ddl
-from bus.json_views.columns import EXPONENT, NUMBER, WHOLE
+from bus.json_views.view import EXPONENT, NUMBER, WHOLE
 from bus.records.json_text import ExactNumber, format_exact, parse_strict
 
 SCHEMA = (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.json_views import ArrayType, Field, ScalarType, SchemaError, StructType, format_ddl, parse_ddl
-from bus.json_views.columns import SPARK_NAMES, JsonType
+from bus.json_views.view import SPARK_NAMES, JsonType
 
 KINDS = [kind for kind in SPARK_NAMES if kind != "decimal"]
 SCALARS = st.sampled_from(KINDS).map(ScalarType) | st.tuples(st.integers(1, 38), st.integers(0, 38)).map(
