@@ -20,10 +20,9 @@ from bus.model import TopicPartition
 from bus.spark import jobs
 from bus.spark.jobs import sql
 from bus.spark.log_files import table_at
-from bus.tables.commit_times import version_at
 from bus.tables.point_in_time import bound_of, parse_bound
 from bus.tables.system_views import read_view
-from bus.tables.topics import TopicTables
+from bus.tables.topics import TopicTables, version_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bus.platform.reentry import Turn
 from bus.records.epoch import epoch_ms
-from bus.tables.commit_times import version_at
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot
-from bus.tables.topics import TopicTables, check_root
+from bus.tables.topics import TopicTables, check_root, version_at
 from bus.tables.transaction_cuts import TransactionCut, find_cut, is_not_of
 
 if TYPE_CHECKING:

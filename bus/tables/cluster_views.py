@@ -1,12 +1,16 @@
-"""The brokers of a root as tables: who is registered, who leads and follows what, who led it before and why.
+"""The brokers of a root as tables: who is registered, who leads and follows what, who led it before and why. And its
+quotas and access control lists.
 
 Read from `__cluster_metadata`, so a broker need not be up. Guards one promise: what that log has forgotten is null. A
-snapshot in the log keeps what holds, and neither when it came to be nor what was before.
+snapshot in the log keeps what holds, and neither when it came to be nor what was before. What a broker's configuration
+adds to the ACLs (`super.users`, `allow.everyone.if.no.acl.found`) is in no table of the root, and does not count here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +18,17 @@ from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
 from bus.cluster_metadata.cluster_state import Broker, ClusterState, replica_state
 from bus.descriptions import show_entity_name
 from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.security.acl_decisions import Requester, decide_access
+from bus.security.acls import (
+    ANY_NAME,
+    ANY_PRINCIPAL,
+    CLUSTER,
+    OPERATIONS,
+    AclBinding,
+    AclResource,
+    AclResourceType,
+    PatternType,
+)
 from bus.tables.topics import TopicTables
 
 BROKERS = pa.schema(
@@ -206,3 +221,76 @@ def _offset(place: LogPlace | None) -> int | None:
 def _time(place: LogPlace | None) -> int | None:
     """Return the time in microseconds."""
     return None if place is None else place.timestamp_ms * 1_000
+
+
+ACLS = pa.schema(
+    [
+        ("resource_type", pa.string()),
+        ("resource_name", pa.string()),
+        ("pattern_type", pa.string()),
+        ("principal", pa.string()),
+        ("host", pa.string()),
+        ("operation", pa.string()),
+        ("permission", pa.string()),
+    ]
+)
+EFFECTIVE_ACLS = pa.schema(
+    [
+        ("principal", pa.string()),  # that an ACL names; User:* stands for those that none names
+        ("resource_type", pa.string()),
+        ("name", pa.string()),  # an existing topic, the cluster, or a resource that an ACL names literally
+        ("operation", pa.string()),
+        ("permission", pa.string()),  # Allow or Deny, from a host that no ACL names
+        ("rule", pa.string()),  # the ACL that decides; what none decides has no row: it is denied
+    ]
+)
+
+
+def acls(tables: TopicTables) -> pa.Table:
+    """The ACLs in the order in which they were added."""
+    return pa.Table.from_pylist([_row(acl) for acl in tables.cluster().acls], ACLS)
+
+
+def _row(acl: AclBinding) -> dict[str, str]:
+    return {
+        "resource_type": acl.resource_type.value,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type.value,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.value,
+        "permission": acl.permission.value,
+    }
+
+
+def effective_acls(tables: TopicTables) -> pa.Table:
+    """The decisions by principal, resource and operation."""
+    state = tables.cluster()
+    principals, resources = sorted({acl.principal for acl in state.acls}), _resources(state)
+    rows = [row for principal in principals for resource in resources for row in _decided(state, principal, resource)]
+    return pa.Table.from_pylist(rows, EFFECTIVE_ACLS)
+
+
+def _resources(state: ClusterState) -> list[AclResource]:
+    named = {
+        AclResource(acl.resource_type, acl.resource_name)
+        for acl in state.acls
+        if acl.pattern_type is PatternType.LITERAL and acl.resource_name != ANY_NAME
+    }
+    existing = {AclResource(AclResourceType.TOPIC, name) for name in state.topics} | {CLUSTER}
+    return sorted(named | existing, key=lambda one: (one.resource_type.value, one.name))
+
+
+def _decided(state: ClusterState, principal: str, resource: AclResource) -> Iterator[dict[str, Any]]:
+    requester = Requester(principal if principal != ANY_PRINCIPAL else "", "")
+    for operation in OPERATIONS[resource.resource_type]:
+        rule = decide_access(state.acls, requester, operation, resource).rule
+        if isinstance(rule, AclBinding):
+            yield {
+                "principal": principal,
+                "resource_type": resource.resource_type.value,
+                "name": resource.name,
+                "operation": operation.value,
+                "permission": rule.permission.value,
+                "rule": str(rule),
+            }

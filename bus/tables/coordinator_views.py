@@ -1,19 +1,84 @@
-"""The groups of a root as tables: groups, their members, their offsets, their lag.
+"""The logs of the coordinators as tables: groups with their members, offsets and lag, and transactional ids.
 
-Read from `__consumer_offsets`, so a broker need not be up. Guards one promise: of every key of that log the last row
-counts, and a null value deletes. A root without groups has empty views.
+Read from `__consumer_offsets` and `__transaction_state`, so a broker need not be up. Guards two promises. Of every key
+of such a log the last row counts, and a null value deletes; a root without the log has empty views. And what a
+transaction has is told of a transaction alone: an id that has none open, and whose last one left no rows, has no
+partitions and groups.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import StorageFault
-from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, TIMESTAMP_TYPE
-from bus.tables.keyed_rows import fields_of, last_values, time_of, view_table
+from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, TIMESTAMP_TYPE, TRANSACTION_STATE_VALUE_TYPE
 from bus.tables.topics import TopicTables
+
+LOG_PARTITION = pa.field("log_partition", pa.int32())
+
+
+def last_values(tables: TopicTables, topic: str, value_type: pa.StructType) -> pa.Table:
+    """The fields of the last value of every key, and `log_partition`, the partition that has it."""
+    schema = pa.schema([*value_type, LOG_PARTITION])
+    parts = [_last_values(tables, one, schema) for one in _partitions(tables, topic)]
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _last_values(tables: TopicTables, partition: TopicPartition, schema: pa.Schema) -> pa.Table:
+    rows = tables.read_rows(partition, ["offset", "key", "value"])
+    last = rows.group_by("key").aggregate([("offset", "max")]).column("offset_max")
+    rows = rows.filter(pc.and_(pc.is_in(rows.column("offset"), last), pc.is_valid(rows.column("value"))))
+    return _with_fields(rows, partition, schema)
+
+
+def all_values(
+    tables: TopicTables, topic: str, value_type: pa.StructType, columns: Sequence[str] = ("offset", "timestamp", "key")
+) -> pa.Table:
+    """A row for each that the log still has: `columns` of the log, the fields of the value, and `log_partition`."""
+    schema = pa.schema([*value_type, LOG_PARTITION])
+    parts = []
+    for partition in _partitions(tables, topic):
+        rows = tables.read_rows(partition, [*columns, "value"])
+        values = _with_fields(rows, partition, schema)
+        parts.append(pa.table({**{name: rows.column(name) for name in columns}, **dict(_columns(values))}))
+    return pa.concat_tables(parts) if parts else pa.table({})
+
+
+def _partitions(tables: TopicTables, topic: str) -> list[TopicPartition]:
+    return tables.partitions(topic) if topic in tables.topics() else []
+
+
+def _with_fields(rows: pa.Table, partition: TopicPartition, schema: pa.Schema) -> pa.Table:
+    fields, count = fields_of(rows.column("value")), rows.num_rows
+    columns = [fields.get(field.name, pa.nulls(count, field.type)) for field in schema if field != LOG_PARTITION]
+    return pa.Table.from_arrays([*columns, pa.repeat(pa.scalar(partition.partition, pa.int32()), count)], schema=schema)
+
+
+def _columns(table: pa.Table) -> zip[tuple[str, pa.ChunkedArray]]:
+    return zip(table.column_names, table.columns, strict=True)
+
+
+def fields_of(structs: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array]:
+    """The columns of an array of structs; a null struct is null in each."""
+    if isinstance(structs, pa.ChunkedArray):
+        structs = structs.combine_chunks()
+    return dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
+
+
+def time_of(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(pc.cast(milliseconds, pa.timestamp("ms", tz="UTC")), TIMESTAMP_TYPE)
+
+
+def view_table(schema: pa.Schema, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """These columns in the schema's order and types; one that is not given is null."""
+    count = len(next(iter(columns.values())))
+    arrays = [pc.cast(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
 
 _PLACE = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 
@@ -200,3 +265,81 @@ class _GroupRows:
 
 def _same_named(rows: pa.Table, names: tuple[str, ...]) -> dict[str, pa.ChunkedArray]:
     return {name: rows.column(name) for name in names}
+
+
+EXPIRED = "Expired"  # takes the place of a state: the id is forgotten
+_PARTITION = pa.struct(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("last_sequence", pa.int32()),  # that is committed
+        pa.field("version", pa.int64()),  # that has the rows
+        pa.field("base_offset", pa.int64()),  # the offset of the first row
+    ]
+)
+_ID_STATE = [
+    ("transactional_id", pa.string()),
+    ("state", pa.string()),
+    ("number", pa.int64()),
+    ("producer_id", pa.int64()),
+    ("producer_epoch", pa.int32()),
+    ("timeout_ms", pa.int32()),
+    ("start_time", TIMESTAMP_TYPE),  # the current or the last transaction
+    ("update_time", TIMESTAMP_TYPE),
+    ("abort_cause", pa.string()),
+    ("partitions", pa.list_(_PARTITION)),
+    ("group_ids", pa.list_(pa.string())),
+]
+_COORDINATOR = ("coordinator_partition", pa.int32())
+TRANSACTIONS = pa.schema([*_ID_STATE, _COORDINATOR])
+TRANSACTION_HISTORY = pa.schema([_COORDINATOR, ("offset", pa.int64()), ("time", TIMESTAMP_TYPE), *_ID_STATE])
+
+
+def transactions(tables: TopicTables) -> pa.Table:
+    rows = last_values(tables, TRANSACTION_STATE_TOPIC, TRANSACTION_STATE_VALUE_TYPE)
+    return view_table(TRANSACTIONS, _state_columns(rows)).sort_by("transactional_id")
+
+
+def transaction_history(tables: TopicTables) -> pa.Table:
+    """Every change of an id that compaction has left, in the order in which they were made."""
+    rows = all_values(tables, TRANSACTION_STATE_TOPIC, TRANSACTION_STATE_VALUE_TYPE)
+    if not rows.num_columns:
+        return TRANSACTION_HISTORY.empty_table()
+    columns = _state_columns(rows)
+    columns["transactional_id"] = pa.array([key.decode(errors="replace") for key in rows.column("key").to_pylist()])
+    columns["state"] = pc.fill_null(rows.column("state"), EXPIRED)
+    columns |= {"offset": rows.column("offset"), "time": rows.column("timestamp")}
+    order = [("coordinator_partition", "ascending"), ("offset", "ascending")]
+    return view_table(TRANSACTION_HISTORY, columns).sort_by(order)
+
+
+def _state_columns(rows: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+    same = ("transactional_id", "state", "number", "producer_id", "producer_epoch", "timeout_ms", "abort_cause")
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in same}
+    return columns | {
+        "start_time": time_of(_known(rows.column("start_ms"))),
+        "update_time": time_of(rows.column("update_ms")),
+        "partitions": _partition_lists(rows.column("partitions")),
+        "group_ids": _lists_like(rows.column("groups"), fields_of(pc.list_flatten(rows.column("groups")))["group_id"]),
+        "coordinator_partition": rows.column("log_partition"),
+    }
+
+
+def _partition_lists(column: pa.ChunkedArray) -> pa.ListArray:
+    stored = fields_of(pc.list_flatten(column))
+    named = [stored[field.name] for field in _PARTITION]
+    cleaned = [_known(values) if pa.types.is_integer(values.type) else values for values in named]
+    return _lists_like(column, pa.StructArray.from_arrays(cleaned, fields=list(_PARTITION)))
+
+
+def _lists_like(column: pa.ChunkedArray, values: pa.Array) -> pa.ListArray:
+    """`values` in lists as long as those of `column`; a list that is null is empty."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).combine_chunks()
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cast(pc.cumulative_sum(lengths), pa.int32())])
+    return pa.ListArray.from_arrays(offsets, values)
+
+
+def _known(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """-1 says that there is none."""
+    return pc.if_else(pc.less(numbers, 0), pa.scalar(None, numbers.type), numbers)

@@ -3,8 +3,8 @@
 Everything is read from the tables under the root, so a broker need not be up; the life of a log is read from its
 versions, so a view tells as far back as `delta.log.retention.ms` and `delta.log.versions.max` keep them. Guards two
 promises: both engines show the same names and the same columns, since they are made here once; and a table or a version
-that cannot be read has a row that says so, and hides no other. The views of groups are in group_views.py, those of
-brokers and leaders in cluster_views.py, those of transactions in transaction_views.py.
+that cannot be read has a row that says so, and hides no other. The views of groups and transactions are in
+coordinator_views.py, those of brokers, leaders, quotas and ACLs in cluster_views.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from bus.errors import StorageFault
 from bus.json_views.view import SYSTEM_VIEW_NAMES
-from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
-from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.model import AUDIT_TOPIC, INTERNAL_TOPIC_PREFIX, TopicPartition
+from bus.records.log_schema import AUDIT_VALUE_TYPE, TIMESTAMP_TYPE
 from bus.storage_delta.log.summary import FilesSummary, VersionSummary, read_history
-from bus.tables import acl_views, audit_view, cluster_views, group_views, transaction_views
+from bus.tables import cluster_views, coordinator_views
 from bus.tables.topics import TopicTables
 
 VIEW_NAMES = SYSTEM_VIEW_NAMES
@@ -198,11 +198,20 @@ def _known(number: int) -> int | None:
     return number if number >= 0 else None
 
 
+AUDIT = pa.schema([*AUDIT_VALUE_TYPE])
+
+
+def audit(tables: TopicTables) -> pa.Table:
+    """The rows of `__audit` in the order in which they were written: what callers did, or were kept from."""
+    rows = coordinator_views.all_values(tables, AUDIT_TOPIC, AUDIT_VALUE_TYPE, ("offset",))
+    return rows.sort_by("offset").select(AUDIT.names) if rows.num_columns else AUDIT.empty_table()
+
+
 _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
-    "groups": group_views.groups,
-    "group_members": group_views.group_members,
-    "group_offsets": group_views.group_offsets,
-    "lag": group_views.lag,
+    "groups": coordinator_views.groups,
+    "group_members": coordinator_views.group_members,
+    "group_offsets": coordinator_views.group_offsets,
+    "lag": coordinator_views.lag,
     "topics": topics,
     "partitions": partitions,
     "versions": versions,
@@ -211,11 +220,11 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "replicas": cluster_views.replicas,
     "elections": cluster_views.elections,
     "reassignments": cluster_views.reassignments,
-    "transactions": transaction_views.transactions,
-    "transaction_history": transaction_views.transaction_history,
+    "transactions": coordinator_views.transactions,
+    "transaction_history": coordinator_views.transaction_history,
     "quotas": cluster_views.quotas,
-    "audit": audit_view.audit,
-    "acls": acl_views.acls,
-    "effective_acls": acl_views.effective_acls,
+    "audit": audit,
+    "acls": cluster_views.acls,
+    "effective_acls": cluster_views.effective_acls,
 }
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"

@@ -10,24 +10,28 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.cluster_metadata.cluster_history import ClusterHistory, LoggedRow, LogPlace, read_history
 from bus.cluster_metadata.cluster_records import replay_cluster
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
-from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
+from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, ROOT_MARKER, TopicPartition
 from bus.ports import LogState
-from bus.storage_delta.log.listing import LOG_FOLDER
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
+from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
 from bus.storage_delta.log.txns import transaction_app, transaction_txns
 from bus.storage_delta.partition_reader import FollowingReader, TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, open_reader
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 
@@ -78,7 +82,7 @@ class TopicTables:
         if not self._has_metadata():
             return read_history(())
         try:
-            return read_history(_logged_rows(check_plain(self._snapshot(_METADATA, None, None))))
+            return read_history(_logged_rows(self._snapshot(_METADATA, None, None)))
         except ValueError as error:
             raise StorageDamaged(str(error)) from error
 
@@ -124,6 +128,10 @@ class TopicTables:
         topic = self._replay().topics.get(partition.topic) if partition != _METADATA else None
         return self._snapshot(partition, topic.topic_id if topic else None, version)
 
+    def read_rows(self, partition: TopicPartition, columns: Sequence[str], version: int | None = None) -> pa.Table:
+        """These columns of the partition's live rows, at the last version or at that one. Raises `StorageFault`."""
+        return _read_rows(self.snapshot(partition, version), columns)
+
     def _snapshot(self, partition: TopicPartition, topic_id: str | None, version: int | None) -> TableSnapshot:
         if version is not None:
             return open_snapshot(self.path(partition), partition, topic_id=topic_id, version=version)
@@ -142,7 +150,7 @@ class TopicTables:
         version, state = self._cluster
         if snapshot.version != version:
             try:
-                state = replay_cluster(_values(check_plain(snapshot)))
+                state = replay_cluster(_values(snapshot))
             except ValueError as error:
                 raise StorageDamaged(str(error)) from error
             self._cluster = (snapshot.version, state)
@@ -180,12 +188,12 @@ def _local_path(root: str) -> str:
 
 def _values(snapshot: TableSnapshot) -> Iterator[Mapping[str, Any]]:
     """The values of a typed log, in offset order."""
-    yield from _read_log(snapshot, ["offset", "value"]).column("value").to_pylist()
+    yield from _read_rows(snapshot, ["offset", "value"]).sort_by("offset").column("value").to_pylist()
 
 
 def _logged_rows(snapshot: TableSnapshot) -> Iterator[LoggedRow]:
     """From the log start on, in offset order."""
-    rows = _read_log(snapshot, ["offset", "timestamp", "leader_epoch", "value"])
+    rows = _read_rows(snapshot, ["offset", "timestamp", "leader_epoch", "value"]).sort_by("offset")
     rows = rows.filter(pc.greater_equal(rows.column("offset"), snapshot.log_start))
     times = pc.cast(rows.column("timestamp"), pa.timestamp("ms", tz="UTC"), safe=False)
     columns = [rows.column("offset"), pc.cast(times, pa.int64()), rows.column("leader_epoch"), rows.column("value")]
@@ -193,8 +201,46 @@ def _logged_rows(snapshot: TableSnapshot) -> Iterator[LoggedRow]:
         yield LoggedRow(LogPlace(offset, timestamp_ms), epoch, value)
 
 
-def _read_log(snapshot: TableSnapshot, columns: Sequence[str]) -> pa.Table:
-    tables = list(TableFiles(snapshot.folder).read(snapshot.files, columns)) if snapshot.files else []
-    if not tables:
+def _read_rows(snapshot: TableSnapshot, columns: Sequence[str]) -> pa.Table:
+    check_plain(snapshot)
+    if not snapshot.files:
         return pa.schema([snapshot.schema.field(name) for name in columns]).empty_table()
-    return pa.concat_tables(tables).sort_by("offset")
+    return pa.concat_tables(list(TableFiles(snapshot.folder).read(snapshot.files, columns)))
+
+
+def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int:
+    """The last version that was committed at or before `timestamp_ms`, by the times in the versions themselves: a copy
+    of the table keeps them. Raises `StorageFault` if all versions that are kept are younger."""
+    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
+    versions = sorted(list_log(store, folder).versions)
+    later = bisect_right(versions, timestamp_ms, key=lambda version: _committed_ms(store, folder, version))
+    if not later:
+        raise StorageFault(
+            f"{partition}: expected a version that was committed by {_text(timestamp_ms)}, found "
+            + (
+                f"the oldest, {versions[0]}, of {_text(_committed_ms(store, folder, versions[0]))}"
+                if versions
+                else "none"
+            )
+        )
+    return versions[later - 1]
+
+
+def committed_ms(tables: TopicTables, partition: TopicPartition, version: int) -> int:
+    """Return the commit time of that version. Raises `StorageFault` if it is not kept."""
+    return _committed_ms(LocalStore(str(tables.root)), partition_folder(partition), version)
+
+
+def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
+    key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
+    try:
+        recorded_ms = decode_commit(version, store.get(key)).committed_ms
+    except MalformedCommit:
+        recorded_ms = 0
+    if not recorded_ms:
+        raise StorageFault(f"{key}: expected the time of the commit, found none")
+    return recorded_ms
+
+
+def _text(timestamp_ms: int) -> str:
+    return f"{np.datetime64(timestamp_ms, 'ms')}Z"

@@ -3,7 +3,7 @@
 Guards three promises. Of every partition that took part the version is that of the rows themselves, as the coordinator
 has recorded it with the end of the transaction, or as the only partition proves it, so no part of it is missing, and of
 the same partition nothing later is there. In all partitions together every other transaction is there as a whole, or
-not at all (consistent_cuts.py). And a partition that took no part is seen about as it was when the transaction was
+not at all (`decide_cut`). And a partition that took no part is seen about as it was when the transaction was
 complete, by the clock of its coordinator and of the partition's leader: a guess that the second promise mends.
 
 What has to be read for that are the versions that came since: a transaction that is there in part has a part behind the
@@ -28,14 +28,114 @@ from bus.ports import AppliedTransaction, KeyedRow
 from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
 from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.summary import find_transaction, read_history, transactions_in
-from bus.tables.commit_times import committed_ms, version_at
-from bus.tables.consistent_cuts import decide_cut
-from bus.tables.keyed_rows import last_values, read_rows
-from bus.tables.topics import TopicTables
+from bus.tables.coordinator_views import last_values
+from bus.tables.topics import TopicTables, committed_ms, version_at
 from bus.transactions.bounds import coordinator_partition
 from bus.transactions.changes import find_anchor
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record
 from bus.transactions.state import ProducerIdentity, TransactionState
+
+# transaction -> partition -> the version with the transaction's rows
+Places = Mapping[ProducerIdentity, Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentCut:
+    """`hidden`: of a partition the transactions whose rows its version has, and the cut has not."""
+
+    versions: Mapping[TopicPartition, int]
+    hidden: Mapping[TopicPartition, frozenset[ProducerIdentity]]
+
+
+def decide_cut(
+    own: Mapping[TopicPartition, int],
+    guess: Mapping[TopicPartition, int],
+    oldest: Mapping[TopicPartition, int],
+    places: Places,
+    unfinished: Collection[ProducerIdentity],
+) -> ConsistentCut:
+    """Decide the versions of a consistent cut. `own`: the transaction's own partitions, with their versions, which
+    stay. `guess`: about the version that each other partition should have. `oldest`: its minimum. `unfinished`:
+    transactions of `places` with a part that is still to come.
+
+    A version of `guess` is raised to include what the own partitions have, and everything that came with that; and
+    lowered to before a transaction that is there in part. A transaction that cannot be excluded without excluding the
+    own one is hidden.
+
+    Partitions do not have their transactions in the same order. So the versions that one transaction left, and what the
+    other partitions had at that time by the clocks of their leaders, cut through others: those that were in flight
+    then, or are on the other side of a clock. Three promises hold, whatever the clocks say. No transaction is there in
+    part. All of the one that the cut is of is there, and in its partitions nothing later. And what these partitions
+    have of others before it is there in their other partitions too, as far as these have it by now."""
+    torn = {each for each, where in places.items() if each in unfinished or _is_behind(own, where)}
+    least = _least(own, places, torn)
+    versions = {each: max(guess.get(each, -1), least.get(each, -1)) for each in guess.keys() | least.keys()}
+    versions |= own
+    floor = {each: max(oldest.get(each, 0), least.get(each, 0)) for each in versions}
+    is_changed = True
+    while is_changed:
+        partial = list(_partial(versions, places, torn))
+        is_changed = sum(_take_back(versions, floor, own, places[each]) for each in partial) > 0
+    hidden: dict[TopicPartition, set[ProducerIdentity]] = {}
+    for each in _partial(versions, places, torn):
+        for partition in _seen(versions, places[each]):
+            hidden.setdefault(partition, set()).add(each)
+    return ConsistentCut(versions, {partition: frozenset(some) for partition, some in hidden.items()})
+
+
+def _is_behind(own: Mapping[TopicPartition, int], where: Mapping[TopicPartition, int]) -> bool:
+    """Tell whether it comes later in a partition of the own transaction."""
+    return any(version > own.get(partition, version) for partition, version in where.items())
+
+
+def _least(
+    own: Mapping[TopicPartition, int], places: Places, torn: Collection[ProducerIdentity]
+) -> dict[TopicPartition, int]:
+    """Return the least versions at which everything that exists at `own` exists everywhere, with everything that came
+    with it."""
+    by_partition: dict[TopicPartition, list[tuple[int, ProducerIdentity]]] = {}
+    for identity, where in places.items():
+        for partition, version in where.items():
+            by_partition.setdefault(partition, []).append((version, identity))
+    waiting = {partition: sorted(some, key=lambda each: -each[0]) for partition, some in by_partition.items()}
+    least, changed = dict(own), list(own)
+    while changed:
+        partition = changed.pop()
+        left = waiting.get(partition, [])
+        while left and left[-1][0] <= least[partition]:
+            _, identity = left.pop()
+            for other, version in () if identity in torn else places[identity].items():
+                if version > least.get(other, -1):
+                    least[other] = version
+                    changed.append(other)
+    return least
+
+
+def _partial(
+    versions: Mapping[TopicPartition, int], places: Places, torn: Collection[ProducerIdentity]
+) -> Iterator[ProducerIdentity]:
+    for identity, where in places.items():
+        count = len(_seen(versions, where))
+        if count and (identity in torn or count < len(where)):
+            yield identity
+
+
+def _seen(versions: Mapping[TopicPartition, int], where: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """A partition that no version is known of is not seen."""
+    return [partition for partition, version in where.items() if version <= versions.get(partition, -1)]
+
+
+def _take_back(
+    versions: dict[TopicPartition, int],
+    floor: Mapping[TopicPartition, int],
+    own: Mapping[TopicPartition, int],
+    where: Mapping[TopicPartition, int],
+) -> bool:
+    """Tell whether some version was taken back."""
+    found = [each for each in _seen(versions, where) if each not in own and where[each] > floor[each]]
+    for partition in found:
+        versions[partition] = where[partition] - 1
+    return bool(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +267,7 @@ def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRe
     begin = None  # the smallest offset of the records yielded so far
     for version in _versions_with_more(tables, partition):
         try:
-            rows = read_rows(tables, partition, ["offset", "key", "value"], version)
+            rows = tables.read_rows(partition, ["offset", "key", "value"], version)
         except StorageFault:
             if version is None:
                 raise

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.model import TopicPartition
-from bus.tables.consistent_cuts import ConsistentCut, decide_cut
+from bus.tables.transaction_cuts import ConsistentCut, decide_cut
 from bus.transactions.state import ProducerIdentity
 
 ACCOUNTS = [TopicPartition("accounts", number) for number in range(4)]

@@ -156,7 +156,7 @@ class StorageAccess:
         }
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        from bus.tables.group_views import group_offsets
+        from bus.tables.coordinator_views import group_offsets
 
         table = group_offsets(self._tables)
         table = table.filter(pc.and_not(pc.equal(table.column("group_id"), group_id), table.column("is_stale")))

@@ -26,7 +26,6 @@ from bus.runtime.partitions import partition_transactions
 from bus.settings.broker import BrokerConfig
 from bus.sql import SqlError, connection
 from bus.tables import transaction_cuts
-from bus.tables.keyed_rows import read_rows
 from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import TransactionCut, find_cut
 from bus.transactions.state import ProducerIdentity
@@ -141,7 +140,7 @@ def amounts_at(tables: TopicTables, cut: TransactionCut) -> list[int]:
     found: list[int] = []
     for partition in (*tables.partitions("t"), *tables.partitions("u")):
         columns = ["value", "producer_id", "producer_epoch"]
-        rows = read_rows(tables, partition, columns, cut.version_of(tables, partition)).to_pylist()
+        rows = tables.read_rows(partition, columns, cut.version_of(tables, partition)).to_pylist()
         hidden = cut.hidden_rows(partition)
         found += [int(row["value"]) for row in rows if (row["producer_id"], row["producer_epoch"]) not in hidden]
     return found
