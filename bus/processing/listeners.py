@@ -24,9 +24,8 @@ from bus.client.config.parsing import MISSING, parse_config
 from bus.client.config.values import conflict
 from bus.client.group.group_topics import compiled
 from bus.processing import RunSummary, parse_settings
-from bus.processing.consumer import Consumer
+from bus.processing.consumer import Consumer, RunsTogether
 from bus.processing.settings import SETTING_NAMES, unknown_option
-from bus.processing.together import RunsTogether
 from bus.processing.workers import check_handler
 from bus.settings.keys import keys_of
 

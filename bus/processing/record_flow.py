@@ -18,18 +18,19 @@ from typing import Generic, TypeVar
 
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
-from bus.processing.batches import Batch
 from bus.processing.commits import CommitPacing, OffsetTracker
-from bus.processing.error_decisions import (
+from bus.processing.settings import ProcessingSettings
+from bus.processing.transactional_output import Cut, Outcome, WaitingOutcomes
+from bus.processing.work import (
+    Batch,
+    Counts,
     FailureDecision,
     Pass,
     Stop,
     TryAgain,
+    Work,
     decide_failure,
 )
-from bus.processing.settings import ProcessingSettings
-from bus.processing.transactional_output import Cut, Outcome, WaitingOutcomes
-from bus.processing.work import Counts, Work
 
 
 class RecordFlow:

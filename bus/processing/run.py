@@ -27,9 +27,7 @@ from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 from bus.platform.reentry import logger_of
-from bus.processing.batches import batches_of, batches_of_table
 from bus.processing.dead_letters import TOO_LARGE
-from bus.processing.error_decisions import Pass
 from bus.processing.record_flow import RecordFlow
 from bus.processing.running_consumer import CalledConsumer, HandlerCalls, RunningConsumer
 from bus.processing.settings import ProcessingSettings
@@ -40,16 +38,17 @@ from bus.processing.transactional_output import (
     OutputTransactions,
     TransactionPutOff,
 )
-from bus.processing.work import RecordFailed, RunSummary
-from bus.processing.work_board import WorkBoard, now_ms
+from bus.processing.work import Pass, RecordFailed, RunSummary, batches_of, batches_of_table
 from bus.processing.workers import (
     AsyncWorkers,
     DeadLetterSink,
     ThreadWorkers,
+    WorkBoard,
     Workers,
     calling,
     check_handler,
     is_coroutine_handler,
+    now_ms,
     report,
 )
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from bus.client.interceptors import ProducerRecord
 from bus.client.values import ConsumerRecord
 from bus.processing import parse_settings
-from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
 from bus.processing.record_flow import Lanes, RecordFlow
 from bus.processing.transactional_output import Outcome
-from bus.processing.work import Work
+from bus.processing.work import FailureDecision, Pass, Stop, TryAgain, Work
 from tests.support.processing import partition, record
 
 P0, P1 = partition(0), partition(1)

@@ -8,7 +8,7 @@ from bus.client.values import ConsumerRecord
 from bus.platform.reentry import is_inside
 from bus.processing import parse_settings
 from bus.processing.record_flow import RecordFlow
-from bus.processing.work_board import WorkBoard
+from bus.processing.workers import WorkBoard
 from tests.support.processing import record
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bus.processing import parse_settings
-from bus.processing.error_decisions import FailedAt, Pass, Stop, TryAgain, decide_failure
+from bus.processing.work import FailedAt, Pass, Stop, TryAgain, decide_failure
 from tests.support.processing import record
 
 ERROR = ValueError("no")
