@@ -9,6 +9,7 @@ of offsets, heartbeats of members) write their messages by hand.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -85,12 +86,20 @@ class Field:
 
 class Mapper(Generic[ValueT]):
     """The two ways between one kind of value and one kind of message. `fields`: those that are not written as they are
-    in the field of the same name. `refused`: what the message has in their place if there is a refusal instead."""
+    in the field of the same name; `columns`: those that have another name in the message. `refused`: what the message
+    has in their place if there is a refusal instead."""
 
     def __init__(
-        self, value: type[ValueT], message: Any, refused: Mapping[str, Any] | None = None, **fields: Field
+        self,
+        value: type[ValueT],
+        message: Any,
+        refused: Mapping[str, Any] | None = None,
+        *,
+        columns: Mapping[str, str] = types.MappingProxyType({}),
+        **fields: Field,
     ) -> None:
         names = [one.name for one in dataclasses.fields(value)]  # type: ignore[arg-type]  # every value is a dataclass
+        fields.update((name, plain(message, column)) for name, column in columns.items())
         assert fields.keys() <= set(names), f"expected fields of {value.__name__}, found {sorted(fields)}"
         self.value = value
         self.message = message
@@ -121,6 +130,10 @@ class Mapper(Generic[ValueT]):
         for name in self._columns & others.keys():
             del others[name]
         return self._encode(self.message, answer, others)
+
+    def fields_of(self, value: ValueT) -> dict[str, Any]:
+        """Return the fields of the message that the value has, by name."""
+        return {key: one for name, field in self.fields for key, one in field.encode(getattr(value, name)).items()}
 
     def decode(self, message: Any, **known: Any) -> ValueT:
         """`known`: fields of the value that the message does not have."""
@@ -195,6 +208,11 @@ def none_as(name: str, nothing: Any) -> Field:
 
 def nested(name: str, mapper: Mapper[Any]) -> Field:
     return Field(lambda value: {name: mapper.encode(value)}, lambda found: mapper.decode(getattr(found, name)))
+
+
+def inlined(mapper: Mapper[Any]) -> Field:
+    """Write a value's fields beside those of the value that has it."""
+    return Field(mapper.fields_of, mapper.decode)
 
 
 def each(name: str, mapper: Mapper[Any], order: Callable[[Any], Any] | None = None) -> Field:
@@ -333,14 +351,16 @@ CLUSTER = Mapper(
     ClusterDescription,
     pb.DescribeClusterResponse,
     brokers=each("brokers", BROKER),
-    root_url=plain(pb.DescribeClusterResponse, "root"),
+    columns={"root_url": "root"},
 )
 REASSIGNMENT = Mapper(
     PartitionReassignment,
     pb.OngoingReassignment,
-    replicas=plain(pb.OngoingReassignment, "replica_ids"),
-    adding_replicas=plain(pb.OngoingReassignment, "adding_replica_ids"),
-    removing_replicas=plain(pb.OngoingReassignment, "removing_replica_ids"),
+    columns={
+        "replicas": "replica_ids",
+        "adding_replicas": "adding_replica_ids",
+        "removing_replicas": "removing_replica_ids",
+    },
 )
 
 # ---------------------------------------------------------------- topics
@@ -349,8 +369,7 @@ PARTITION = Mapper(
     PartitionDescription,
     pb.PartitionMetadata,
     error=refusal(),
-    replicas=plain(pb.PartitionMetadata, "replica_ids"),
-    isr=plain(pb.PartitionMetadata, "isr_ids"),
+    columns={"replicas": "replica_ids", "isr": "isr_ids"},
 )
 TOPIC = Mapper(TopicDescription, pb.TopicMetadata, partitions=each("partitions", PARTITION, attrgetter("partition")))
 CONFIG = Mapper(ConfigDescription, pb.ConfigEntry)

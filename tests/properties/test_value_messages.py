@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import dataclasses
 import enum
 import types
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.descriptions import (
     DEFAULT_NAME,
     BrokerDescription,
@@ -31,14 +33,31 @@ from bus.descriptions import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api import value_messages
+from bus.grpc_api.server import peer_messages
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import Mapper, decode_partitions, encode_partitions
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer
+from bus.runtime.replicas.followed_tables import CommittedVersion, FollowerReport, VersionsAnswer
 
-MAPPERS = {name: one for name, one in vars(value_messages).items() if isinstance(one, Mapper)}
+MAPPERS = {
+    name: one
+    for module in (value_messages, peer_messages)
+    for name, one in vars(module).items()
+    if isinstance(one, Mapper)
+}
 # What a message may have besides: what it is about, or why there is no value.
-OF_THE_ITEM = {"error_code", "error_message", "topic", "partition", "transactional_id", "path", "authorized_operations"}
+OF_THE_ITEM = {
+    "error_code",
+    "error_message",
+    "topic",
+    "partition",
+    "transactional_id",
+    "path",
+    "cluster_id",
+    "authorized_operations",
+}
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)  # it is escaped where it is read
@@ -53,6 +72,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     match typing.get_origin(hint):
         case typing.Union | types.UnionType:
             return st.one_of(*map(values_of, arguments))
+        case collections.abc.Sequence:
+            return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
         case origin if origin is tuple and arguments[-1] is ...:
             return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
         case origin if origin is tuple:
@@ -70,6 +91,11 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     }[hint]
 
 
+LAGGING = st.dictionaries(PARTITIONS, st.lists(INTEGERS, max_size=3).map(tuple), max_size=3)
+# Ordered by topic, whose id is its own.
+VERSIONS = st.dictionaries(PARTITIONS, INTEGERS, max_size=5).map(
+    lambda found: [CommittedVersion(name, f"id of {name.topic}", found[name]) for name in sorted(found)]
+)
 ENTITY_NAMES = st.none() | TEXTS | st.just("<default>") | st.just(DEFAULT_NAME)
 # What a field never has, so that None or an order can be told from it.
 RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
@@ -88,6 +114,11 @@ RESTRICTED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     },
     ProducerState: {"coordinator_partition": st.none() | st.integers(0, 2**31 - 1)},
     QuotaEntity: {"user": ENTITY_NAMES, "client_id": ENTITY_NAMES},
+    RegisterBroker: {"rack": st.none() | TEXTS.filter(bool)},
+    BrokerHeartbeat: {"lagging": LAGGING},
+    HeartbeatAnswer: {"lagging": LAGGING},
+    FollowerReport: {"applied": VERSIONS},
+    VersionsAnswer: {"versions": VERSIONS},
     # Their topics and partitions are in bytes of their own.
     GroupDescription: {
         "members": st.deferred(

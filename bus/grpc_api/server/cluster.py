@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -18,31 +19,32 @@ from bus.broker_api.authorization import OF_CLUSTER, Access, Authorizer, show_ac
 from bus.broker_api.cluster_admin import ClusterAdminApi, ClusterApi
 from bus.broker_api.pipeline import auditing_end
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavailable
-from bus.cluster_metadata.broker_decisions import RegisterBroker
-from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
 from bus.grpc_api.server.connections.peer_transport import read_answer
 from bus.grpc_api.server.connections.peers import GrpcPeers
 from bus.grpc_api.server.conversions import (
-    encode_lagging,
-    lagging_of,
     refusal_of,
-    topics_of,
-    versions_of,
     with_error,
 )
 from bus.grpc_api.server.guards import ending_of
+from bus.grpc_api.server.peer_messages import (
+    EPOCH_RAISE,
+    HEARTBEAT,
+    HEARTBEAT_ANSWER,
+    IDENTITY,
+    REGISTERED,
+    REGISTRATION,
+    VERSIONS_ANSWER,
+    VERSIONS_REQUEST,
+)
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
-from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import ACL, CLUSTER, OPERATIONS, UnknownWord, decode_partitions
-from bus.model import PLAINTEXT, BrokerEndpoint, ListenerAddress, TopicPartition
+from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller_watch import ControllerWatch
-from bus.runtime.metadata.peers import BrokerHeartbeat
-from bus.runtime.replicas.followed_tables import FollowerReport, VersionsRequest
 from bus.runtime.tasks import time_limit
 from bus.security.acls import CLUSTER as THE_CLUSTER
 
@@ -188,80 +190,25 @@ class ClusterHandler:
         self._authorizer = authorizer
         self._handlers_at = handlers_at
 
-    async def identify(self, access: Access, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
-        found = await self._api.identify(access)
-        if isinstance(found, Refused):
-            return with_error(pb.IdentifyBrokerResponse(), found)
-        return encode_identity(found)
+    async def identify(self, access: Access, _: pb.IdentifyBrokerRequest) -> Any:
+        return IDENTITY.encode_answer(await self._api.identify(access))
 
-    async def register(self, access: Access, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
-        command = RegisterBroker(
-            BrokerEndpoint(
-                request.broker_id,
-                request.host,
-                request.port,
-                tuple(ListenerAddress(one.name, one.protocol, one.host, one.port) for one in request.listeners),
-            ),
-            request.incarnation_id,
-            request.rack or None,
-            level_min=request.min_feature_level,
-            level_max=request.max_feature_level,
-        )
-        answer = await self._api.register(access, command, cluster_id=request.cluster_id)
-        if isinstance(answer, Refused):
-            return with_error(pb.RegisterBrokerResponse(), answer)
-        return pb.RegisterBrokerResponse(broker_epoch=answer.broker_epoch, metadata_offset=answer.metadata_offset)
+    async def register(self, access: Access, request: pb.RegisterBrokerRequest) -> Any:
+        command = REGISTRATION.decode(request)
+        return REGISTERED.encode_answer(await self._api.register(access, command, cluster_id=request.cluster_id))
 
-    async def heartbeat(self, access: Access, request: pb.BrokerHeartbeatRequest) -> pb.BrokerHeartbeatResponse:
-        heartbeat = BrokerHeartbeat(
-            broker_id=request.broker_id,
-            broker_epoch=request.broker_epoch,
-            incarnation=request.incarnation_id,
-            metadata_offset=request.metadata_offset,
-            wants_shut_down=request.want_shut_down,
-            max_wait_ms=request.max_wait_ms,
-            used_producer_ids=request.used_producer_ids,
-            lagging=lagging_of(request.lagging),
-            wants_fence=request.want_fence,
-            is_unanswered=request.is_unanswered,
-        )
-        answer = await self._api.heartbeat(access, heartbeat)
-        if isinstance(answer, Refused):
-            return with_error(pb.BrokerHeartbeatResponse(), answer)
-        return pb.BrokerHeartbeatResponse(
-            metadata_offset=answer.metadata_offset,
-            should_shut_down=answer.should_shut_down,
-            lagging=encode_lagging(answer.lagging),
-        )
+    async def heartbeat(self, access: Access, request: pb.BrokerHeartbeatRequest) -> Any:
+        return HEARTBEAT_ANSWER.encode_answer(await self._api.heartbeat(access, HEARTBEAT.decode(request)))
 
-    async def committed_versions(
-        self, access: Access, request: pb.CommittedVersionsRequest
-    ) -> pb.CommittedVersionsResponse:
-        answer = await self._api.committed_versions(
-            access,
-            VersionsRequest(
-                request.incarnation_id,
-                request.after,
-                min(max(0, request.max_wait_ms), _WAIT_MS_MAX),
-                FollowerReport(request.broker_id, request.broker_epoch, versions_of(request.applied)),
-            ),
-        )
-        if isinstance(answer, Refused):
-            return with_error(pb.CommittedVersionsResponse(), answer)
-        return pb.CommittedVersionsResponse(
-            incarnation_id=answer.incarnation,
-            end=answer.end,
-            topics=topics_of(answer.versions),
-            is_awaited=answer.is_awaited,
-        )
+    async def committed_versions(self, access: Access, request: pb.CommittedVersionsRequest) -> Any:
+        asked = VERSIONS_REQUEST.decode(request)
+        bounded = replace(asked, wait_ms_max=min(max(0, asked.wait_ms_max), _WAIT_MS_MAX))
+        return VERSIONS_ANSWER.encode_answer(await self._api.committed_versions(access, bounded))
 
     async def raise_leader_epoch(
         self, access: Access, request: pb.RaiseLeaderEpochRequest
     ) -> pb.RaiseLeaderEpochResponse:
-        command = RaiseLeaderEpoch(
-            TopicPartition(request.topic, request.partition), request.broker_id, request.broker_epoch, request.above
-        )
-        answer = await self._api.raise_leader_epoch(access, command)
+        answer = await self._api.raise_leader_epoch(access, EPOCH_RAISE.decode(request))
         if isinstance(answer, Refused):
             return with_error(pb.RaiseLeaderEpochResponse(), answer)
         return pb.RaiseLeaderEpochResponse(leader_epoch=answer)

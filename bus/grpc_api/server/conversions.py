@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
@@ -15,10 +15,8 @@ from bus.client_texts import CLIENT_ID_BYTES_MAX, CLIENT_ID_HEADER, check_text
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import refused_with
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.model import BrokerEndpoint
 from bus.runtime.logs import principal, request_id
-from bus.runtime.replicas.followed_tables import CommittedVersion
-from bus.runtime.replicas.in_sync_replicas import Lagging
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")
@@ -91,35 +89,3 @@ def encode_leader(leader: CurrentLeader | None, listener: str) -> pb.CurrentLead
     if leader is None or broker is None:
         return None
     return pb.CurrentLeader(broker=broker, leader_epoch=leader.leader_epoch)
-
-
-def versions_of(topics: Iterable[pb.CommittedVersionsOfTopic]) -> list[CommittedVersion]:
-    """A partition without a version, or a version without a partition, is nothing."""
-    return [
-        CommittedVersion(TopicPartition(topic.topic, partition), topic.topic_id, version)
-        for topic in topics
-        for partition, version in zip(topic.partitions, topic.versions, strict=False)
-    ]
-
-
-def topics_of(versions: Iterable[CommittedVersion]) -> list[pb.CommittedVersionsOfTopic]:
-    topics: dict[str, pb.CommittedVersionsOfTopic] = {}
-    for found in versions:
-        topic = topics.get(found.topic_id)
-        if topic is None:
-            topic = pb.CommittedVersionsOfTopic(topic=found.name.topic, topic_id=found.topic_id)
-            topics[found.topic_id] = topic
-        topic.partitions.append(found.name.partition)
-        topic.versions.append(found.version)
-    return list(topics.values())
-
-
-def lagging_of(lagging: Iterable[pb.LaggingReplicas]) -> dict[TopicPartition, tuple[int, ...]]:
-    return {TopicPartition(one.topic, one.partition): tuple(one.broker_ids) for one in lagging}
-
-
-def encode_lagging(lagging: Lagging) -> list[pb.LaggingReplicas]:
-    return [
-        pb.LaggingReplicas(topic=name.topic, partition=name.partition, broker_ids=broker_ids)
-        for name, broker_ids in lagging.items()
-    ]

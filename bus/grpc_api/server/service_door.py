@@ -20,6 +20,7 @@ from bus.broker_api.pipeline import Step, Wrap, assemble
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.grpc_api.server.connections.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.guards import CallsInFlight, of_one_request
+from bus.grpc_api.server.peer_messages import IDENTITY
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -93,12 +94,6 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self.find(handler_call_details.method)
 
 
-def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
-    return pb.IdentifyBrokerResponse(
-        cluster_id=identity.cluster_id, broker_id=identity.broker_id, incarnation_id=identity.incarnation
-    )
-
-
 class _StartingServicer:
     """Stands for all services; it reads no request. A method that is not here is a call that has to wait."""
 
@@ -108,7 +103,8 @@ class _StartingServicer:
     async def IdentifyBroker(
         self, request: pb.IdentifyBrokerRequest, context: grpc.aio.ServicerContext
     ) -> pb.IdentifyBrokerResponse:
-        return encode_identity(self._identity)
+        answer: pb.IdentifyBrokerResponse = IDENTITY.encode(self._identity)
+        return answer
 
     async def refuse(self, request: object, context: grpc.aio.ServicerContext) -> NoReturn:
         await context.abort(grpc.StatusCode.UNAVAILABLE, f"broker {self._identity.broker_id} is starting; retry later")

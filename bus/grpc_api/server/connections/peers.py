@@ -14,7 +14,17 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.connections.peer_transport import Transport, read_answer
-from bus.grpc_api.server.conversions import encode_lagging, lagging_of, refusal_of, topics_of, versions_of
+from bus.grpc_api.server.conversions import refusal_of
+from bus.grpc_api.server.peer_messages import (
+    EPOCH_RAISE,
+    HEARTBEAT,
+    HEARTBEAT_ANSWER,
+    IDENTITY,
+    REGISTERED,
+    REGISTRATION,
+    VERSIONS_ANSWER,
+    VERSIONS_REQUEST,
+)
 from bus.grpc_api.server.transactions import (
     STEP_METHODS,
     added_of,
@@ -54,80 +64,35 @@ class GrpcPeers:
     ) -> BrokerIdentity | Refused:
         request, due_s = pb.IdentifyBrokerRequest(), _due_s(timeout_s / 2)
         answer = await self._ask(endpoint, "IdentifyBroker", request, timeout_s, due_s=due_s, needs_login=needs_login)
-        if isinstance(answer, Refused):
-            return answer
-        return BrokerIdentity(answer.cluster_id, answer.broker_id, answer.incarnation_id)
+        return answer if isinstance(answer, Refused) else IDENTITY.decode(answer)
 
     async def register(
         self, controller: BrokerEndpoint, command: RegisterBroker, *, cluster_id: str
     ) -> Registered | Refused:
-        request = pb.RegisterBrokerRequest(
-            cluster_id=cluster_id,
-            broker_id=command.endpoint.broker_id,
-            host=command.endpoint.host,
-            port=command.endpoint.port,
-            rack=command.rack or "",
-            incarnation_id=command.incarnation,
-            min_feature_level=command.level_min,
-            max_feature_level=command.level_max,
-            listeners=[
-                pb.BrokerListener(name=one.name, protocol=one.protocol, host=one.host, port=one.port)
-                for one in command.endpoint.listeners
-            ],
-        )
+        request = REGISTRATION.encode(command, cluster_id=cluster_id)
         answer = await self._ask(controller, "RegisterBroker", request, _CHANGE_TIMEOUT_S)
-        return answer if isinstance(answer, Refused) else Registered(answer.broker_epoch, answer.metadata_offset)
+        return answer if isinstance(answer, Refused) else REGISTERED.decode(answer)
 
     async def heartbeat(
         self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat, *, timeout_s: float
     ) -> HeartbeatAnswer | Refused:
-        request = pb.BrokerHeartbeatRequest(
-            broker_id=heartbeat.broker_id,
-            broker_epoch=heartbeat.broker_epoch,
-            incarnation_id=heartbeat.incarnation,
-            metadata_offset=heartbeat.metadata_offset,
-            want_shut_down=heartbeat.wants_shut_down,
-            max_wait_ms=heartbeat.max_wait_ms,
-            used_producer_ids=heartbeat.used_producer_ids,
-            lagging=encode_lagging(heartbeat.lagging),
-            want_fence=heartbeat.wants_fence,
-            is_unanswered=heartbeat.is_unanswered,
-        )
+        request = HEARTBEAT.encode(heartbeat)
         wait_s = heartbeat.max_wait_ms / 1000
         due_s = wait_s + _due_s((timeout_s - wait_s) / 8)
         again = pb.BrokerHeartbeatRequest()
         again.CopyFrom(request)
         again.max_wait_ms = 0  # the answer is late already
         answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s, due_s=due_s, again=again)
-        if isinstance(answer, Refused):
-            return answer
-        return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down, lagging_of(answer.lagging))
+        return answer if isinstance(answer, Refused) else HEARTBEAT_ANSWER.decode(answer)
 
     async def committed_versions(
         self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
     ) -> VersionsAnswer | Refused:
-        message = pb.CommittedVersionsRequest(
-            incarnation_id=request.incarnation,
-            after=request.after,
-            max_wait_ms=request.wait_ms_max,
-            broker_id=request.report.broker_id,
-            broker_epoch=request.report.broker_epoch,
-            applied=topics_of(request.report.applied),
-        )
-        answer = await self._ask(leader, "CommittedVersions", message, timeout_s)
-        if isinstance(answer, Refused):
-            return answer
-        return VersionsAnswer(answer.incarnation_id, answer.end, versions_of(answer.topics), answer.is_awaited)
+        answer = await self._ask(leader, "CommittedVersions", VERSIONS_REQUEST.encode(request), timeout_s)
+        return answer if isinstance(answer, Refused) else VERSIONS_ANSWER.decode(answer)
 
     async def raise_leader_epoch(self, controller: BrokerEndpoint, command: RaiseLeaderEpoch) -> int | Refused:
-        request = pb.RaiseLeaderEpochRequest(
-            broker_id=command.leader_id,
-            broker_epoch=command.broker_epoch,
-            topic=command.partition.topic,
-            partition=command.partition.partition,
-            above=command.above,
-        )
-        answer = await self._ask(controller, "RaiseLeaderEpoch", request, _CHANGE_TIMEOUT_S)
+        answer = await self._ask(controller, "RaiseLeaderEpoch", EPOCH_RAISE.encode(command), _CHANGE_TIMEOUT_S)
         return answer if isinstance(answer, Refused) else int(answer.leader_epoch)
 
     async def add_to_transaction(

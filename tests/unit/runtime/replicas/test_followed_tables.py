@@ -17,7 +17,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.cluster_state import BUS_VERSION
 from bus.errors import StorageFault
-from bus.grpc_api.server.conversions import topics_of
+from bus.grpc_api.server.peer_messages import topics_of
 from bus.grpc_api.server.request_limits import control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated, apply_all
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
-from bus.grpc_api.server.conversions import encode_lagging
+from bus.grpc_api.server.peer_messages import encode_lagging
 from bus.grpc_api.server.request_limits import control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
