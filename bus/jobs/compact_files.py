@@ -20,8 +20,18 @@ from typing import TYPE_CHECKING
 from bus.ports import SwapKind
 from bus.settings.topic import TopicConfig
 from bus.spark import jobs
-from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
-from bus.spark.file_writer import add_file_arguments, row_bytes, staging, topic_config, write_runs
+from bus.spark.file_swaps import (
+    FileSwap,
+    Leader,
+    LeaderByAdmin,
+    add_file_arguments,
+    check_record_count,
+    row_bytes,
+    staging,
+    swap,
+    topic_config,
+    write_runs,
+)
 from bus.spark.jobs import Window, sql
 from bus.spark.log_files import PartitionFiles, count_deleted, files_frame, load_files, read_rows
 from bus.storage_delta.files.live_file import LiveFile

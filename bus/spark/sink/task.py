@@ -17,9 +17,8 @@ from bus.client.producer.partitioning import split_by_partition
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.sink.columns import Codes, Numbers, Placed, Placement, Rows, RowSorter, SinkColumns, hashes_of
-from bus.spark.sink.connections import forget_producer, open_writer
 from bus.spark.sink.sink_options import RowOrder, SinkOptions
-from bus.spark.sink.stamped_writer import PartBuffer, TaskIdentity
+from bus.spark.sink.stamped_writer import PartBuffer, TaskIdentity, forget_producer, open_writer
 from bus.spark.workers import settled_worker
 
 _SORT_MEMORY_BYTES = 64 * 1024 * 1024

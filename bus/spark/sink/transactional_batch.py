@@ -30,9 +30,8 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.platform.reentry import logger_of
 from bus.spark.sink.columns import RowRefused, SinkColumns
-from bus.spark.sink.connections import partition_count
 from bus.spark.sink.sink_options import Application, SinkOptions
-from bus.spark.sink.stamped_writer import TaskIdentity
+from bus.spark.sink.stamped_writer import TaskIdentity, partition_count
 from bus.spark.sink.task import number_rows
 from bus.spark.workers import settled_worker
 

@@ -18,9 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from bus.spark.sink.columns import SinkColumns, sink_columns
-from bus.spark.sink.connections import check_topic
 from bus.spark.sink.sink_options import Application, SinkOptions, parse_sink_options
-from bus.spark.sink.stamped_writer import task_identity
+from bus.spark.sink.stamped_writer import check_topic, task_identity
 from bus.spark.sink.task import write_rows
 from bus.spark.source.source_options import OptionError
 

@@ -17,7 +17,7 @@ import bus.sql
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.client.producer.sender import Sender
 from bus.records.arrow_batches import decode_arrow
-from bus.spark.sink import connections, stamped_writer, task
+from bus.spark.sink import stamped_writer, task
 from bus.spark.sink.columns import SinkColumns
 from bus.spark.sink.sink_options import Application, parse_sink_options
 from bus.spark.sink.stamped_writer import task_identity
@@ -33,10 +33,10 @@ QUICK = {"kafka.retry.backoff.ms": "1", "kafka.retry.backoff.max.ms": "5", "kafk
 @pytest.fixture(autouse=True)
 def fresh_connections() -> Iterator[None]:
     yield
-    for cluster in connections._clusters.values():
+    for cluster in stamped_writer._clusters.values():
         cluster.close()
-    connections._clusters.clear()
-    connections._producer_ids.clear()
+    stamped_writer._clusters.clear()
+    stamped_writer._producer_ids.clear()
 
 
 @pytest.fixture
