@@ -29,7 +29,8 @@ class BusDataSource(DataSource):
         return "bus"
 
     def schema(self) -> StructType:
-        """What load() asks for. Whether the query will be a stream is not known then: what is wrong for both is."""
+        """Return the schema for load(). Nothing says then if the query will be a stream, so options are refused only if
+        they are wrong for both."""
         if _OF_A_CATALOG in self.options:
             raise OptionError(
                 "expected a frame or a temporary view of the bus, found a table of Spark's catalog, which cannot keep "

@@ -1,5 +1,5 @@
-"""What the PySpark programs in `jobs/` share: a session, the partitions that are meant, how a job ends, and names of
-PySpark that are loaded when they are first used, so that a job shows its usage where PySpark is missing.
+"""The common parts of the PySpark programs in `jobs/`: a session, the partitions that are meant, how a job ends, and
+names of PySpark that are loaded when they are first used, so that a job shows its usage where PySpark is missing.
 
 Guards one promise: a job ends with 0 if it has done what it was asked, with 1 and one line on standard error if it
 could not, with 2 if it was typed wrong, and with 130, 143 or 129 if Ctrl-C, SIGTERM or SIGHUP ended it. Progress goes
@@ -170,7 +170,7 @@ def _address_of(profile: str | None) -> str:
 
 
 def open_admin(options: argparse.Namespace, address: str | None = None) -> Admin:
-    """Of the broker that the options name, or of another one that is reached in the same way."""
+    """Open a client of the broker that the options name, or of another one that is reached in the same way."""
     return Admin(address or options.bootstrap, profile=options.profile or "")
 
 

@@ -112,8 +112,8 @@ def read_topic(
 
 @contextmanager
 def _known_tables(root: str) -> Iterator[TopicTables]:
-    """Of one thread at a time. What is known of a root stays for the next frame, which need only look for what is new:
-    milliseconds for each partition. Raises `RootNotUsable`."""
+    """Lend the tables of a root to one thread at a time. They are kept for the next frame, which need only look for
+    what is new: milliseconds for each partition. Raises `RootNotUsable`."""
     folder = check_root(root)
     with _turn:
         if folder not in _known:
@@ -125,7 +125,7 @@ def _known_tables(root: str) -> Iterator[TopicTables]:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What partitions have in common that are read together."""
+    """The properties that partitions have in common which are read together."""
 
     delta_schema: str
     begin_offset: int | None
@@ -134,7 +134,7 @@ class _Scan:
 
 
 def _is_readable(snapshot: TableSnapshot) -> bool:
-    """Whether the rows of the table are those of its files, and Spark can be told of them by their paths."""
+    """True if the rows of the table are those of its files, and Spark can be told of them by their paths."""
     return snapshot.is_plain and snapshot.is_flat and _PATTERN.search(snapshot.folder) is None
 
 
@@ -182,7 +182,8 @@ def _place(frame: DataFrame, topic: str, partition: str, begin_offset: int | Non
 
 
 def union_all(frames: Iterable[DataFrame]) -> DataFrame:
-    """Of at least one. Two and two, since Spark looks through all of a frame each time that it grows."""
+    """Return the union of at least one frame. They are joined two by two, since Spark looks through all of a frame each
+    time that it grows."""
     level = list(frames)
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)

@@ -1,4 +1,4 @@
-"""What the bus does to the Python workers that Spark runs its tasks in, once in each.
+"""Settings of the Python workers that Spark runs its tasks in, made once in each.
 
 Nothing of it changes a result. It spares a worker, which has a task every tenth of a second or reads hundreds of
 megabytes, what costs more than the task: looking through all modules for garbage behind each task, which Spark asks
@@ -42,5 +42,6 @@ def _keep_memory() -> None:
 
 @functools.cache
 def _keep_modules() -> None:
-    """What is there at the end of the first task stays: it is no garbage, and need not be looked at again."""
+    """Keep all objects that are there at the end of the first task: they are no garbage, and need not be looked at
+    again."""
     gc.freeze()

@@ -21,8 +21,7 @@ from bus.ports import Committed, SwapKind
 from bus.records.log_schema import LOG_SCHEMA, nullable_type
 from bus.settings.topic import TopicConfig
 from bus.spark import jobs
-from bus.spark.file_swaps import Leader
-from bus.spark.file_writer import staging
+from bus.spark.file_swaps import Leader, staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.tables.topics import TopicTables
 from tests.support.job_root import NOW_MS, JobRoot

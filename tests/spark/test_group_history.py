@@ -1,4 +1,5 @@
-"""What a group did, read back by Spark's own Delta with time travel: at a version, who had what and what was committed.
+"""The history of a group, read back by Spark's own Delta with time travel: at a version, who had what and what was
+committed.
 
 The judge is what the coordinator said at that version's time; compaction comes in between.
 """
@@ -58,7 +59,7 @@ class Group:
         self._settle()
 
     def commit(self, client_id: str, offset: int) -> None:
-        """Of all its partitions."""
+        """Commit offsets of all its partitions."""
         member = self._members[client_id]
         member.commit(dict.fromkeys(member.assignment(), offset))
 
@@ -95,7 +96,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 def moment_at(spark: SparkSession, table: str, version: int) -> Moment:
-    """By the last record of each key in that version."""
+    """Return the state by the last record of each key in that version."""
     rows = spark.sql(
         f"""SELECT value.* FROM delta.`{table}` VERSION AS OF {version} WHERE value.group_id = '{GROUP}'
             QUALIFY row_number() OVER (PARTITION BY key ORDER BY offset DESC) = 1"""

@@ -69,8 +69,8 @@ def consumed(address: str) -> pa.Table:
 
 
 def rows_of(table: pa.Table, timestamp: str, timestamp_type: str) -> list[tuple[object, ...]]:
-    """By offset. Times as microseconds: a datetime of Python ends with the year 9999, a record's may be later. Spark's
-    Kafka source has null where a record has no headers."""
+    """Rows by offset. Times as microseconds: a datetime of Python ends with the year 9999, a record's may be later.
+    Spark's Kafka source has null where a record has no headers."""
     numbers = [table["offset"], table[timestamp].cast(pa.int64()), table[timestamp_type].cast(pa.int32())]
     headers = [found or None for found in table["headers"].to_pylist()]
     columns = [column.to_pylist() for column in (*numbers, table["key"], table["value"])]

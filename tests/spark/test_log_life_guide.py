@@ -1,5 +1,5 @@
-"""What the guide to the life of a log says of native streams: with the option that it names they see every record once
-through rolling, deletions and cleaning; without it they stop at a deletion."""
+"""The guide to the life of a log is right about native streams: with the option that it names they see every record
+once through rolling, deletions and cleaning; without it they stop at a deletion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Log:
                 producer.send_batch("orders", pa.table({"value": [b"v"] * PER_COMMIT}), partition=0).result(30)
 
     def read(self, stream: DataFrame) -> None:
-        """What is new for the stream, up to now, where it stopped the last time."""
+        """Read what is new for the stream, from where it stopped the last time up to now."""
         query = (
             stream.writeStream.foreachBatch(self._take)
             .option("checkpointLocation", self.checkpoints)

@@ -28,7 +28,7 @@ def admin(broker: Broker) -> Iterator[Admin]:
 
 
 def groups_of(admin: Admin) -> dict[str, int]:
-    """What each has committed of orders-0."""
+    """The offsets that each has committed of orders-0."""
     groups = [listing.group_id for listing in admin.list_groups()]
     offsets = {group: admin.list_group_offsets(group) for group in groups}
     return {group: found[P0].offset for group, found in offsets.items() if P0 in found}

@@ -52,7 +52,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def offsets_of(stream: DataFrame, name: str, checkpoint: Path) -> list[tuple[int, int]]:
-    """What a query that ends when it has all adds to what it had."""
+    """The offsets that a query adds which ends when it has all."""
     spark = stream.sparkSession
     query = (
         stream.select("partition", "offset")

@@ -1,4 +1,4 @@
-"""What `register` and `read_topic` find by a broker's address, by a time, and in order."""
+"""The frames that `register` and `read_topic` find by a broker's address, by a time, and in order."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_queries_copy_each_record_once_while_brokers_die_and_partitions_move(
 
 
 def check_copies(copies: list[list[str]], count: int) -> None:
-    """Of each record there is one, and those of a key are in order."""
+    """Check that each record is there once, and those of a key in order."""
     expected = [f"{number}/{offset}" for number in range(PARTITIONS) for offset in range(count)]
     found = [value for values in copies for value in values]
     by_key = [[value for value in found if value.startswith(f"{key}/")] for key in range(PARTITIONS)]

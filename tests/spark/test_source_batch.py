@@ -59,7 +59,7 @@ def storage_of(broker: Broker) -> Path:
 
 
 def offsets_of(frame: DataFrame) -> dict[int, list[int]]:
-    """By partition, sorted."""
+    """Offsets by partition, sorted."""
     rows = frame.groupBy("partition").agg(sql.sort_array(sql.collect_list("offset")).alias("offsets")).collect()
     return {row.partition: row.offsets for row in rows}
 
@@ -214,7 +214,7 @@ def test_a_frame_is_used_twice_with_different_conditions(spark: SparkSession, ro
 
 
 def rows_read(frame: DataFrame) -> int:
-    """What came out of the scan, before Spark's own filter."""
+    """The rows that came out of the scan, before Spark's own filter."""
     plan = frame._jdf.queryExecution().executedPlan()
     frame._jdf.queryExecution().toRdd().count()
     while plan.children().size():

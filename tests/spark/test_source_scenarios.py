@@ -1,4 +1,4 @@
-"""What the tests of Spark's own Kafka source go through, as far as it has a meaning here and no neighbour does it."""
+"""The scenarios of the tests of Spark's own Kafka source, as far as it has a meaning here and no neighbour does it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_de
 
 
 def last_offsets(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """What the checkpoint has, of the last batch."""
+    """The offsets of the last batch in the checkpoint."""
     files = [file for file in (checkpoint / "offsets").iterdir() if file.name.isdecimal()]
     last = max(files, key=lambda file: int(file.name))
     found: dict[str, dict[str, int]] = json.loads(last.read_text(encoding="utf-8").splitlines()[-1])

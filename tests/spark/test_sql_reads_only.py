@@ -1,4 +1,4 @@
-"""Which statements `bus sql --engine spark` runs."""
+"""The statements that `bus sql --engine spark` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With bus.transactional a batch is one transaction: all its rows can be read, or none, however often it runs."""
+"""A batch with bus.transactional is one transaction: all its rows can be read, or none, however often it runs."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Which columns of a query's rows are written."""
+    """The columns of a query's rows that are written."""
 
     topic: str | None  # of all rows; None: the column `topic`
     records: tuple[str, ...]  # of key, value, headers and timestamp, in this order
@@ -343,7 +343,7 @@ def _order_ties(rows: pa.RecordBatch, names: Sequence[str], is_tied: Any) -> pa.
 
 
 def _differ(column: pa.Array) -> Any:
-    """Whether each is another than the one before it. What Arrow cannot compare counts as different."""
+    """True for each value that is another than the one before it. What Arrow cannot compare counts as different."""
     if not pa.types.is_binary(column.type):
         return pc.or_(pc.is_valid(column[1:]), pc.is_valid(column[:-1])).to_numpy(zero_copy_only=False)
     is_other = pc.fill_null(pc.not_equal(column[1:], column[:-1]), False)

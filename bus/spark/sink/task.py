@@ -1,4 +1,4 @@
-"""What a task of Spark's does with its rows: each to its partition, in an order that it can repeat, numbered, sent.
+"""A task of Spark's writes its rows: each goes to its partition, in an order that the task can repeat, numbered.
 
 Guards one promise: when it returns, every row of the task is in the log once, committed, whatever was sent by an
 earlier run of it; when it raises, running it again appends what is missing and nothing else.
@@ -32,7 +32,7 @@ _DECIDING_COLUMNS = {
 def write_rows(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, identity: TaskIdentity
 ) -> int:
-    """How many rows. Raises `RowRefused`, or the `BusError` that no repetition helped against."""
+    """Write the rows, and return how many. Raises `RowRefused`, or the `BusError` that no repetition helped against."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return 0
@@ -99,7 +99,8 @@ def number_rows(
 
 
 def _set_aside(rows: Rows, placed: Placed, order: RowOrder, sorter: RowSorter) -> tuple[Numbers, pa.RecordBatch]:
-    """What is to be sorted goes to `sorter`; what is numbered as it comes is left: targets and records."""
+    """Give `sorter` the rows that are to be sorted, and return the others, which are numbered as they come: targets and
+    records."""
     if order is RowOrder.ROWS or (order is RowOrder.KEY and rows.keys is None):
         return placed.targets, rows.records
     if order is RowOrder.CONTENT:
@@ -118,7 +119,7 @@ def _set_aside(rows: Rows, placed: Placed, order: RowOrder, sorter: RowSorter) -
 
 
 def _content_hashes(rows: Rows, placed: Placed) -> Codes:
-    """Of key and value. Headers decide only where these are equal."""
+    """Hash key and value. Headers decide only where these are equal."""
     values: Codes = hashes_of(rows.records.column("value")).astype(np.uint64)
     if rows.keys is None or placed.key_hashes is None:
         return values

@@ -55,7 +55,8 @@ class CollectedPart:
 def collect_rows(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, identity: TaskIdentity
 ) -> tuple[int, tuple[CollectedPart, ...]]:
-    """In a task: how many rows, and the rows. Sends nothing. Raises `RowRefused`, or `BusError`."""
+    """Collect the rows of a task, and return how many, and the rows. Sends nothing. Raises `RowRefused`, or
+    `BusError`."""
     collector = _Collector(options)
     with settled_worker(keeps_memory=False):
         count = number_rows((batch for batch in batches if batch.num_rows), columns, options, identity, collector)
@@ -146,7 +147,7 @@ def _commit(producer: Producer, deadline_ms: float) -> None:
 
 
 def _configs(options: SinkOptions) -> dict[str, Any]:
-    """Those of the options that are no defaults. How long is tried is one setting of the sink's."""
+    """The options that are no defaults. The time for which it tries is one setting of the sink."""
     config = options.config
     found = {each.name: getattr(config, each.name) for each in fields(config)}
     given = {each.name for each in fields(config) if found[each.name] != each.default}

@@ -35,7 +35,7 @@ class RowsWritten(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class RowsCollected(WriterCommitMessage):
-    """Of a task that has written nothing."""
+    """The message of a task that has written nothing: the driver writes its rows."""
 
     application: Application
     task: int

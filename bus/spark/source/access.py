@@ -34,7 +34,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What can be read: offsets from `begin` up to, but without, `end`."""
+    """The offsets that can be read: from `begin` up to, but without, `end`."""
 
     begin: int
     end: int
@@ -54,7 +54,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class InputRange:
-    """What a task reads of one partition. `files`, in offset order, is where the records were when this was planned;
+    """The offsets of one partition that a task reads. `files`, in offset order, had the records when this was planned;
     None: they are fetched from a broker."""
 
     offsets: OffsetRange
@@ -76,7 +76,7 @@ class LogAccess(Protocol):
 
     @property
     def location(self) -> Location:
-        """For tasks."""
+        """The place that tasks read from."""
         ...
 
     def topics(self) -> Mapping[str, TopicFacts]:
@@ -96,11 +96,11 @@ class LogAccess(Protocol):
         ...
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """What the group has committed for the topics of now; empty if there is no such group."""
+        """The offsets that the group has committed for the topics of now; empty if there is no such group."""
         ...
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
-        """Where the records of these ranges are, in the same order."""
+        """Find the files with the records of these ranges, in the same order."""
         ...
 
     def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -179,7 +179,7 @@ class StorageAccess:
         return InputRange(wanted, files, topic_id)
 
     def _current(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, FollowingReader]:
-        """Of the topics of now, at their last version."""
+        """Readers of the topics of now, at their last version."""
         topics = self._tables.cluster().topics
         readers = {partition: self._reader(partition, topics.get(partition.topic)) for partition in partitions}
         for reader in readers.values():

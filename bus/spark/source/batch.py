@@ -100,8 +100,8 @@ def _check_range(
     bounds: Mapping[TopicPartition, Bounds],
     options: SourceOptions,
 ) -> dict[TopicPartition, int]:
-    """Where each partition begins. Raises `OptionError` for a range that is upside down or beyond the end, and for one
-    that lost records, if that is to fail."""
+    """Return the offset at which each partition begins. Raises `OptionError` for a range that is upside down or beyond
+    the end, and for one that lost records, if that is to fail."""
     checked = dict(begin)
     for partition, found in bounds.items():
         if end[partition] > found.end or begin[partition] > found.end:
@@ -134,7 +134,7 @@ class RowLimits:
     from_ms: int | None = None
 
     def narrow(self, ranges: Sequence[OffsetRange], access: LogAccess) -> list[OffsetRange]:
-        """What is left of the ranges."""
+        """Return the parts of the ranges that the limits leave."""
         left = [
             replace(found, begin=max(found.begin, self.begin), end=min(found.end, self.end))
             for found in ranges
@@ -158,7 +158,7 @@ NO_LIMITS = RowLimits()
 
 
 def limits_of(filters: Iterable[Filter]) -> RowLimits:
-    """Of filters that are all to hold."""
+    """Return the limits that all of the filters set together."""
     limits = NO_LIMITS
     for found in filters:
         limits = _limited(limits, found)

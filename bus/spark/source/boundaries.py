@@ -1,5 +1,5 @@
-"""Where a query begins, goes on and ends: from what the options say, and from what has become of the log since, to
-partitions and offsets.
+"""The offsets at which a query begins, goes on and ends, partition by partition: from its options, and from what has
+become of the log since.
 
 Guards two promises. A query begins and ends where its options say, or fails with what was expected and found; an offset
 that was not named for a partition is never made up. And a streaming query passes over nothing silently: records that
@@ -127,7 +127,8 @@ def resolve(
 
 
 def _at_group(group_id: str, bounds: Mapping[TopicPartition, Bounds], access: LogAccess) -> dict[TopicPartition, int]:
-    """Where the group has committed nothing, the earliest; but it has somewhere."""
+    """Begin at the offsets of the group, and at the earliest where it has committed none. It must have committed one
+    somewhere."""
     committed = access.committed(group_id)
     if not committed.keys() & bounds:
         topics = ", ".join(sorted({partition.topic for partition in bounds}))
@@ -208,7 +209,8 @@ class Continuation:
 
 
 def continue_at(begun: QueryOffsets, now: LogNow) -> Continuation:
-    """Where a query that has come to `begun` goes on. A partition that has joined begins with its first record."""
+    """Return the offsets at which a query that has come to `begun` goes on. A partition that has joined begins with its
+    first record."""
     losses = _topics_lost(begun.topic_ids, now.selection.topic_ids)
     losses += _partitions_lost(begun, now)
     known = _offsets_of_same_topics(begun, now.selection.topic_ids)
@@ -228,8 +230,8 @@ def continue_at(begun: QueryOffsets, now: LogNow) -> Continuation:
 def ranges_left(
     begun: QueryOffsets, ended: QueryOffsets, topic_ids: Mapping[str, str], bounds: Mapping[TopicPartition, Bounds]
 ) -> tuple[list[OffsetRange], tuple[Loss, ...]]:
-    """What a batch that was planned from `begun` to `ended` reads now, and its losses. `topic_ids`: of all topics of
-    now; `bounds`: of those partitions of `ended` whose topic is still the same."""
+    """Return the ranges that a batch which was planned from `begun` to `ended` reads now, and its losses. `topic_ids`:
+    of all topics of now; `bounds`: of those partitions of `ended` whose topic is still the same."""
     losses = _topics_lost(ended.topic_ids, topic_ids)
     known = _offsets_of_same_topics(begun, ended.topic_ids)
     ranges = []

@@ -1,4 +1,4 @@
-"""What Spark's tasks read: planned on the driver, sent to them, read there from data files or from a broker.
+"""The inputs of Spark's tasks: planned on the driver, sent to them, read there from data files or from a broker.
 
 Guards two promises. An input is all that a task needs; it opens what it reads by itself and leaves nothing open. And
 every record of its ranges comes once, in offset order, and none is left out silently: a file that should have every
@@ -50,7 +50,7 @@ def open_access(location: Location) -> LogAccess:
 
 
 class BusInput(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[InputRange], rules: ReadRules) -> None:
         super().__init__(None)
@@ -151,7 +151,7 @@ def merge(tables: Iterator[pa.Table], rows_max: int = BATCH_ROWS_MAX) -> Iterato
 
 
 def _look_up(wanted: OffsetRange, topic_id: str | None, rules: ReadRules) -> InputRange:
-    """Where what is left of the range is now; a task on a machine without the storage fetches it."""
+    """Find the files that have the rest of the range now; a task on a machine without the storage fetches it."""
     from bus.spark.source.access import StorageAccess
 
     assert rules.location.root is not None, "files are read where the storage is"
@@ -177,7 +177,7 @@ def _check_same_topic(partition: TopicPartition, planned: str | None, found: str
 
 
 def _begin_or_gone(wanted: OffsetRange, done: int, log_start: int, rules: ReadRules) -> int:
-    """Where to go on, having come to `done`, if the log begins at `log_start` now."""
+    """Return the offset to go on at after `done`, if the log begins at `log_start` now."""
     if log_start <= done:
         return done
     message = f"{wanted.partition}: expected records from offset {done} on, they begin at {log_start}"

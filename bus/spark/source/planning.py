@@ -1,4 +1,4 @@
-"""Which offsets a query reads next, and how its tasks share them.
+"""The offsets that a query reads next, and how its tasks share them.
 
 Guards two promises: ranges never overlap and leave nothing out, however they are cut; and a limit is shared by
 the partitions in proportion to what waits in them, so that none of them starves. Decides only.
@@ -18,8 +18,8 @@ _PIECE_RECORDS_MIN = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """By which numbers the tasks of a batch share its offsets. A batch that runs again keeps them, wherever it runs: a
-    sink that knows rows by their task and their place in it would else take them for others."""
+    """The numbers by which the tasks of a batch share its offsets. A batch that runs again keeps them, wherever it
+    runs: a sink that knows rows by their task and their place in it would else take them for others."""
 
     cores: int
     min_partitions: int | None = None
@@ -61,8 +61,8 @@ def limit_offsets(
 
 
 def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRange, ...]]:
-    """What each input partition reads: as few as keep all cores busy, unless `min_partitions` or `max_records` ask for
-    more. None is empty."""
+    """Share the ranges among input partitions: as few as keep all cores busy, unless `min_partitions` or `max_records`
+    ask for more. None is empty."""
     total = sum(found.size for found in ranges)
     if not total:
         return []

@@ -1,4 +1,4 @@
-"""Where a query begins or ends in its partitions, as its options say it, and offsets as JSON.
+"""The positions at which a query begins or ends in its partitions, as its options say it, and offsets as JSON.
 
 The JSON of a query's offsets is Kafka's, `{"orders":{"0":23,"1":5}}`, and under the empty name, which no topic has,
 what is ours: the ids of the topics, so that one that was deleted and made again is noticed, and an id of the query,
@@ -48,7 +48,7 @@ class AtTimes:
 
 @dataclass(frozen=True, slots=True)
 class AtGroup:
-    """What that consumer group has committed; where it has not, the earliest."""
+    """The offsets that this consumer group has committed; the earliest where it has committed none."""
 
     group_id: str
 
@@ -83,7 +83,7 @@ class QueryOffsets:
     begun: Mapping[TopicPartition, int] | None = None  # of the first batch: where it began, before `offsets`
 
     def encode(self) -> dict[str, Any]:
-        """As JSON data, sorted: equal offsets give equal texts."""
+        """Return JSON data, sorted: equal offsets give equal texts."""
         topic_ids = dict(sorted(self.topic_ids.items()))
         ours: dict[str, Any] = {"lost_offsets": self.lost, "query_id": self.query_id, "topic_ids": topic_ids}
         if self.sharing is not None:

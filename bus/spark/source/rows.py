@@ -72,7 +72,7 @@ class RowColumns:
 
     @property
     def log_columns(self) -> list[str]:
-        """What has to be read for them; `offset` always is."""
+        """The columns of the log that have to be read for them, `offset` always."""
         wanted = [_LOG_COLUMNS[name] for name in self.names if name in _LOG_COLUMNS]
         return list(dict.fromkeys(["offset", *wanted]))
 
@@ -127,7 +127,7 @@ def _repeated_int(number: int, count: int) -> pa.Array:
 
 
 def _none_if_empty(lists: pa.Array) -> pa.Array:
-    """As Spark's Kafka source has it; the log has an empty list for a record without headers."""
+    """Return null for a record without headers, as Spark's Kafka source does; the log has an empty list."""
     return pc.if_else(pc.equal(pc.list_value_length(lists), 0), pa.scalar(None, lists.type), lists)
 
 

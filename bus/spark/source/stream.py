@@ -142,7 +142,8 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(latest, sharing=self._sharing, begun=going.begin if is_first else None).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What the last trigger saw, for the query's status: asking again would cost as much as the trigger."""
+        """The ends that the last trigger saw, for the query's status: asking again would cost as much as the
+        trigger."""
         if self._seen is None:
             return None
         ends = {partition: bounds.end for partition, bounds in self._seen.bounds.items()}
@@ -200,7 +201,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._access
 
     def _look_at_all(self) -> LogNow:
-        """What is named has to be there."""
+        """Look at all topics; those that are named have to exist."""
         access = self._opened()
         selection = select(self._options.subscription, access.topics())
         return LogNow(selection, access.bounds(selection.partitions))
@@ -248,7 +249,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError(f"expected a checkpoint of the bus source: {error}") from None
 
     def _adopt(self, offsets: Mapping[TopicPartition, int]) -> QueryOffsets:
-        """Of a Kafka query: its topics are those of that name here."""
+        """Take over the offsets of a Kafka query: its topics are those of that name here."""
         selection = self._patiently(self._look).selection
         topic_ids = {partition.topic: selection.topic_ids.get(partition.topic, "") for partition in offsets}
         return QueryOffsets(offsets, topic_ids, query_id=str(uuid.uuid4()))
@@ -265,7 +266,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_waiting(
         self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: ReadLimit
     ) -> bool:
-        """For as many records as minOffsetsPerTrigger, but no longer than maxTriggerDelay."""
+        """True while fewer records than minOffsetsPerTrigger are there, but no longer than maxTriggerDelay."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False

@@ -1,4 +1,4 @@
-"""What a task of the sink leaves in the log, whatever happens to it and to the broker: each row once, keys in order.
+"""A task of the sink leaves in the log each row once, keys in order, whatever happens to it and to the broker.
 
 Tasks run in the test's own process; Spark is not needed for what is proved here.
 """
@@ -222,7 +222,7 @@ def test_task_without_rows_asks_nobody() -> None:
 
 
 def another_order(rows: list[Row], chance: random.Random) -> list[Row]:
-    """As a shuffle might give it: the order within each key stays."""
+    """Another order, as a shuffle might give it: the order within each key stays."""
     keys = [key for key, _ in rows]
     chance.shuffle(keys)
     queues = {key: iter([value for other, value in rows if other == key]) for key in set(keys)}

@@ -1,4 +1,4 @@
-"""What the driver writes at the end of a batch with bus.transactional: all, once, whatever becomes of its runs."""
+"""The driver writes a batch with bus.transactional at its end: all of it, once, whatever becomes of its runs."""
 
 from __future__ import annotations
 

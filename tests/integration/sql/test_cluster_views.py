@@ -51,7 +51,7 @@ def rows(root: HandWrittenRoot, query: str) -> list[tuple[object, ...]]:
 
 
 def cut_off(root: HandWrittenRoot) -> int:
-    """Where the log begins now: with a snapshot of what it says."""
+    """Cut the log off: it begins now with a snapshot of what it says."""
     tables = root.metadata
     state = TopicTables(str(root.folder)).cluster()
     first = tables.high_watermark

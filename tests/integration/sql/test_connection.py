@@ -125,7 +125,7 @@ def test_a_file_in_a_folder_of_its_own_is_of_its_partition(root: HandWrittenRoot
 
 
 def test_times_that_another_engine_wrote_without_a_zone_are_utc(root: HandWrittenRoot) -> None:
-    """As Spark does, for readers of the time before there were zones."""
+    """Spark writes such times for readers of the time before there were zones."""
     query = "SELECT timestamp FROM flights ORDER BY ALL"
     before = rows(root, query)
     table = root.tables["flights"][0]

@@ -107,7 +107,7 @@ def test_the_command_reads_at_a_transaction(broker: Any, tmp_path: Path) -> None
 def test_commits_that_only_their_partition_proves_have_a_cut(
     broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the coordinator had died with their records, and nothing had asked for the id since."""
+    """The records are missing, as if the coordinator had died with them, and nothing had asked for the id since."""
     monkeypatch.setattr(shard, "_LOG_LATER_S", 3_600.0)
     monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.05)
     payments, others = new_producer(broker), new_producer(broker, "others")

@@ -1,4 +1,5 @@
-"""What other programs wrote is on the disk before anything that is acknowledged builds on it: they need not sync."""
+"""Files that other programs wrote are on the disk before anything that is acknowledged builds on it: they need not
+sync."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def append(table: DeltaPartitionTable, value: bytes) -> object:
 
 
 def optimize(folder: Path) -> Path:
-    """By another engine, which syncs nothing. Returns its data file."""
+    """Let another engine, which syncs nothing, optimize the table. Returns its data file."""
     before = set(folder.glob("*.parquet"))
     deltalake.DeltaTable(folder).optimize.compact()
     (written,) = set(folder.glob("*.parquet")) - before

@@ -100,7 +100,7 @@ class Bench:
                 self.rows_at(version)
 
     def rows_at(self, version: int | None) -> dict[bytes, int]:
-        """As another reader sees them."""
+        """Rows as another reader sees them."""
         table = deltalake.DeltaTable(str(self.folder), version=version)
         rows = deltalake.QueryBuilder().register("t", table).execute("select * from t order by offset").read_all()
         return {row["key"]: row["value"]["committed_offset"] for row in pa.table(rows).to_pylist()}
@@ -202,7 +202,7 @@ def test_only_what_the_log_names_as_removed_goes(bench: Bench) -> None:
 
 
 def test_a_file_that_was_put_back_stays(bench: Bench) -> None:
-    """By another engine's RESTORE, say; and it stays when it is removed once more."""
+    """Put back by another engine's RESTORE, say; it stays as well when it is removed once more."""
     bench.append(*range(3))
     old = live_files(bench)
     bench.compact()

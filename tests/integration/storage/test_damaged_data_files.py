@@ -48,7 +48,7 @@ def damages(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_each_way(bench: TableBench, file: LiveFile) -> list[object]:
-    """What each way to read the file gives; None where it says that the file is damaged."""
+    """The rows that each way to read the file gives; None where it says that the file is damaged."""
     found: list[object] = []
     for read in (
         lambda reader: reader.scan(file, LOG_SCHEMA.names),

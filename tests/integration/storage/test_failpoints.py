@@ -54,7 +54,7 @@ class Table:
             )
 
     def rows(self) -> list[Row]:
-        """As a consumer reads them."""
+        """Rows as a consumer reads them."""
         rows: list[Row] = []
         offset, end_offset = self.table.state.log_start, self.table.state.high_watermark
         while offset < end_offset:
@@ -64,7 +64,7 @@ class Table:
         return rows
 
     def offsets_at(self, version: int) -> list[int]:
-        """As another reader finds them."""
+        """Offsets as another reader finds them."""
         table = deltalake.DeltaTable(str(self.folder), version=version)
         rows = deltalake.QueryBuilder().register("t", table).execute("select * from t order by offset").read_all()
         found: list[int] = pa.table(rows)["offset"].to_pylist()

@@ -159,7 +159,7 @@ def test_unknown_actions_and_absent_ones_are_passed_over(log: LogRoot) -> None:
 
 
 def test_a_file_that_is_added_again_with_other_statistics_is_the_same_file(log: LogRoot) -> None:
-    """As Spark's ANALYZE TABLE does."""
+    """Spark's ANALYZE TABLE adds it so."""
     added = change(log, 2, "add")
     commit(log, {"add": {**added, "dataChange": False}})
     check_taken_alike(log)

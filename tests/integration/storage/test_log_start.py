@@ -60,7 +60,7 @@ class Bench:
         return self.table
 
     def offsets(self, start: int = 0) -> list[int]:
-        """As a consumer reads: each value is its offset."""
+        """Offsets as a consumer reads them: each value is its offset."""
         found: list[int] = []
         offset, end = start, self.table.state.high_watermark
         while offset < end and (batches := self.table.log.read(offset, end_offset=end, max_bytes=50)):

@@ -383,7 +383,7 @@ def test_the_newest_files_are_opened_first_and_no_more_once_all_is_found() -> No
 def test_a_producer_ended_in_a_newer_file_than_that_of_another_engine(
     table: DeltaPartitionTable, storage: DeltaStorage, url: str
 ) -> None:
-    """Whose statistics do not tell the epochs, so that it is asked first."""
+    """The statistics of that file do not tell the epochs, so it is asked first."""
     for base in (0, 5, 10):
         append(table, stamped(7, base, 5))
     table = optimize(table, storage, url)

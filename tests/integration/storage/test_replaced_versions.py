@@ -66,7 +66,7 @@ class Log:
         return self.folder / f"_delta_log/{version:020d}.json"
 
     def replace_version(self, version: int) -> None:
-        """By an OPTIMIZE that did not see it: of the first file, into itself."""
+        """Replace it by an OPTIMIZE that did not see it: of the first file, into itself."""
         actions = [json.loads(line) for line in self.version_file(1).read_text().splitlines()]
         (add,) = [action["add"] for action in actions if "add" in action]
         lines = [

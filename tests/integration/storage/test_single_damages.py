@@ -58,7 +58,7 @@ def content(store: MemoryStore) -> dict[str, bytes]:
 
 
 def may_cost_records(damage: Damage) -> bool:
-    """Whether the bytes of a data file have changed or are gone."""
+    """True if the bytes of a data file have changed or are gone."""
     is_moved = any(word in damage.name for word in ("rename", "swap", "copy"))
     return not is_moved and any(key.endswith(".parquet") and LOG not in key for key in damage.keys)
 

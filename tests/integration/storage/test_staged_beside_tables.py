@@ -1,5 +1,5 @@
-"""What is staged lies beside a table. What reads, cleans, rewrites, judges or mends the table neither reads nor touches
-it, and it goes with the table."""
+"""Staged files lie beside a table. Code that reads, cleans, rewrites, judges or mends the table neither reads nor
+touches them, and they go with the table."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def rewrite(log: LogRoot) -> None:
 
 
 def take_over(log: LogRoot) -> None:
-    """By another broker, behind a fence, which takes stock and puts right what a crash left."""
+    """Take over as another broker, behind a fence, which takes stock and puts right what a crash left."""
     other = open_storage_on(LocalStore(str(log.root)), exclusive=False).open_partition(PARTITION, topic_id=TOPIC_ID)
     (log.log / ".writing-1").write_bytes(b"half")
     os.utime(log.log / ".writing-1", (0, 0))

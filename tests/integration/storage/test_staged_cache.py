@@ -1,4 +1,4 @@
-"""What a leader has staged itself is applied out of memory, and is what the files have."""
+"""Rows that a leader has staged itself are applied out of memory, and are those that the files have."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_a_folder_that_another_process_made_is_synced_before_anything_in_it_coun
 
 
 def test_a_batch_costs_two_syncs(tmp_path: Path) -> None:
-    """Of its file and of the folder, which stays when the transaction ends."""
+    """One sync is of its file, one of the folder, which stays when the transaction ends."""
     file_system = FailingFileSystem()
     bench = Bench(LocalStore(str(tmp_path), file_system))
     bench.staged.stage(KEY, numbers(0, 2))

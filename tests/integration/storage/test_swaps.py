@@ -150,7 +150,7 @@ def test_files_that_some_version_names_are_refused() -> None:
 
 
 def test_files_that_some_version_names_are_refused_while_a_checkpoint_is_written() -> None:
-    """What memory knows as removed is forgotten once a checkpoint names it."""
+    """Memory forgets a removed file once a checkpoint names it."""
     store = ScriptedStore(MemoryStore())
     bench = TableBench(store)  # type: ignore[arg-type]
     for number in range(3):

@@ -1,4 +1,4 @@
-"""What a consumer gets from memory is what the table has, whatever was deleted or compacted meanwhile."""
+"""A consumer gets from memory the rows that the table has, whatever was deleted or compacted meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def send(bench: Bench, *rows: tuple[bytes, bytes | None]) -> None:
 
 
 async def values_from(bench: Bench, offset: int) -> list[tuple[int, bytes | None]]:
-    """As fetches give them, from memory or from files."""
+    """Values as fetches give them, from memory or from files."""
     found: list[tuple[int, bytes | None]] = []
     end_offset = bench.partition.state.high_watermark
     while offset < end_offset:

@@ -53,7 +53,7 @@ class Brokers:
         return table.append([batch], leader_epoch=epoch, now_ms=NOW_MS)
 
     def content(self) -> dict[str, tuple[int, bytes]]:
-        """Of the folder of the root: each file with its inode and its bytes."""
+        """The content of the folder of the root: each file with its inode and its bytes."""
         paths = [path for path in sorted(self.root.rglob("*")) if path.is_file()]
         return {str(path.relative_to(self.root)): (path.stat().st_ino, path.read_bytes()) for path in paths}
 
@@ -231,7 +231,7 @@ def test_a_lead_that_is_lost_to_another_leader_changes_nothing(brokers: Brokers,
 def test_a_lead_is_lost_to_a_fence_that_comes_behind_the_own_one(
     brokers: Brokers, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has to be repaired makes the table be read once more."""
+    """A repair makes the table be read once more."""
     _, table = brokers.open()
     _, successor = brokers.open()
     brokers.leave_what_a_crash_leaves()

@@ -65,7 +65,7 @@ def test_a_process_that_a_file_ended_is_replaced(trials: Trials) -> None:
     assert trials._child is not None
 
     class Killing(BytesSource):
-        """As a file that aborts its reader would."""
+        """The bytes of a file that aborts its reader."""
 
         def get(self, start: int, length: int) -> memoryview:
             if trials._child is not None:

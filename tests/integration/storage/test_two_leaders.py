@@ -51,7 +51,7 @@ class Leaders:
         return table.append([batch], leader_epoch=epoch, now_ms=NOW_MS)
 
     def values(self) -> list[bytes]:
-        """As a third one finds them that starts now."""
+        """Values as a third broker finds them that starts now."""
         _, table = self.start()
         batches = table.log.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
         return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
@@ -246,7 +246,7 @@ def test_a_leader_that_slept_right_before_it_wrote_acknowledges_no_number_that_w
 
 
 def test_a_follower_that_slept_takes_no_lead_with_a_number_that_was_dropped(leaders: Leaders) -> None:
-    """What it has followed to is gone, and what comes next too: so that looks like the end."""
+    """The version that it has followed to is gone, and the next one too: so that looks like the end."""
     for number in range(3):
         leaders.append(leaders.old, b"%d" % number, epoch=1)
     table = leaders.start()[1]
