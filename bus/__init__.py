@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bus.lazy_names import load_name
+from bus.extras import load_name
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin

@@ -40,18 +40,17 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions, new_transactions
+from bus.runtime.key_directory import KeyDirectory, RefreshTimes
 from bus.runtime.logs import warn_of_pauses, write_out_logs
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.tasks import TaskScope
-from bus.runtime.users.key_directory import KeyDirectory, RefreshTimes
-from bus.runtime.users.user_directory import UserDirectory
+from bus.runtime.tasks import LoopShares, TaskScope
+from bus.runtime.user_directory import UserDirectory
 from bus.security.bearer_tokens import TokenRules
 from bus.security.key_material import KeyMaterialFault, WatchedKeyMaterial
 from bus.security.oauth.documents import read_document
+from bus.security.oauth.token_settings import DocumentUrl
 from bus.security.oauth.token_sources import TokenSource
-from bus.security.oauth.urls import DocumentUrl
 from bus.security.scram import OAUTHBEARER
 from bus.settings.broker import BrokerConfig
 from bus.settings.keys import ConfigError

@@ -1,8 +1,13 @@
-"""Modules that come only with an extra of the package: who lacks one learns the name of the extra."""
+"""Modules that are loaded when they are first used, and those that come only with an extra of the package: who lacks
+one learns the name of the extra."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 # module, or distribution if that is looked for -> extra
 _EXTRAS = {
@@ -40,3 +45,17 @@ def check_extra(extra: str) -> None:
 def _missing(module: str) -> ExtraMissing:
     extra = _EXTRAS[module]
     return ExtraMissing(f"{module} is not installed: pip install 'delta-bus[{extra}]'", name=module)
+
+
+def load_name(package: str, homes: Mapping[str, str], name: str) -> Any:
+    """Load a public name of a package when it is first used, so that importing a part of the package loads no other.
+    For the package's `__getattr__`, which is asked once for each; `homes` says in which modules they are.
+    Raises `ExtraMissing` if they need what is not installed."""
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(homes[name]), name)
+    except ModuleNotFoundError as error:
+        raise (extra_missing(error) or error) from None
+    setattr(sys.modules[package], name, value)
+    return value

@@ -2,7 +2,7 @@
 
 A coordinator's log has many entities (consumer groups, transactional ids), each with a state of its own. `Machine` is
 what the runtime asks of the rules, `RecordCodec` what it asks of their records; the runtime owns the order: load,
-decide many, append once, take the new states, then reply.
+decide many, append once, take the new states, then reply. `java_hash` says which coordinator has an entity.
 """
 
 from __future__ import annotations
@@ -164,3 +164,18 @@ class RecordCodec(Protocol[StateT, RecordT]):
     def log_line(self, record: RecordT) -> str | None:
         """The line about a committed record for the broker's own log; None: no line."""
         ...
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode in 32 bits, taken without sign, by which Kafka gives a group or a transactional id its
+    partition. Guards one promise: the same text gives the same number as in Kafka, in every process and for ever."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for position in range(0, len(units), 2):
+        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return code
+
+
+def java_abs(code: int) -> int:
+    """Kafka's Utils.abs of such a hash: in Java the smallest number has no absolute value, and counts as 0."""
+    return 0 if code == 0x80000000 else min(code, 0x100000000 - code)

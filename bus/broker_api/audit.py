@@ -19,7 +19,7 @@ from bus.client_texts import shown
 from bus.errors import ErrorCode, Refused
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.logs import request_id
-from bus.runtime.loop_shares import run_in_slices
+from bus.runtime.tasks import run_in_slices
 from bus.security.acl_decisions import Decision, Requester, Rule
 from bus.security.acls import AclBinding, AclOperation, AclResource, PatternType
 from bus.security.audit_trail import (

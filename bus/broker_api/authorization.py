@@ -22,7 +22,7 @@ from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, NotController, Refused
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShares, run_in_slices
+from bus.runtime.tasks import LoopShares, run_in_slices
 from bus.security.acl_decisions import (
     AclPolicy,
     Decision,
@@ -32,15 +32,7 @@ from bus.security.acl_decisions import (
     decide_access_to_any,
 )
 from bus.security.acl_index import AclIndex
-from bus.security.acls import (
-    CLUSTER,
-    CLUSTER_NAME,
-    OPERATIONS,
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclResource,
-)
+from bus.security.acls import CLUSTER, CLUSTER_NAME, OPERATIONS, AclBinding, AclBindingFilter, AclOperation, AclResource
 from bus.settings.listeners import Listener
 
 _log = logging.getLogger(__name__)

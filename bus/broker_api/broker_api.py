@@ -22,9 +22,9 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import Transactions
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.users.user_directory import UserDirectory
+from bus.runtime.tasks import LoopShares
+from bus.runtime.user_directory import UserDirectory
 from bus.settings.broker import BrokerConfig
 from bus.settings.login_settings import login_lives_ms
 

@@ -18,11 +18,11 @@ from bus.errors import ErrorCode, NotController, Refused, StorageFault, first_li
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
-from bus.runtime.users.user_directory import UserDirectory
+from bus.runtime.tasks import LoopShares
+from bus.runtime.user_directory import UserDirectory
 from bus.security.users import Alteration, Credentials, DeleteScram
 
 _log = logging.getLogger(__name__)

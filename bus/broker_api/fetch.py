@@ -22,16 +22,9 @@ from bus.cluster_metadata.cluster_state import choose_read_replica, find_nearby_
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetch_session import FetchPosition, FetchSession, FetchSessions
-from bus.runtime.partitions.fetches import (
-    FetchResult,
-    FetchTimes,
-    FetchWish,
-    FitBatches,
-    Stopping,
-    fetch,
-)
+from bus.runtime.partitions.fetches import FetchResult, FetchTimes, FetchWish, FitBatches, Stopping, fetch
+from bus.runtime.tasks import LoopShares
 from bus.settings.broker import RACK_SELECTOR
 
 # Of one session, as many as one request may name.

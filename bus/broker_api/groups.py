@@ -23,7 +23,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
-from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.tasks import LoopShare, LoopShares
 from bus.runtime.tasks import answered
 from bus.security.acls import AclOperation, AclResource, AclResourceType
 

@@ -33,10 +33,10 @@ from bus.broker_api.requests import Caller, Unavailable
 from bus.errors import ErrorCode, Refused, show_names
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls, FairTurns
-from bus.runtime.loop_shares import run_in_slices
-from bus.runtime.users.key_directory import KeyDirectory
-from bus.runtime.users.login_table import Login, LoginTable, Proof
-from bus.runtime.users.user_directory import UserDirectory
+from bus.runtime.key_directory import KeyDirectory
+from bus.runtime.login_table import Login, LoginTable, Proof
+from bus.runtime.tasks import run_in_slices
+from bus.runtime.user_directory import UserDirectory
 from bus.security.audit_trail import DENIAL_INTERVAL_MS, DENIAL_KINDS_MAX, AuditEvent, AuditKind, DenialCounts
 from bus.security.bearer_tokens import AcceptedToken, RejectedToken, TokenRules, UnknownKey, check_token
 from bus.security.oauth.token_sources import NoToken, check_form, parse_client_response

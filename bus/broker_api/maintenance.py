@@ -21,10 +21,9 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Storage, SwapKind, TableFiles, Volume
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, MaintainResult, MaintenanceAction
-from bus.runtime.tasks import answered
+from bus.runtime.tasks import LoopShares, answered
 
 _NO_PARTITION = -1
 # Tables that are measured in one go, in the thread of the short work of maintenance, which waits for no longer.

@@ -28,8 +28,8 @@ from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.audit_log import AuditLog
 from bus.runtime.cluster import Cluster
-from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
+from bus.runtime.tasks import LoopShare, LoopShares
 from bus.security.acls import CLUSTER_NAME, AclOperation, AclResource, AclResourceType
 from bus.settings.broker import describe_broker_config
 

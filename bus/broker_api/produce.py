@@ -30,11 +30,10 @@ from bus.ports import Clock, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult
 from bus.runtime.replicas.in_sync_replicas import find_unreplicated
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import LoopShare, LoopShares, TaskScope
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
 

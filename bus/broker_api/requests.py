@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
-from bus.runtime.loop_shares import LoopShare
+from bus.runtime.tasks import LoopShare
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 T = TypeVar("T")

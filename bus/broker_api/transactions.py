@@ -27,10 +27,9 @@ from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.transaction_coordinator import TransactionCoordinator
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.peers import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.runtime.partitions.partition_queue import ResumeResult
-from bus.runtime.tasks import answered
-from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
+from bus.runtime.tasks import LoopShares, answered
 from bus.transactions import requests as rq
 from bus.transactions.bounds import PARTITIONS_MAX, check_step
 from bus.transactions.decisions import TransactionFilter, list_transaction

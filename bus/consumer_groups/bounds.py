@@ -18,7 +18,7 @@ from bus.client_texts import check_text, shown
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.group import MINUTE_MS, Group
 from bus.errors import ErrorCode, Refused
-from bus.java_hash import java_abs, java_hash
+from bus.machine import java_abs, java_hash
 from bus.model import GROUP_PLACEMENT, TopicPartition
 from bus.settings.keys import INT_MAX, LONG_MAX
 

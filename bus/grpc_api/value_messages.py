@@ -67,7 +67,7 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 
 class Slices(Protocol):
-    """The slices in which work is done that may be long, see `bus.runtime.loop_shares.LoopShare`."""
+    """The slices in which work is done that may be long, see `bus.runtime.tasks.LoopShare`."""
 
     async def extend(self, found: Any, items: Iterable[object], /) -> Any: ...
 

@@ -2,7 +2,7 @@
 
 Guards two promises: what is accepted can be read back, and a user's name cannot be taken for another principal
 (`User:ANONYMOUS`, `User:*`). A change of several users is decided user by user, as Kafka's AlterUserScramCredentials
-(KIP-554). Decides only; `bus.runtime.users` keeps the log.
+(KIP-554). Decides only; `bus.runtime.user_directory` keeps the log.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from bus.descriptions import ConfigDescription
 from bus.model import SSL, KeyFiles, NameChanges
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acls import PRINCIPAL_TYPE, check_principal
-from bus.security.oauth.urls import shown_url
+from bus.security.oauth.token_settings import shown_url
 from bus.security.scram import MECHANISMS, SCRAM_MECHANISMS
 from bus.settings.files import PROVIDERS
 from bus.settings.keys import (

@@ -15,8 +15,7 @@ from typing import Any
 from bus.client_texts import is_seen
 from bus.model import SASL_PROTOCOLS
 from bus.security.acls import PRINCIPAL_TYPE
-from bus.security.oauth.token_settings import TokenSettings
-from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
+from bus.security.oauth.token_settings import DocumentUrl, TokenSettings, parse_url, shown_url
 from bus.security.scram import OAUTHBEARER
 from bus.settings.broker import BROKER_CONFIGS, BrokerConfig
 from bus.settings.keys import ConfigError, check_at_most, field_name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bus.lazy_names import load_name
+from bus.extras import load_name
 
 if TYPE_CHECKING:
     from bus.sql.connection import Connection, Result, SqlError, connect

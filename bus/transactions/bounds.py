@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bus.client_texts import check_text
 from bus.errors import ErrorCode, Refused
-from bus.java_hash import java_abs, java_hash
+from bus.machine import java_abs, java_hash
 from bus.settings.keys import INT_MAX, LONG_MAX
 from bus.transactions import requests as rq
 from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Transaction

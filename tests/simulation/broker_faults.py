@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bus.errors import StorageFault, StorageFull
-from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.tasks import LoopShare, LoopShares
 from bus.storage_delta.stores.memory import MemoryLock, MemoryStore
 from bus.storage_delta.stores.store import Data, KeyExists, Listing, OutcomeUnknown, Stamp, Written
 from tests.simulation.metadata_journal import version_of

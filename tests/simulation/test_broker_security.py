@@ -14,7 +14,7 @@ import pytest
 
 from bus.broker_api.authorization import Authorizer
 from bus.broker_api.logins import LoginApi
-from bus.runtime.users.login_table import LoginTable
+from bus.runtime.login_table import LoginTable
 from bus.security.acl_index import AclIndex, index_of
 from bus.security.acls import AclPermission
 from tests.simulation.broker_faults import NO_FAULTS, some_faults

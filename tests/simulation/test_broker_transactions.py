@@ -21,12 +21,12 @@ from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.coordinators import transaction_coordinator as transactions
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
+from bus.runtime.metadata.peers import StepKind, Stepped, StepRequest, Traces
 from bus.runtime.partitions import partition_transactions, partition_writer
 from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition_queue import PartitionQueue, TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
-from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest, Traces
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.transactions import changes, decisions, epochs
 from bus.transactions.state import first_number

@@ -13,10 +13,10 @@ from bus.errors import ErrorCode, Refused
 from bus.ports import AppliedTransaction
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
+from bus.runtime.metadata.peers import StepKind, Stepped, StepRequest
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.partitions.partition_transactions import PartitionTransactions, ResolvedTransactions
-from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
-from bus.transactions import additions, decisions, endings, loading
+from bus.transactions import decisions, endings, loading
 from bus.transactions.changes import PartitionResolved, TransactionStep
 from bus.transactions.requests import EndTransaction, TimerKind
 from bus.transactions.state import Transaction, TransactionState
@@ -29,7 +29,7 @@ def broken_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_identities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what was said of an earlier transaction for the present one (KAFKA-17754)."""
-    monkeypatch.setattr(additions, "_check_adder", lambda transaction, identity: None)
+    monkeypatch.setattr(decisions, "_check_adder", lambda transaction, identity: None)
 
 
 def broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bus.spark
-from bus.demo.broker_process import BrokerProcess, make_fresh_root
+from bus.demo.__main__ import BrokerProcess, make_fresh_root
 
 README = Path(__file__).parents[2] / "README.md"
 DEFAULT_ADDRESS = "127.0.0.1:9094"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bus import Admin, NewTopic
 from bus.platform.system_clock import SystemClock
-from bus.runtime.users.user_directory import UserLedger
+from bus.runtime.user_directory import UserLedger
 from bus.security.scram import SCRAM_SHA_512, salt_password
 from bus.security.users import SetScram
 from bus.settings.broker import BrokerConfig

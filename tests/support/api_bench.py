@@ -18,8 +18,8 @@ from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
 from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.model import BrokerEndpoint
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.tasks import LoopShares
 from bus.security.acl_index import index_of
 from bus.security.acls import AclBinding
 from bus.security.audit_trail import AuditEvent

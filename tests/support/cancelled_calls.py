@@ -19,8 +19,8 @@ from bus.grpc_api.server.servicers import BusServicer, ClusterServicer
 from bus.platform.system_clock import SystemClock
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.tasks import LoopShares
 from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore

@@ -217,7 +217,7 @@ class _UsersOfRoot:
 
     def __init__(self, storage: Any) -> None:
         from bus.platform.system_clock import SystemClock
-        from bus.runtime.users.user_directory import UserLedger
+        from bus.runtime.user_directory import UserLedger
 
         self._ledger = UserLedger(storage, SystemClock())
 

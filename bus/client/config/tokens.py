@@ -13,8 +13,7 @@ from pathlib import Path
 
 from bus.client.config.clients import SecurityConfig
 from bus.client.config.values import conflict
-from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
-from bus.security.oauth.urls import DocumentUrl, parse_url, shown_url
+from bus.security.oauth.token_settings import AssertionSettings, DocumentUrl, TokenSettings, parse_url, shown_url
 
 _PREFIX = "sasl_oauthbearer_assertion_"
 _FILE = f"{_PREFIX}file"

@@ -26,8 +26,8 @@ from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.future import CallbackThreads
 from bus.client.producer.partitioning import partitions_of_keys
 from bus.errors import BusError, ErrorCode
-from bus.platform.interrupts import uninterrupted
 from bus.platform.reentry import Flag, OwnLock
+from bus.platform.signals import uninterrupted
 
 ResultT = TypeVar("ResultT")
 

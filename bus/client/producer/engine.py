@@ -22,8 +22,8 @@ from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
 from bus.client.producer.transaction_manager import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
-from bus.platform.interrupts import uninterrupted
 from bus.platform.reentry import OwnCondition, OwnLock, logger_of
+from bus.platform.signals import uninterrupted
 
 logger = logger_of(__name__)
 

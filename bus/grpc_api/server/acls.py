@@ -23,7 +23,7 @@ from bus.grpc_api.value_messages import (
     decode_quota_part,
     encode_quota_entity,
 )
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import LoopShares
 from bus.security.users import Alteration, DeleteScram, SetScram
 
 MessageT = TypeVar("MessageT")

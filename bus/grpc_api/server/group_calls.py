@@ -46,7 +46,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import GROUP, GROUP_LISTING, OPERATIONS, decode_partitions
 from bus.model import CONSUMER_PROTOCOL_TYPE, BrokerEndpoint, TopicPartition
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import LoopShares
 
 MessageT = TypeVar("MessageT", pb.ConsumerSubscription, pb.ConsumerAssignment)
 T = TypeVar("T")

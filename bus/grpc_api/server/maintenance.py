@@ -14,8 +14,8 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import DELETED_RECORDS, LOG_DIR, MAINTAINED_LOG
 from bus.model import TopicPartition
 from bus.ports import SwapKind
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.maintenance import MaintenanceAction
+from bus.runtime.tasks import LoopShares
 
 _ACTIONS = {
     pb.MAINTENANCE_ACTION_ROLL: MaintenanceAction.ROLL,

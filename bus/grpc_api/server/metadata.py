@@ -20,8 +20,8 @@ from bus.grpc_api.server.conversions import Converted, encode_broker, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import CONFIG, LISTED_OFFSET, OPERATIONS, TOPIC, VIEW
 from bus.model import TopicPartition
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
+from bus.runtime.tasks import LoopShares
 
 _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
 

@@ -10,17 +10,12 @@ from bus.broker_api.groups import require_count
 from bus.broker_api.transactions import IDS_MAX, TransactionApi
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted, refusal_of, with_error
-from bus.grpc_api.server.group_calls import (
-    encode_coordinator,
-    encode_outcomes,
-    member_of,
-    offsets_of,
-)
+from bus.grpc_api.server.group_calls import encode_coordinator, encode_outcomes, member_of, offsets_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import FENCED_PRODUCER, PRODUCER, TRANSACTION, TRANSACTION_LISTING, decode_partitions
 from bus.model import TopicPartition
-from bus.runtime.loop_shares import LoopShares
-from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
+from bus.runtime.metadata.peers import StepAnswer, StepKind, Stepped, StepRequest, Traces, TransactionAddition
+from bus.runtime.tasks import LoopShares
 from bus.transactions.requests import Added, AddOffsets, AddPartitions, TransactionEnded
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionPartition
 

@@ -26,10 +26,10 @@ from typing import Protocol
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.ports import Staged, StagingKey
+from bus.runtime.metadata.peers import Traces
 from bus.runtime.partitions.open_transactions import Idle
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope
-from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
 
 _log = logging.getLogger(__name__)

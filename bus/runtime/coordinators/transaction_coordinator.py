@@ -26,10 +26,9 @@ from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPl
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.coordinators.transaction_driver import TransactionDriver, TransactionParticipants
-from bus.runtime.metadata.peers import Peers
+from bus.runtime.metadata.peers import Peers, StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered, time_limit
-from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, Traces, TransactionAddition
 from bus.settings.broker import BrokerConfig
 from bus.transactions.bounds import TransactionBounds, TransactionTotals, check_transactional_id, coordinator_partition
 from bus.transactions.changes import Finish, Resolve, TransactionNotice, TransactionRules

@@ -23,10 +23,10 @@ from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
+from bus.runtime.metadata.peers import StepAnswer, StepKind, Stepped, StepRequest
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_queue import TransactionWritten
 from bus.runtime.tasks import TaskScope, together
-from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice
 from bus.transactions.requests import Finished, Resolved, TransactionCommand, Voted
 from bus.transactions.state import (

@@ -19,9 +19,8 @@ from bus.runtime.coordinators.group_coordinator import GroupCoordinator
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
 from bus.runtime.coordinators.transaction_coordinator import TransactionCoordinator
 from bus.runtime.coordinators.transaction_driver import TransactionParticipants
-from bus.runtime.metadata.peers import Peers
+from bus.runtime.metadata.peers import Peers, Traces, TransactionAddition, TransactionPeers
 from bus.runtime.tasks import TaskScope
-from bus.runtime.transaction_calls import Traces, TransactionAddition, TransactionPeers
 from bus.settings.broker import BrokerConfig
 from bus.transactions.requests import Added, AddPartitions
 

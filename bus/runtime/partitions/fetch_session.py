@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 from bus.errors import Refused, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.reads import NotYet, Readable
-from bus.runtime.loop_shares import LoopShare
 from bus.runtime.partitions.partition import ReadResult
-from bus.runtime.tasks import Wakeable
+from bus.runtime.tasks import LoopShare, Wakeable
 
 # The bound for all sessions of a broker: about 100 MB of entries.
 POSITIONS_MAX = 200_000

@@ -3,7 +3,7 @@
 A fetch looks at the entries of a session that are due (fetch_session.py); one that stands alone has a session of its
 own. Guards three bounds: a response holds at most the bytes that the caller reserves, as it counts them, and at least
 one batch even if it is larger; a fetch that waits costs one event and no thread; and a fetch of thousands of partitions
-looks at them in slices (loop_shares.py). Where compaction took records or a repair gave them up, there may be nothing
+looks at them in slices (tasks.py). Where compaction took records or a repair gave them up, there may be nothing
 at all up to the high watermark: then a fetch waits for more as if that were lower. It also waits for what its reader
 knows of and this broker does not yet (`NotYet`), and refuses that when the wait is over.
 """
@@ -20,9 +20,9 @@ from typing import Protocol
 from bus.errors import Refused, StorageFault
 from bus.model import LogBatch
 from bus.partition_log.reads import NotYet, Readable
-from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.partitions.fetch_session import Decision, Entry, FetchPosition, FetchSession, FindPartition
 from bus.runtime.partitions.partition import ReadResult
+from bus.runtime.tasks import LoopShare, LoopShares
 
 DEFAULT_PARTITION_BYTES_MAX = 1024 * 1024
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from bus.platform.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded
 from bus.records.json_text import parse_strict
-from bus.security.oauth.urls import DocumentUrl
+from bus.security.oauth.token_settings import DocumentUrl
 
 DOCUMENT_BYTES_MAX = FILE_BYTES_MAX
 FETCH_SECONDS_MAX = 10.0

@@ -14,15 +14,7 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from bus import (
-    Admin,
-    BusError,
-    Consumer,
-    Producer,
-    ScramCredentialInfo,
-    TopicPartition,
-    UserScramCredentialUpsertion,
-)
+from bus import Admin, BusError, Consumer, Producer, ScramCredentialInfo, TopicPartition, UserScramCredentialUpsertion
 from bus.broker import Broker
 from bus.broker_api.logins import LoginReport
 from bus.cli.main import cli
@@ -30,7 +22,7 @@ from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.platform.system_clock import SystemClock
-from bus.runtime.users.user_directory import UserLedger
+from bus.runtime.user_directory import UserLedger
 from bus.security.scram import SCRAM_MECHANISMS, salt_password
 from bus.security.users import DeleteScram, SetScram
 from bus.settings.broker import BrokerConfig

@@ -436,7 +436,7 @@ def test_a_token_itself_may_be_shown_with_each_call_until_it_expires(
 def test_a_key_that_was_added_is_accepted_at_once_and_a_flood_of_unknown_ones_asks_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.runtime.users.key_directory.UNKNOWN_KEY_PAUSE_S", 1_000.0)
+    monkeypatch.setattr("bus.runtime.key_directory.UNKNOWN_KEY_PAUSE_S", 1_000.0)
     with (
         identity_provider() as provider,
         running_broker(tmp_path / "root", config=serving(provider)) as broker,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.demo.broker_process import make_fresh_root
+from bus.demo.__main__ import make_fresh_root
 from bus.demo.flights import DATASETS, batches_of, load_records
 from bus.errors import RootInUse, RootNotUsable
 from bus.storage_delta.root import open_storage

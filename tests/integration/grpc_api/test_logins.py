@@ -25,8 +25,8 @@ from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.platform.system_clock import SystemClock
-from bus.runtime.users import login_table
-from bus.runtime.users.user_directory import UserLedger
+from bus.runtime import login_table
+from bus.runtime.user_directory import UserLedger
 from bus.security.scram import SCRAM_MECHANISMS, SCRAM_SHA_256, SESSION_EXPIRED, ScramClient, salt_password
 from bus.security.users import SetScram
 from bus.settings.broker import BrokerConfig

@@ -21,7 +21,7 @@ from bus.grpc_api.server.connections.tcp_arrivals import IS_AVAILABLE
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.platform.system_clock import SystemClock
-from bus.runtime.users.user_directory import UserLedger
+from bus.runtime.user_directory import UserLedger
 from bus.security.scram import SCRAM_SHA_256, salt_password
 from bus.security.stranger_rations import Ration, RationSizes
 from bus.security.users import SetScram

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bus.errors import BusError, ErrorCode
-from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
+from bus.security.oauth.token_settings import AssertionSettings, TokenSettings, parse_url
 from bus.security.oauth.token_sources import TokenSource
-from bus.security.oauth.urls import parse_url
 from tests.support.identity_provider import IdentityProvider, identity_provider, new_private_key
 
 KEYS = {"RS256": new_private_key("RS256"), "ES256": new_private_key("ES256")}

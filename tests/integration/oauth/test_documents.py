@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bus.security.oauth.documents import DOCUMENT_BYTES_MAX, DocumentFault, read_document, read_json
-from bus.security.oauth.urls import parse_url
+from bus.security.oauth.token_settings import parse_url
 from tests.support.certificates import Authority
 from tests.support.identity_provider import IdentityProvider, _Handler, identity_provider
 

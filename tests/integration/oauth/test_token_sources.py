@@ -13,9 +13,8 @@ from urllib.parse import quote_plus
 import pytest
 
 from bus.errors import BusError, ErrorCode
-from bus.security.oauth.token_settings import TokenSettings
+from bus.security.oauth.token_settings import TokenSettings, parse_url
 from bus.security.oauth.token_sources import TokenSource
-from bus.security.oauth.urls import parse_url
 from tests.support.identity_provider import IdentityProvider, identity_provider
 
 SECRET = "s3cret of the loader"

@@ -12,7 +12,7 @@ import pytest
 from bus.errors import Refused, StorageFault
 from bus.platform.system_clock import SystemClock
 from bus.runtime.tasks import TaskScope
-from bus.runtime.users.user_directory import CHANGE_SECONDS_MAX, UserDirectory, UserLedger
+from bus.runtime.user_directory import CHANGE_SECONDS_MAX, UserDirectory, UserLedger
 from bus.security.users import SetScram
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore

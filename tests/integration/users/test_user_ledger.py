@@ -12,7 +12,7 @@ import pytest
 
 from bus.errors import ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.platform.system_clock import SystemClock
-from bus.runtime.users.user_directory import UserLedger
+from bus.runtime.user_directory import UserLedger
 from bus.security.users import DeleteScram, SetScram
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_storage, open_storage_on

@@ -17,8 +17,8 @@ from bus.broker_api.calls import CALLS, CREATE_TOPIC, DESCRIBE_TOPIC, READ_TOPIC
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
-from bus.runtime import loop_shares
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime import tasks
+from bus.runtime.tasks import LoopShares
 from bus.security.acl_decisions import AclPolicy
 from bus.security.acl_index import AclIndex, AclIndexDraft
 from bus.security.acls import AclBinding, AclOperation, AclPermission
@@ -244,7 +244,7 @@ def test_an_item_needs_all_that_its_row_says_and_the_first_that_is_not_met_is_re
 def test_deferred_reports_leave_the_loop_to_others_and_none_is_lost_with_the_caller(
     monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
 ) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0)
     cluster, order, has_begun = Cluster(), list[str](), asyncio.Event()
 
     class Log(AccessLog):

@@ -21,10 +21,10 @@ from bus.cluster_metadata.cluster_records import (
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, ClusterState
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetch_session import FetchPosition
 from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fit_by_size
 from bus.runtime.partitions.partition import ReadResult
+from bus.runtime.tasks import LoopShares
 from bus.settings.broker import BrokerConfig
 from tests.support.api_bench import open_access
 from tests.support.proofs import DeniedTopics, proved

@@ -20,8 +20,8 @@ from bus.grpc_api import value_messages
 from bus.grpc_api.server.group_calls import GroupHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.runtime import loop_shares
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime import tasks
+from bus.runtime.tasks import LoopShares
 from bus.runtime.tasks import answered
 from tests.support.api_bench import open_access
 from tests.support.proofs import proved, unproved
@@ -140,7 +140,7 @@ def test_requests_with_too_many_items_are_refused_before_any_is_looked_at() -> N
 
 
 def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0)
     events: list[str] = []
 
     class Questions:
@@ -169,7 +169,7 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
 
 
 def test_members_of_a_group_are_described_and_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0)
     events: list[str] = []
     members = [MemberDescription(f"m{number}", None, "c", "/h", 1, 1, (), ()) for number in range(3)]
 

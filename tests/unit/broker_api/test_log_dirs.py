@@ -22,7 +22,7 @@ from bus.descriptions import LogDirDescription, ReplicaInfo
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import TableFiles, Volume
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import LoopShares
 from tests.support.api_bench import open_access
 
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from bus.broker_api.logins import NAMES_COUNTED_MAX, OTHER_MECHANISMS, OTHER_NAMES, LoginLog, LoginReport
 from bus.broker_api.requests import Caller
-from bus.runtime import loop_shares
+from bus.runtime import tasks
 from bus.security.audit_trail import DENIAL_INTERVAL_MS, NAMES_REPORTED_MAX
 from tests.support.virtual_time import run_virtually
 
@@ -115,7 +115,7 @@ def test_counts_of_a_minute_are_reported_in_slices_and_the_line_names_ten(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0.0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0.0)
     reports: list[LoginReport] = []
     reported_counts: list[int] = []  # in each round of the loop
 

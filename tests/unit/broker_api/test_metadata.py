@@ -16,8 +16,8 @@ from bus.grpc_api import value_messages
 from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
-from bus.runtime import loop_shares
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime import tasks
+from bus.runtime.tasks import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
 from bus.runtime.tasks import TaskScope
 from bus.security.audit_trail import AuditEvent
@@ -36,7 +36,7 @@ class FakeController:
 
 
 def test_views_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0)
     events: list[str] = []
     views = {name: JsonView(name, "t", "a INT", ()) for name in ("v0", "v1", "v2")}
     encode = value_messages.VIEW.encode

@@ -18,9 +18,9 @@ from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL
 from bus.ports import StagingKey
 from bus.records.arrow_batches import check_records
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.open_transactions import TransactionMembership
 from bus.runtime.partitions.partition_queue import Appended
+from bus.runtime.tasks import LoopShares
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition
 from tests.support.api_bench import open_access

@@ -19,7 +19,7 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.request_limits import Unreadable
 from bus.grpc_api.server.servicers import find_handler
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.runtime import loop_shares
+from bus.runtime import tasks
 from bus.runtime.tasks import answered
 from bus.security.acls import AclOperation
 from bus.security.audit_trail import AuditEvent
@@ -355,7 +355,7 @@ def test_only_what_the_caller_may_change_may_be_done_when_it_goes_away() -> None
 def test_caller_that_goes_away_before_its_access_is_decided_takes_no_room_that_is_kept_for_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", -1)
+    monkeypatch.setattr(tasks, "SLICE_S", -1)
     audit = KeptAudit()
 
     async def play() -> None:
@@ -370,7 +370,7 @@ def test_caller_that_goes_away_before_its_access_is_decided_takes_no_room_that_i
 
 
 def test_many_rows_of_one_call_leave_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0)
     audit, counts = KeptAudit(), list[int]()
 
     async def play() -> None:

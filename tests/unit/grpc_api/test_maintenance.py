@@ -17,9 +17,9 @@ from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction
+from bus.runtime.tasks import LoopShares
 from bus.security.quotas import REQUEST_RATE
 from tests.support.api_bench import ApiBench, open_access
 from tests.support.cancelled_calls import QuietContext

@@ -14,7 +14,7 @@ from bus.grpc_api.server.acls import UserHandler
 from bus.grpc_api.server.servicers import BusServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import request_id
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import LoopShares
 from bus.security.users import Users
 from bus.settings.broker import BrokerConfig
 from tests.support.api_bench import ALICE

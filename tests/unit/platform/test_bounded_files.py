@@ -12,7 +12,7 @@ from bus.model import KeyFiles
 from bus.platform.bounded_files import FILE_BYTES_MAX, FileFault, read_bounded, read_bounded_text
 from bus.security.key_material import KeyMaterialFault, read_key_material
 from bus.security.oauth.documents import DocumentFault, read_document
-from bus.security.oauth.urls import parse_url
+from bus.security.oauth.token_settings import parse_url
 from bus.settings.files import read_toml, resolve
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

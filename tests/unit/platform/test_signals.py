@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from bus.cli.commands import BusGroup
 from bus.demo import __main__ as demo
-from bus.platform.interrupts import uninterrupted
-from bus.platform.signals import Interrupts, signals_as_interrupts
+from bus.platform.signals import Interrupts, signals_as_interrupts, uninterrupted
 from bus.spark import jobs
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

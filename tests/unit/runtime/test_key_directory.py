@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bus.runtime.key_directory import UNKNOWN_KEY_PAUSE_S, KeyDirectory, RefreshTimes
 from bus.runtime.tasks import TaskScope
-from bus.runtime.users.key_directory import UNKNOWN_KEY_PAUSE_S, KeyDirectory, RefreshTimes
 from tests.support.identity_provider import jwk_of, key_set, new_private_key
 from tests.support.virtual_time import run_virtually
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bus.runtime.users import login_table as t
+from bus.runtime import login_table as t
 from bus.security.scram import ScramCredential
 from bus.security.users import ScramCredentialSet, Users, apply_all
 

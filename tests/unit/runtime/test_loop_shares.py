@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from bus.runtime import loop_shares
-from bus.runtime.loop_shares import LoopShares
+from bus.runtime import tasks
+from bus.runtime.tasks import LoopShares
 
 
 def test_items_are_appended_in_order_and_others_have_the_loop_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_shares, "SLICE_S", 0.0)
+    monkeypatch.setattr(tasks, "SLICE_S", 0.0)
     seen: list[int] = []
 
     def items() -> Iterator[int]:

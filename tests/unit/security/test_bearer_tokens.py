@@ -10,14 +10,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
 from bus.security.bearer_tokens import (
+    ALGORITHMS,
+    NO_KEYS,
     TOKEN_BYTES_MAX,
     AcceptedToken,
     RejectedToken,
     TokenRules,
     UnknownKey,
     check_token,
+    parse_key_set,
 )
-from bus.security.signing_keys import ALGORITHMS, NO_KEYS, parse_key_set
 from tests.support.identity_provider import AUDIENCE, ISSUER, forged, jwk_of, key_set, new_private_key, signed
 
 NOW_S = 1_000_000.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from bus.security.signing_keys import ALGORITHMS, KEYS_MAX, KeySetError, parse_key_set
+from bus.security.bearer_tokens import ALGORITHMS, KEYS_MAX, KeySetError, parse_key_set
 from tests.support.identity_provider import jwk_of, key_set, new_private_key
 
 RSA, EC = new_private_key("RS256"), new_private_key("ES256")

@@ -9,8 +9,7 @@ import pytest
 
 from bus.addresses import Address
 from bus.model import InlinePem, KeyFiles, NameChanges
-from bus.security.oauth.token_settings import TokenSettings
-from bus.security.oauth.urls import DocumentUrl
+from bus.security.oauth.token_settings import DocumentUrl, TokenSettings
 from bus.settings.broker import describe_broker_config
 from bus.settings.keys import ConfigError
 from bus.settings.listeners import Listener

@@ -24,9 +24,9 @@ from bus.grpc_api.server.conversions import caller_of, with_error
 from bus.grpc_api.server.guards import StreamRegistry, abort_for, stream_login
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.login_table import Login
 from bus.runtime.logs import principal
 from bus.runtime.tasks import time_limit
-from bus.runtime.users.login_table import Login
 from bus.security.oauth.token_sources import TokenSource, client_response
 from bus.security.scram import OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, ScramClient, ScramError
 

@@ -36,9 +36,10 @@ from bus.grpc_api.server.transactions import (
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
-from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
-from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
-from bus.runtime.transaction_calls import (
+from bus.runtime.metadata.peers import (
+    BrokerHeartbeat,
+    HeartbeatAnswer,
+    Registered,
     StepAnswer,
     StepKind,
     StepRequest,
@@ -46,6 +47,7 @@ from bus.runtime.transaction_calls import (
     Traces,
     TransactionAddition,
 )
+from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
 from bus.transactions.requests import Added
 
 _CHANGE_TIMEOUT_S = 5.0

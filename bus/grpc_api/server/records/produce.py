@@ -19,13 +19,7 @@ import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
-from bus.broker_api.produce import (
-    Destination,
-    PartitionProduced,
-    ProduceApi,
-    ProduceInFlight,
-    ProduceRequest,
-)
+from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, ProduceInFlight, ProduceRequest
 from bus.broker_api.requests import Caller, RequestMemory
 from bus.broker_api.transactions import ClaimedStamp, ProducerApi
 from bus.errors import Refused
@@ -37,8 +31,8 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.partition_log.appends import ACKS_ALL
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition_queue import ResumeResult
+from bus.runtime.tasks import LoopShares
 from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 
 _QUOTAS = (PRODUCER_BYTE_RATE, REQUEST_RATE)

@@ -13,8 +13,7 @@ from bus.client.config.parsing import parse_config
 from bus.client.config.security import SECURITY_SETTINGS, ClientLogin, Security, TokenLogin, security_of
 from bus.errors import BusError, ErrorCode
 from bus.model import InlinePem, KeyFiles
-from bus.security.oauth.token_settings import AssertionSettings, TokenSettings
-from bus.security.oauth.urls import DocumentUrl, parse_url
+from bus.security.oauth.token_settings import AssertionSettings, DocumentUrl, TokenSettings, parse_url
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n  username="alice" password="hu\\"sh;\\\\";'
 SASL = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bus.runtime.coordinators.transaction_coordinator import needed_of
-from bus.runtime.transaction_calls import Traces
+from bus.runtime.metadata.peers import Traces
 from bus.transactions.state import ProducerIdentity, Transaction, TransactionState
 from tests.support.transaction_bench import ID, ORDERS, TransactionBench
 

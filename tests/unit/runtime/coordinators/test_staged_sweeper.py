@@ -10,9 +10,9 @@ from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
 from bus.ports import AppliedTransaction, StagingKey
 from bus.runtime.coordinators.staged_sweeper import StagedSweeper
+from bus.runtime.metadata.peers import Traces
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import TransactionWritten
-from bus.runtime.transaction_calls import Traces
 from bus.transactions.state import ProducerIdentity
 from tests.support.fake_table import records
 from tests.support.partition_bench import AddingCoordinator, Bench, InlineCalls, run, staged_of

@@ -11,8 +11,8 @@ from bus.cluster_metadata.cluster_state import LEVEL_OF_ONE_PHASE, Broker, Clust
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.coordinators.transaction_driver import TransactionDriver
+from bus.runtime.metadata.peers import StepAnswer, StepKind, Stepped, StepRequest
 from bus.runtime.tasks import TaskScope
-from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.changes import CollectVotes, Finish, Resolve, TransactionNotice
 from bus.transactions.requests import Finished, Noted, Resolved, TransactionCommand, Voted
 from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition, VoteId

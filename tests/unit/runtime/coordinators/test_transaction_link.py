@@ -11,8 +11,8 @@ from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.coordinators.transaction_coordinator import TransactionCoordinator
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
+from bus.runtime.metadata.peers import TransactionAddition
 from bus.runtime.tasks import TaskScope
-from bus.runtime.transaction_calls import TransactionAddition
 from bus.settings.broker import BrokerConfig
 from bus.transactions.requests import Added, AddPartitions
 from bus.transactions.state import TransactionPartition

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus.model import BrokerEndpoint
-from bus.runtime.metadata import controller_watch
-from bus.runtime.metadata.controller_watch import ControllerWatch
+from bus.runtime.metadata import controller
+from bus.runtime.metadata.controller import ControllerWatch
 from tests.support.fake_table import wait_until
 
 FIRST, SECOND = BrokerEndpoint(0, "127.0.0.1", 9092), BrokerEndpoint(1, "127.0.0.1", 9093)
@@ -26,7 +26,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_watch, "_LOOK_S", 0.001)
+    monkeypatch.setattr(controller, "_LOOK_S", 0.001)
 
 
 def run(test: Callable[[Cluster], Awaitable[None]]) -> None:

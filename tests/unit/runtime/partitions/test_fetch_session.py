@@ -8,10 +8,10 @@ import pytest
 
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import TopicPartition
-from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetch_session import FetchPosition, FetchSession, FetchSessions
 from bus.runtime.partitions.fetches import FetchResult, FetchWish, Stopping, fetch
 from bus.runtime.partitions.partition import ReadResult
+from bus.runtime.tasks import LoopShares
 from tests.support.model_partition import ModelPartition
 from tests.support.proofs import proved
 from tests.support.virtual_time import run_virtually

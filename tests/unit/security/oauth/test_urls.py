@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.security.oauth.urls import parse_url, shown_url
+from bus.security.oauth.token_settings import parse_url, shown_url
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bus.platform import interrupts
-from bus.platform.interrupts import uninterrupted
+from bus.platform import signals
+from bus.platform.signals import uninterrupted
 
 
 class _SignalAt:
-    """Runs an empty section, with a signal before the `at`-th line of it that runs in interrupts.py."""
+    """Runs an empty section, with a signal before the `at`-th line of it that runs in signals.py."""
 
     def __init__(self, number: signal.Signals, at: int) -> None:
         self._number = number
@@ -37,7 +37,7 @@ class _SignalAt:
             signal.signal(self._number, handler)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != interrupts.__file__:
+        if frame.f_code.co_filename != signals.__file__:
             return None
         if event == "line":
             self._left -= 1
@@ -65,7 +65,7 @@ def test_child_of_a_fork_in_another_thread_has_the_handler_of_the_program() -> N
     """There the other thread is the main thread, and what the main thread was in has no end."""
     script = """
 import os, signal, sys, threading, warnings
-from bus.platform.interrupts import uninterrupted
+from bus.platform.signals import uninterrupted
 warnings.simplefilter("ignore")
 handler = signal.getsignal(signal.SIGINT)
 def fork():

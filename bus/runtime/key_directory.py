@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from bus.errors import count_of
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.tasks import TaskScope
-from bus.security.signing_keys import NO_KEYS, KeySetError, SigningKeys, parse_key_set
+from bus.security.bearer_tokens import NO_KEYS, KeySetError, SigningKeys, parse_key_set
 
 _log = logging.getLogger(__name__)
 

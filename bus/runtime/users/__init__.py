@@ -1,1 +1,0 @@
-"""The log of users, followed and changed by every broker alike."""
