@@ -48,7 +48,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def disturb(members: MemberProcesses, broker: BrokerProcess, chance: random.Random, steps: int) -> None:
-    """For `steps` steps of half a second or so; half way through the broker is killed as well."""
+    """Disturb for `steps` steps of half a second or so; half way through the broker is killed as well."""
     for step in range(steps):
         threading.Event().wait(chance.uniform(0.2, 0.8))  # the moment is the input of this test
         members.disturb(chance)
@@ -112,8 +112,8 @@ def test_members_killed_and_paused_process_everything_at_least_once_and_in_order
 
 
 def check_journal(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """What one process has processed: only what it was given, in order without a gap as long as it had it, and the very
-    records that were sent."""
+    """Check what one process has processed: only what it was given, in order without a gap as long as it had it, and
+    the very records that were sent."""
     owned: set[int] = set()
     next_offset: dict[int, int] = {}
     for line in lines:

@@ -90,7 +90,8 @@ def test_broker_killed_under_load_costs_nothing_but_time(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def file_without_end(of: Path) -> Iterator[Path]:
-    """What is in `of`, and no end of file while the block runs, so that a reader is killed before it is done."""
+    """Yield a file with what is in `of`, and no end of file while the block runs, so that a reader is killed before it
+    is done."""
     pipe = of.with_suffix(".pipe")
     os.mkfifo(pipe)
     may_end = threading.Event()

@@ -125,7 +125,7 @@ def check(address: str, acknowledged: dict[str, dict[int, bytes]]) -> None:
 
 
 def check_last_of_keys(sent: dict[int, bytes], last_offsets: dict[bytes, int]) -> None:
-    """Of every key there is the last record that was acknowledged, or one after it that was sent."""
+    """Check that each key has the last record that was acknowledged, or one after it that was sent."""
     acknowledged: dict[bytes, int] = {}
     for offset in sorted(sent):
         acknowledged[b"k%d" % (int(sent[offset].rstrip()) % KEYS)] = offset

@@ -50,7 +50,7 @@ AUTHORIZED = BrokerConfig(authorizer_class_name="acl", super_users=ANONYMOUS)
 
 
 def call(*methods: str) -> Callable[[Call], Call]:
-    """Of a client: it makes calls of `methods`, among others."""
+    """Register a call of a client, which makes calls of `methods`, among others."""
 
     def add(make: Call) -> Call:
         CALLS[make.__name__] = make
@@ -384,7 +384,7 @@ def told_by_the_log(storage: DeltaStorage) -> ClusterState:
 
 
 def facts(state: ClusterState) -> dict[str, Any]:
-    """What a restart must not change."""
+    """Return what a restart must not change."""
     return {
         "topics": {name: (t.topic_id, len(t.partitions), dict(t.configs)) for name, t in state.topics.items()},
         "deleted": dict(state.deleted_topics),

@@ -151,7 +151,7 @@ def test_looking_for_a_time_in_a_file_that_rotted_is_answered_as_a_fetch_is(tmp_
 
 
 def mend(root: Path) -> None:
-    """As `bus log repair t/0 --execute`."""
+    """Repair as `bus log repair t/0 --execute` does."""
     topic_id = TopicTables(str(root)).cluster().topics["t"].topic_id
     report = repair_partition(
         LocalStore(str(root)), TopicPartition("t", 0), topic_id=topic_id, now_ms=1_700_000_000_000, is_rehearsal=False

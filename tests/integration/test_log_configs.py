@@ -1,4 +1,4 @@
-"""What configs of a log do in a running broker, without anybody asking: retention, rolling, warnings."""
+"""Effects of the configs of a log in a running broker, without anybody asking: retention, rolling, warnings."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_defaults_of_the_broker_are_what_the_guide_says(key: str, default: str) 
 
 
 def is_told(value: object, text: str) -> bool:
-    """Whether `text` is how people are told `value`."""
+    """True if `text` is how people read `value`."""
     if isinstance(value, tuple):
         return text == f"`{','.join(value)}`"
     assert isinstance(value, (int, float))

@@ -1,4 +1,4 @@
-"""Which ranges a batch query of Spark plans over a real root, by offsets and times in every combination."""
+"""Ranges that a batch query of Spark plans over a real root, by offsets and times in every combination."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def when(*offsets: int) -> str:
 
 
 def planned(root: Path, options: dict[str, str]) -> list[list[tuple[int, int, int]]]:
-    """Of each task: partition, begin, end."""
+    """Return partition, begin and end of each range, task by task."""
     given = parse_source_options({"bus.root": str(root), "subscribe": "orders", **options}, is_stream=False)
     reader = BusBatchReader(given, columns_of(SOURCE_SCHEMA, include_headers=False), cores=1)
     tasks = [task for task in reader.partitions() if isinstance(task, BusInput)]

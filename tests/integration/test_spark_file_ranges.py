@@ -1,4 +1,5 @@
-"""What a task of a Spark query reads: data files as they were planned, as they are by then, or what a broker sends."""
+"""Sources that a task of a Spark query reads: data files as they were planned, as they are by then, or what a broker
+sends."""
 
 from __future__ import annotations
 

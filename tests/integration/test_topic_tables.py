@@ -48,7 +48,7 @@ def tables(log: LogRoot) -> TopicTables:
 
 
 def check(log: LogRoot, tables: TopicTables) -> TableSnapshot:
-    """What is followed is what is there, and the one who has the table open agrees."""
+    """Check that what is followed is what is there, and that the one who has the table open agrees."""
     found = tables.snapshot(PARTITION)
     assert found == TopicTables(str(log.root)).snapshot(PARTITION)
     assert found.version == log.table.state.version
@@ -237,7 +237,7 @@ def test_a_file_that_another_engine_removed_is_gone(log: LogRoot, tables: TopicT
 
 
 def test_a_file_that_is_added_again_is_there_once(log: LogRoot, tables: TopicTables) -> None:
-    """With other statistics, for example."""
+    """It may come with other statistics, for example."""
     write_version(log, {"add": {**last_add(log), "dataChange": False}})
     found = tables.snapshot(PARTITION)
     assert found == TopicTables(str(log.root)).snapshot(PARTITION)

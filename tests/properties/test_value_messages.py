@@ -37,9 +37,9 @@ from bus.grpc_api.server import peer_messages
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import Mapper, decode_partitions, encode_partitions
 from bus.model import TopicPartition
-from bus.runtime.tasks import LoopShares
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer
 from bus.runtime.replicas.followed_tables import CommittedVersion, FollowerReport, VersionsAnswer
+from bus.runtime.tasks import LoopShares
 
 MAPPERS = {
     name: one

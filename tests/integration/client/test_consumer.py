@@ -423,7 +423,8 @@ def test_new_leader_is_found_and_nothing_is_read_twice() -> None:
 
 
 def named(broker: FakeBroker) -> list[tuple[int, list[int], list[int]]]:
-    """Of each message on a stream: its place in a session, which partitions it names and which it forgets."""
+    """Return, for each message on a stream, its place in a session, the partitions that it names and those that it
+    forgets."""
     with broker.cluster.changed:
         return [
             (

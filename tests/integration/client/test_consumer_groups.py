@@ -25,7 +25,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Listener:
-    """What the callbacks of a subscription were told, in order."""
+    """Keeps the calls of a subscription's callbacks, in order."""
 
     def __init__(self, log: list[tuple[str, list[TopicPartition]]] | None = None) -> None:
         self.log = [] if log is None else log

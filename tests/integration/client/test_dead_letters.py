@@ -44,7 +44,7 @@ def refuse(record: ConsumerRecord) -> None:
 
 
 def process(address: str, handler: Callable[[ConsumerRecord], None] = refuse, **options: Any) -> RunSummary:
-    """Until the second record is done."""
+    """Process until the second record is done."""
     done = threading.Event()
 
     def handle(record: ConsumerRecord) -> None:

@@ -1,4 +1,4 @@
-"""What a program meets that never says close()."""
+"""The end of a program that never calls close()."""
 
 from __future__ import annotations
 

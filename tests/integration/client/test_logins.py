@@ -37,7 +37,7 @@ FAILED = "invalid credentials with SASL mechanism"
 
 
 def set_password(root: Path | str, name: str, password: str = PASSWORD) -> None:
-    """As `bus users create --root`."""
+    """Set the password as `bus users create --root` does."""
     storage = open_storage(str(root), exclusive=False)
     salt = b"salt of a user"
     UserLedger(storage, SystemClock()).alter(

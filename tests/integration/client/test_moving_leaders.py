@@ -47,7 +47,7 @@ class MovingCluster:
         self.bootstrap = [NOWHERE, self.addresses[1], self.addresses[0]]
 
     def commit(self, *records: ClusterRecord) -> None:
-        """Until both brokers know."""
+        """Commit the records, and wait until both brokers know."""
 
         async def change() -> int:
             await self.controller.change([lambda _: Step(None, records)])
@@ -226,7 +226,7 @@ def test_producer_consumer_and_group_carry_on_while_every_leader_moves(cluster: 
 def test_broker_that_finds_a_higher_epoch_in_its_table_has_the_controller_raise_its_own(
     cluster: MovingCluster, tmp_path: Path, leader_id: int
 ) -> None:
-    """As after a repair, or out of a backup: the metadata are older than the table."""
+    """The metadata are older than the table, as after a repair or out of a backup."""
     with Producer(cluster.bootstrap) as producer:
         producer.send("t", b"before", partition=0).result(50)
         topic_id = cluster.controller.cluster.topics["t"].topic_id

@@ -154,7 +154,7 @@ def test_what_a_deserializer_or_a_handler_rejects_is_in_the_dead_letter_topic_as
 
 
 def read_letters(address: str, count: int) -> dict[int, tuple[Any, dict[str, bytes | None]]]:
-    """By the header `trace` of the original."""
+    """Return the letters, keyed by the header `trace` of the original."""
     found: dict[int, tuple[Any, dict[str, bytes | None]]] = {}
     with Consumer(address, group_id="letters", auto_offset_reset="earliest", metadata_max_age_ms=100) as consumer:
         consumer.subscribe(pattern=r"orders\.dlq")

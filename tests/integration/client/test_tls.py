@@ -87,7 +87,8 @@ def test_client_with_an_encrypted_key_gets_in(authority: Authority, mutual: Brok
 
 
 def test_settings_hold_keys_and_certificates_in_place_of_files(authority: Authority, tmp_path: Path) -> None:
-    """Of the broker and of each client, by Kafka's and librdkafka's names; on one line in a file of properties."""
+    """The settings are those of the broker and of each client, by Kafka's and librdkafka's names; in a file of
+    properties they are on one line."""
     own, alice = (authority.issue(name, password="hush") for name in ("inline", "alice"))
     config = BrokerConfig(
         listeners=("SSL://127.0.0.1:0",),
@@ -117,7 +118,7 @@ def test_settings_hold_keys_and_certificates_in_place_of_files(authority: Author
 
 
 def refusal(address: str, **settings: Any) -> str:
-    """Of all three clients, the same."""
+    """Return the refusal, which is the same for all three clients."""
     messages = set()
     with pytest.raises(BusError) as refused, Admin(address, **settings) as admin:
         admin.list_topics()

@@ -205,7 +205,8 @@ def test_programs_of_asyncio_log_in(broker: Broker, provider: IdentityProvider) 
 
 
 def test_the_commands_log_in(broker: Broker, provider: IdentityProvider, tmp_path: Path) -> None:
-    """By Kafka's file of properties, by librdkafka's names, and by the environment alone."""
+    """Commands take the login from Kafka's file of properties, by librdkafka's names, and from the environment
+    alone."""
     file = tmp_path / "client.properties"
     file.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
@@ -245,7 +246,7 @@ def test_the_commands_log_in(broker: Broker, provider: IdentityProvider, tmp_pat
 def test_a_client_may_show_an_assertion_to_its_provider(
     broker: Broker, provider: IdentityProvider, tmp_path: Path
 ) -> None:
-    """In place of a secret, by Kafka's file of properties."""
+    """The assertion takes the place of a secret, and is set in Kafka's file of properties."""
     key = new_private_key("RS256")
     provider.client_keys["keyed"] = key.public_key()
     (tmp_path / "keyed.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -419,7 +420,7 @@ def test_a_token_that_is_shown_with_each_call_is_not_extended_by_a_later_one(
 def test_a_token_itself_may_be_shown_with_each_call_until_it_expires(
     channel: grpc.Channel, provider: IdentityProvider
 ) -> None:
-    """For clients that are not the SDK."""
+    """This is for clients other than the SDK."""
     header = (("authorization", f"Bearer {provider.token(life_s=1.5)}"),)
     stub = bus_pb2_grpc.BusStub(channel)
     calls = [stub.ListViews.future(pb.ListViewsRequest(), metadata=header, timeout=30) for _ in range(20)]

@@ -84,7 +84,7 @@ def test_committed_records_are_in_one_version_of_each_partition_and_aborted_ones
 def test_producer_goes_on_when_the_topic_of_its_last_transactions_is_deleted_and_the_broker_has_restarted(
     tmp_path: Path,
 ) -> None:
-    """As one does that writes to a topic a day."""
+    """Such a producer writes to a new topic each day."""
     with BrokerProcess(tmp_path / "data") as process, transactional(process.address, "daily") as producer:
         with Admin(process.address) as admin:
             admin.create_topics([NewTopic("monday", 1), NewTopic("tuesday", 1)])

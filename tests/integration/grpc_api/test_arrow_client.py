@@ -1,4 +1,4 @@
-"""What bus.proto says of a LogBatch is enough to read it, whatever columns are asked for: with the stubs and Arrow."""
+"""A LogBatch can be read with the stubs and Arrow by what bus.proto says of it, whatever columns are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker with `audit.enable` tells of its callers, as SQL reads it when the broker has ended."""
+"""The audit that a broker with `audit.enable` keeps of its callers, as SQL reads it when the broker has ended."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_rows_go_when_the_retention_of_the_topic_says_so(tmp_path: Path) -> None
 def test_a_topic_that_is_created_by_the_way_is_a_row_of_the_caller_that_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a broker that is not the controller."""
+    """The caller asks a broker that is not the controller."""
     patient = functools.partial(first_answer, patience_ms=60_000)  # no other broker is asked beside a slow one
     monkeypatch.setattr(bus.client.connection.cluster, "first_answer", patient)
     root = tmp_path / "root"

@@ -22,7 +22,7 @@ ACLS = BrokerConfig(authorizer_class_name="acl", super_users="User:root")
 
 
 def on_broker(do: Callable[[QuietBroker], Awaitable[None]], config: BrokerConfig = ACLS) -> None:
-    """With a topic `orders` and a topic `secret`."""
+    """Run `do` on a broker with a topic `orders` and a topic `secret`."""
 
     async def live() -> None:
         broker = QuietBroker(MemoryStore(), config)
@@ -94,7 +94,7 @@ def produce(number: int, *topics: str) -> pb.ProduceRequest:
 
 
 def as_read(request: Any) -> Any:
-    """As the server reads it."""
+    """Return the request as the server reads it."""
     return begin_parse(request.SerializeToString()) if isinstance(request, pb.ProduceRequest) else request
 
 

@@ -69,7 +69,7 @@ def end_offset(broker: Broker) -> int:
 
 
 class Stream:
-    """Of a client that heeds no throttle time."""
+    """A stream of a client that heeds no throttle time."""
 
     def __init__(self, method: Any) -> None:
         self._requests: queue.Queue[Any] = queue.Queue()
@@ -275,7 +275,7 @@ def test_changes_count_once_for_the_principal_whichever_broker_was_asked(tmp_pat
 
 
 def create_topic(broker: Broker, name: str, partitions: int) -> int:
-    """By this broker, as a client of the topic's name; the error of the answer."""
+    """Create the topic at this broker, as a client of the topic's name. Returns the error of the answer."""
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=partitions)])
     with stub(broker) as calls:
         (created,) = calls.CreateTopics(request, metadata=(("client-id", name),), timeout=30).topics

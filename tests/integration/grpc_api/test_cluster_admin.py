@@ -36,7 +36,7 @@ def on_cluster(do: Callable[[QuietBroker], Awaitable[None]]) -> None:
 
 
 async def reassign(broker: QuietBroker, *asked: pb.PartitionReassignment) -> list[str]:
-    """Of each partition, the code."""
+    """Return the code of each partition."""
     request = pb.AlterPartitionReassignmentsRequest(partitions=asked)
     answer = await broker.call("AlterPartitionReassignments", request)
     return [pb.ErrorCode.Name(one.error_code).removeprefix("ERROR_CODE_") for one in answer.partitions]

@@ -1,4 +1,4 @@
-"""What the broker's log says of a fetch that took long."""
+"""Lines of the broker's log about a fetch that took long."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What one caller takes, and what others still get: streams without number, streams that are never read, requests that
-never end, floods of calls. Nothing here depends on how fast the machine is."""
+"""One caller takes all it can, and others still get theirs: streams without number, streams that are never read,
+requests that never end, floods of calls. Nothing here depends on how fast the machine is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hostile client says of groups is refused by name, and every group is there after a restart."""
+"""A hostile client's requests about groups are refused by name, and every group is there after a restart."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def stored(group: str, generation: int, **changed: Any) -> KeyedRow:
 
 @pytest.fixture
 def root_with_bad_rows(tmp_path: Path) -> Path:
-    """As versions left it that checked less; all groups are in one partition."""
+    """Return a root as versions left it that checked less; all groups are in one partition."""
     root = tmp_path / "root"
     with connected(root) as stub:
         stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=2)]), timeout=30)

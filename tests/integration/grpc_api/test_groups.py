@@ -28,7 +28,7 @@ NONE = pb.ERROR_CODE_NONE
 
 @dataclass
 class Member:
-    """What a client library does, call by call."""
+    """Does what a client library does, call by call."""
 
     stub: Any
     group: str = "g"
@@ -39,7 +39,7 @@ class Member:
     others: list[str] = field(default_factory=list)
 
     def join(self, **changed: Any) -> pb.JoinGroupResponse:
-        """With the second attempt that MEMBER_ID_REQUIRED asks for."""
+        """Join, with the second attempt that MEMBER_ID_REQUIRED asks for."""
         answer = self.join_once(**changed)
         if answer.error_code == pb.ERROR_CODE_MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id

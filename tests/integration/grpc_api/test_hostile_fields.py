@@ -41,7 +41,7 @@ NUMBERS = {"partition": 0, "partitions": 0, "session_timeout_ms": 10_000, "rebal
 
 
 def usual(field: FieldDescriptor) -> object | None:
-    """What a friendly client puts there; optional things are left out, records are Arrow."""
+    """Return what a friendly client puts there; optional things are left out, records are Arrow."""
     if field.name == "arrow":
         return PAYLOAD
     if field.name == "records" or field.name.startswith("producer_") or field.name in ("version", "base_sequence"):
@@ -82,7 +82,7 @@ class Stranger:
 
 
 def faults_of(call: MethodDescriptor, status: grpc.StatusCode, details: str, answers: list[Any]) -> list[str]:
-    """What is wrong with how a request was answered."""
+    """Return what is wrong with how a request was answered."""
     if call.name in WAITING and status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return []
     found = [] if status in NAMED else [f"{status.name}: {details}"]

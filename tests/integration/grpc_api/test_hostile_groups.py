@@ -36,7 +36,7 @@ def connected(root: Path) -> Iterator[tuple[str, bus_pb2_grpc.BusStub]]:
 
 
 class Group:
-    """What one client learns of it."""
+    """A group as one client learns of it."""
 
     def __init__(self, stub: bus_pb2_grpc.BusStub, group_id: str) -> None:
         self.stub = stub
@@ -118,7 +118,7 @@ class Group:
 
 
 def described(address: str, names: list[str]) -> dict[str, Any]:
-    """Of the groups that are in no rebalance, what an administrator sees; and all their offsets."""
+    """Return what an administrator sees of the groups that are in no rebalance, and the offsets of all groups."""
     with Admin(address) as admin:
         there = {group.group_id: group for group in admin.list_groups() if group.group_id in names}
         quiet = [name for name, group in there.items() if group.state in ("Stable", "Empty")]

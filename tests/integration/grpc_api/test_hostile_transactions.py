@@ -1,4 +1,4 @@
-"""What no client and no broker of ours sends about transactions: it is refused, and costs nobody else anything."""
+"""Requests about transactions that no client and no broker of ours sends are refused, and cost nobody else anything."""
 
 from __future__ import annotations
 

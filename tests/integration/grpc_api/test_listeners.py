@@ -39,7 +39,7 @@ def brokers(tmp_path: Path) -> Iterator[list[Broker]]:
 
 
 def wait_for_all(*brokers: Broker) -> None:
-    """Until each of them knows that the cluster counts on all."""
+    """Wait until each of them knows that the cluster counts on all."""
 
     async def wait(broker: Broker) -> None:
         metadata = broker.cluster.metadata

@@ -140,7 +140,7 @@ def test_unknown_users_and_wrong_passwords_look_alike(channel: grpc.Channel) -> 
 
 
 def test_a_proof_is_not_taken_twice(channel: grpc.Channel) -> None:
-    """What was listened to is worth nothing in another login."""
+    """A proof that somebody has listened to is worth nothing in another login."""
     client = ScramClient(SCRAM_SHA_256, "alice", PASSWORD, "abc")
     dialogue = Dialogue(channel)
     final = client.final(dialogue.ask(client.first(), SHA_256).auth_bytes)

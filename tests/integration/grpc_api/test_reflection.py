@@ -1,4 +1,4 @@
-"""Who is told the contract by gRPC's reflection."""
+"""Callers that learn the contract by gRPC's reflection, and those that do not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def admin(broker: Broker) -> Iterator[Admin]:
-    """Who may do everything, by the other listener; there is a user alice."""
+    """Yield an administrator who may do everything, by the other listener; there is a user alice."""
     with Admin(f"127.0.0.1:{broker.ports['PLAINTEXT']}") as admin:
         credential = ScramCredentialInfo(SCRAM_SHA_256.name, 4096)
         admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", credential, PASSWORD)])

@@ -24,7 +24,7 @@ CONFIG = BrokerConfig(queued_max_request_bytes=4 * KIB * KIB)
 
 
 class UnreadContext(QuietContext):
-    """Of a client that reads no answer, or all of them if `is_read`."""
+    """The context of a client that reads no answer, or all of them if `is_read`."""
 
     def __init__(self, *, is_read: bool = False) -> None:
         self.is_read = is_read
@@ -55,7 +55,7 @@ class Sent:
 
 
 async def settle(of: Callable[[], Any]) -> None:
-    """Until it has not changed for a hundred rounds of the loop."""
+    """Wait until it has not changed for a hundred rounds of the loop."""
     before, unchanged = of(), 0
     while unchanged < 100:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Where clients have their tokens from: files, a token endpoint, functions; when new ones are got."""
+"""Sources of the tokens of clients: files, a token endpoint, functions; and when new tokens are fetched."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class FullStore(MemoryStore):
 
 
 class Threads:
-    """In place of `BlockingCalls`: the first call waits until it is let go."""
+    """Stands in for `BlockingCalls`: the first call waits until `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -64,7 +64,8 @@ def test_a_fault_of_the_storage_is_none_of_the_program(is_caller_gone: bool, cap
 
 @pytest.mark.parametrize(("passed_s", "is_caller_gone"), [(0, True), (CHANGE_SECONDS_MAX + 1, False), (0, False)])
 def test_a_change_that_has_not_begun_goes_with_its_caller_and_its_time(passed_s: float, is_caller_gone: bool) -> None:
-    """What a broker that stood still has left to do would undo what its clients had another broker do since."""
+    """A broker that stood still would undo, with what it has left to do, what its clients had another broker do
+    since."""
 
     async def alter() -> Mapping[str, Refused | None] | BaseException:
         tasks, threads, clock = TaskScope("test"), Threads(), ManualClock()

@@ -21,8 +21,7 @@ from bus.grpc_api.server.group_calls import GroupHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime import tasks
-from bus.runtime.tasks import LoopShares
-from bus.runtime.tasks import answered
+from bus.runtime.tasks import LoopShares, answered
 from tests.support.api_bench import open_access
 from tests.support.proofs import proved, unproved
 

@@ -17,9 +17,8 @@ from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.runtime import tasks
-from bus.runtime.tasks import LoopShares
 from bus.runtime.metadata.controller import AutoCreation
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import LoopShares, TaskScope
 from bus.security.audit_trail import AuditEvent
 from bus.settings.broker import BrokerConfig
 from tests.support.api_bench import open_access
