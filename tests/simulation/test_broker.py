@@ -24,7 +24,7 @@ from bus.cluster_metadata.cluster_state import ClusterState, Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.consumer_groups import loading
 from bus.consumer_groups.records import OffsetCommitted
-from bus.errors import Refused, StorageFault
+from bus.errors import BusError, ErrorCode, Refused, StorageFault
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CLUSTER_METADATA_TOPIC, ProducerStamp
 from bus.partition_log import appends
@@ -46,7 +46,16 @@ from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.verify.verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_invariants import Invariant
-from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, ask, create_topic
+from tests.simulation.broker_programs import (
+    Admin,
+    Committer,
+    Consumer,
+    Maintainer,
+    Producer,
+    ask,
+    ask_until_answered,
+    create_topic,
+)
 from tests.simulation.broker_world import DISK_FAULTS, BrokerWorld, SimulatedBroker, simulate
 from tests.simulation.cluster_invariants import LeadersAreBackSoon
 from tests.simulation.metadata_journal import METADATA_FOLDER, Change
@@ -542,6 +551,46 @@ def test_controller_that_hangs_is_replaced_a_session_after_its_last_sign_of_life
     """Not a session after its heartbeats have timed out, which is twice as long."""
     for seed in SEEDS:
         simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), hang_controller)
+
+
+async def begin_to_write_while_controller_hangs(world: BrokerWorld) -> None:
+    """Each broker coordinates some of the transactional ids, which need producer ids of the controller."""
+    world.start()
+    await create_topic(world, "t", 3, {})
+    await world.wait_until_whole(10.0)
+    ids = [f"new-{number}" for number in range(12)]
+    for transactional_id in ids:
+        await ask_until_answered(world, "p", "FindCoordinator", find_coordinator_of(transactional_id))
+    await world.wait_until_whole(10.0)
+    elected = metadata_of(world).controller
+    assert elected is not None
+    others = [broker for broker in world.brokers if broker.config.broker_id != elected.broker_id]
+    world.brokers[elected.broker_id].pause(30.0)
+    began = world.now
+    asked = [
+        ask(world, "p", "InitProducerId", pb.InitProducerIdRequest(transactional_id=one), broker=broker)
+        for one, broker in itertools.product(ids, others)
+    ]
+    answers = await asyncio.gather(*asked)
+    took_s = world.now - began
+    codes = {answer.code if isinstance(answer, BusError) else ErrorCode(answer.error_code) for answer in answers}
+    assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}, "they wait, and may try again"
+    assert took_s < 4.0, f"the answers took {took_s:.1f} s"
+    await world.settle()
+
+
+def find_coordinator_of(transactional_id: str) -> pb.FindCoordinatorRequest:
+    return pb.FindCoordinatorRequest(key=transactional_id, key_type=pb.COORDINATOR_TYPE_TRANSACTION)
+
+
+def test_producer_waits_for_no_controller_that_hangs_once_that_is_fenced() -> None:
+    """It is answered that it may try again, long before its own time is over."""
+    for seed in SEEDS:
+        simulate(seed, new_patient_cluster, begin_to_write_while_controller_hangs)
+
+
+def new_patient_cluster(seed: int) -> BrokerWorld:
+    return BrokerWorld(seed, NO_FAULTS, broker_count=3, transaction_state_log_num_partitions=6)
 
 
 def test_seed_decides_everything() -> None:

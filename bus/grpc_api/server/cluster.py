@@ -22,7 +22,7 @@ from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument, Unavaila
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.contract import CALLS, CONTRACT_DIGEST, CONTRACT_VERSION, software_version
 from bus.grpc_api.server.connections.peer_transport import read_answer
-from bus.grpc_api.server.connections.peers import GrpcPeers
+from bus.grpc_api.server.connections.peers import LAST_ANSWER_S, GrpcPeers
 from bus.grpc_api.server.conversions import (
     refusal_of,
     with_error,
@@ -52,8 +52,6 @@ Handle = Callable[[Access, Any], Awaitable[Any]]
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _OWN_CALLS = ("InitProducerId",)  # that a broker makes for itself, and nobody is asked whether it may
 _RETRY_S = 0.1
-# For the answer of a controller that hands over, which may be on its way.
-_LAST_ANSWER_S = 1.0
 _WAIT_MS_MAX = 60_000  # of a long poll
 
 
@@ -130,7 +128,7 @@ class Forwarding:
         try:
             with self._watch.waking(wake, controller):
                 await wake.wait()
-            await asyncio.wait([asked], timeout=_LAST_ANSWER_S)
+            await asyncio.wait([asked], timeout=LAST_ANSWER_S)
             if asked.done():
                 return asked.result()
             reason = f"broker {controller.broker_id}, the controller until now, has not answered"

@@ -100,6 +100,7 @@ class BrokerLifecycle:
         # Whom heartbeats, or the registration, have got no answer from, and since when.
         self._unanswered: tuple[BrokerEndpoint, float] | None = None
         self._controller: ElectedController | None = None  # as of the newest metadata
+        self._unfenced: frozenset[int] = frozenset()  # the same
         self._is_serving = False
         self._is_replaced = False
         self._wants_shut_down = False
@@ -266,6 +267,10 @@ class BrokerLifecycle:
             # The failure that ended the last controller may have broken other connections too, unnoticed so far.
             self._controller = cluster.controller
             self._peers.suspect_all()
+        unfenced = frozenset(cluster.unfenced_brokers)
+        for broker_id in sorted(self._unfenced - unfenced):
+            self._peers.give_up(broker_id)
+        self._unfenced = unfenced
 
     def serve(self) -> None:
         """Clients are answered from now on: partitions may be led here."""

@@ -157,6 +157,11 @@ class Peers(Leaders, TransactionPeers, AuditPeers, Protocol):
         """Have later calls use other connections: the network may have forgotten those that are open."""
         ...
 
+    def give_up(self, broker_id: int) -> None:
+        """End, in a moment, what is under way to a broker that was fenced: what it leads, or led as the controller, is
+        another one's by now. Who waits may try again there. Heartbeats and what asks who is there continue."""
+        ...
+
     async def identify(
         self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
     ) -> BrokerIdentity | Refused:

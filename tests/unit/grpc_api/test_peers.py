@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.connections.peers import GrpcPeers
@@ -12,6 +14,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.settings.broker import BrokerConfig
+from tests.support.virtual_time import run_virtually
 
 TO = BrokerEndpoint(1, "a", 1)
 
@@ -64,3 +67,38 @@ def test_producer_id_that_comes_as_something_else_is_a_refusal() -> None:
     assert isinstance(refused, Refused)
     assert refused.code is ErrorCode.NETWORK_EXCEPTION
     assert refused.message == "expected a InitProducerIdResponse, found 50 bytes that are none"
+
+
+class Hanging(Transport):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def call(self, to: BrokerEndpoint, method: str, message: Any, **how: Any) -> Any:
+        await asyncio.sleep(how["timeout_s"])
+        return Refused(ErrorCode.REQUEST_TIMED_OUT, "late")
+
+
+def test_call_to_a_leader_ends_a_second_after_it_is_fenced_and_heartbeats_go_on() -> None:
+    async def play() -> None:
+        peers, loop = GrpcPeers(Hanging()), asyncio.get_running_loop()
+        other = BrokerEndpoint(2, "b", 1)
+        before, elsewhere = [asyncio.ensure_future(peers.take_producer_id(to, timeout_s=30.0)) for to in (TO, other)]
+        heartbeat = BrokerHeartbeat(1, 2, "life", 3, wants_shut_down=False, max_wait_ms=500)
+        beating = asyncio.ensure_future(peers.heartbeat(TO, heartbeat, timeout_s=30.0))
+        asking = asyncio.ensure_future(peers.identify(TO, timeout_s=30.0, needs_login=False))
+        await asyncio.sleep(5)
+        peers.give_up(TO.broker_id)
+        after = asyncio.ensure_future(peers.take_producer_id(TO, timeout_s=30.0))
+        refused = await before
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.NETWORK_EXCEPTION
+        assert refused.message == "Envelope at broker 1, a:1: it was fenced meanwhile, and has not answered"
+        assert loop.time() == pytest.approx(6)
+        await asyncio.wait([beating, asking, elsewhere])
+        assert loop.time() == pytest.approx(30)
+        await after
+        assert loop.time() == pytest.approx(35)
+
+    run_virtually(play())

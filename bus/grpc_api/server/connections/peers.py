@@ -7,6 +7,8 @@ came in time. Nothing is tried again here, but what the network swallows is sent
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +53,12 @@ from bus.runtime.replicas.followed_tables import VersionsAnswer, VersionsRequest
 from bus.transactions.requests import Added
 
 _CHANGE_TIMEOUT_S = 5.0
+# For the answer of a broker that hands over, which may be on its way.
+LAST_ANSWER_S = 1.0
+# What a broker answers as a leader, a coordinator or the controller: there is another one once it is fenced.
+_BY_OFFICE = frozenset(
+    {"Envelope", "RaiseLeaderEpoch", "AddPartitionsToTxn", "FindNeeded", "AppendAudit", *STEP_METHODS.values()}
+)
 # Beyond the wait that it was asked for, a broker that is well answers a small question in less than that.
 _DUE_S_MIN, _DUE_S_MAX = 0.25, 1.0
 
@@ -60,6 +68,7 @@ class GrpcPeers:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by broker id; set once they are given up
 
     async def identify(
         self, endpoint: BrokerEndpoint, *, timeout_s: float, needs_login: bool
@@ -101,7 +110,7 @@ class GrpcPeers:
         self, coordinator: BrokerEndpoint, addition: TransactionAddition, *, timeout_s: float
     ) -> Added | Refused:
         request = pb.AddPartitionsToTxnRequest(transactions=[encode_addition(addition)])
-        answer = await self._transport.call(coordinator, "AddPartitionsToTxn", request, timeout_s=timeout_s)
+        answer = await self._call(coordinator, "AddPartitionsToTxn", request, timeout_s=timeout_s)
         if isinstance(answer, Refused):
             return answer
         if len(answer.transactions) != 1:
@@ -111,7 +120,7 @@ class GrpcPeers:
     async def step_transaction(
         self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float
     ) -> StepAnswer | Refused:
-        answer = await self._transport.call(leader, STEP_METHODS[kind], encode_step(request), timeout_s=timeout_s)
+        answer = await self._call(leader, STEP_METHODS[kind], encode_step(request), timeout_s=timeout_s)
         return answer if isinstance(answer, Refused) else step_answer_of(request, answer)
 
     async def find_needed(
@@ -151,6 +160,11 @@ class GrpcPeers:
     def suspect_all(self) -> None:
         self._transport.suspect_all()
 
+    def give_up(self, broker_id: int) -> None:
+        waiting = list(self._waiting.get(broker_id, ()))
+        if waiting:
+            asyncio.get_running_loop().call_later(LAST_ANSWER_S, _set_all, waiting)
+
     async def _ask(
         self,
         to: BrokerEndpoint,
@@ -163,10 +177,34 @@ class GrpcPeers:
         needs_login: bool = True,
     ) -> Any:
         """The answer, or why there is none."""
-        answer = await self._transport.call(
+        answer = await self._call(
             to, method, request, timeout_s=timeout_s, due_s=due_s, again=again, needs_login=needs_login
         )
         return answer if isinstance(answer, Refused) else refusal_of(answer) or answer
+
+    async def _call(self, to: BrokerEndpoint, method: str, request: Any, **how: Any) -> Any:
+        """The message that is answered, or why there is none: see `give_up`."""
+        if method not in _BY_OFFICE:
+            return await self._transport.call(to, method, request, **how)
+        asked = asyncio.ensure_future(self._transport.call(to, method, request, **how))
+        given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(to.broker_id, set())
+        waiting.add(given_up)
+        try:
+            await asyncio.wait([asked, given_up], return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            reason = "it was fenced meanwhile, and has not answered"
+            return Refused(ErrorCode.NETWORK_EXCEPTION, f"{method} at broker {to.broker_id}, {to.address}: {reason}")
+        finally:
+            asked.cancel()
+            waiting.discard(given_up)
+
+
+def _set_all(waiting: Sequence[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
 
 
 def _due_s(wanted_s: float) -> float:

@@ -11,7 +11,14 @@ import pytest
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.broker_liveness import Lease
-from bus.cluster_metadata.cluster_records import BrokerStarted, ControllerElected, FeatureLevel, apply_all
+from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerStarted,
+    BrokerUnfenced,
+    ControllerElected,
+    FeatureLevel,
+    apply_all,
+)
 from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
@@ -25,15 +32,57 @@ from tests.support.virtual_time import run_virtually
 class Peers:
     def __init__(self) -> None:
         self.suspected_count = 0
+        self.given_up: list[int] = []
 
     def suspect_all(self) -> None:
         self.suspected_count += 1
 
+    def give_up(self, broker_id: int) -> None:
+        self.given_up.append(broker_id)
+
 
 def test_connections_to_all_brokers_are_suspected_at_each_election_and_at_nothing_else() -> None:
     """The controller may have been lost with its connections, and the one to the next controller too, unnoticed."""
-    peers, nothing = Peers(), cast(Any, None)
-    lifecycle = BrokerLifecycle(
+    peers, counts = Peers(), []
+    lifecycle = new_follower(peers)
+    state = EMPTY_CLUSTER
+    for record in (
+        FeatureLevel(BUS_VERSION, LEVEL_MAX),
+        ControllerElected(0, "life-0"),
+        BrokerStarted(1, "b", 1, None, "life-1", broker_epoch=1, level_min=0, level_max=1),
+        ControllerElected(2, "life-2"),
+        ControllerElected(1, "life-1"),
+    ):
+        state = apply_all(state, [record])
+        lifecycle.follow(state)
+        counts.append(peers.suspected_count)
+    assert counts == [0, 1, 1, 2, 3]
+
+
+def test_what_is_under_way_to_a_broker_is_given_up_when_it_is_fenced_and_at_nothing_else() -> None:
+    peers, given_up = Peers(), []
+    lifecycle = new_follower(peers)
+    state = EMPTY_CLUSTER
+    for record in (
+        FeatureLevel(BUS_VERSION, LEVEL_MAX),
+        BrokerStarted(2, "b", 1, None, "life-2", broker_epoch=1, level_min=0, level_max=1),
+        BrokerUnfenced(2, 1),
+        ControllerElected(0, "life-0"),
+        BrokerFenced(2, 1),
+        ControllerElected(1, "life-1"),
+        BrokerUnfenced(2, 1),
+        BrokerFenced(2, 1),
+    ):
+        state = apply_all(state, [record])
+        lifecycle.follow(state)
+        given_up.append(list(peers.given_up))
+    assert given_up == [[], [], [], [], [2], [2], [2], [2, 2]]
+
+
+def new_follower(peers: Peers) -> BrokerLifecycle:
+    """The life of broker 1, which follows the metadata and does nothing else."""
+    nothing = cast(Any, None)
+    return BrokerLifecycle(
         RegisterBroker(BrokerEndpoint(1, "b", 1), "life-1"),
         nothing,
         nothing,
@@ -48,19 +97,6 @@ def test_connections_to_all_brokers_are_suspected_at_each_election_and_at_nothin
         tasks=nothing,
         on_replaced=nothing,
     )
-    counts = []
-    state = EMPTY_CLUSTER
-    for record in (
-        FeatureLevel(BUS_VERSION, LEVEL_MAX),
-        ControllerElected(0, "life-0"),
-        BrokerStarted(1, "b", 1, None, "life-1", broker_epoch=1, level_min=0, level_max=1),
-        ControllerElected(2, "life-2"),
-        ControllerElected(1, "life-1"),
-    ):
-        state = apply_all(state, [record])
-        lifecycle.follow(state)
-        counts.append(peers.suspected_count)
-    assert counts == [0, 1, 1, 2, 3]
 
 
 class LoopClock:
