@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.cli.main import cli
+from bus.client.producer.batch import RecordFuture
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
 from tests.support.chaos_programs import Program, told_if_it_fails
-from tests.support.chaotic_cluster import BROKERS, ChaoticCluster
+from tests.support.chaotic_cluster import BROKERS, ChaoticBroker, ChaoticCluster
 from tests.support.earlier_version import LEVEL, unpack_version
 from tests.support.record_programs import (
     LEDGER,
@@ -82,6 +83,28 @@ class Traffic:
 
         wait_until(have_progressed, [True] * 5, self.programs)
 
+    def note_written_by(self, admin: Admin, broker_id: int) -> dict[int, RecordFuture]:
+        """Wait until that broker has acknowledged records as the leader of a partition of `orders`; return them by
+        their number."""
+        wait_until(lambda: "orders" in led_by(admin, broker_id), True, self.programs)
+        sent, led = len(self._orders.futures), led_by(admin, broker_id)["orders"]
+
+        def find_written() -> dict[int, RecordFuture]:
+            futures = enumerate(self._orders.futures[sent:], sent)
+            return {number: one for number, one in futures if one.done() and one.result(0).partition in led}
+
+        wait_until(lambda: bool(find_written()), True, self.programs)
+        self.wait_for_progress()
+        return find_written()
+
+    def check_readable(self, written: dict[int, RecordFuture]) -> None:
+        """Judge that the brokers that are there now have those records of `orders`, where their leader said."""
+        records = read_all(self._addresses, ORDERS)
+        there = {(one.partition, record.offset): record.value for one, some in records.items() for record in some}
+        for number, future in written.items():
+            place = future.result(0)
+            assert place.offset < 0 or there[place.partition, place.offset] == b"%d" % number
+
     def finish(self) -> None:
         for program in (self._orders, self._ledger, self._writer, self._killed):
             program.end()
@@ -138,12 +161,34 @@ def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
             broker.process.run_version(None)
             broker.process.start()
             cluster.tell(f"broker {broker.broker_id} is upgraded")
+            if broker is cluster.brokers[0]:
+                leave_to_the_version_before(cluster, broker, traffic, admin)
         wait_until(lambda: level_and_highest(admin), (LEVEL, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
         admin.update_features({"bus.version": LEVEL_MAX})
         cluster.tell(f"bus.version is {LEVEL_MAX}")
         wait_until(lambda: level_and_highest(admin), (LEVEL_MAX, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
+
+
+def leave_to_the_version_before(cluster: ChaoticCluster, broker: ChaoticBroker, traffic: Traffic, admin: Admin) -> None:
+    """Have brokers of the version before take over what the first one of this version has led and written."""
+    written = traffic.note_written_by(admin, broker.broker_id)
+    assert broker.process.terminate() == 0
+    cluster.tell(f"the version before takes over {len(written)} records that broker {broker.broker_id} has written")
+    wait_until(lambda: led_by(admin, broker.broker_id), {}, traffic.programs)
+    traffic.check_readable(written)
+    traffic.wait_for_progress()
+    broker.process.start()
+
+
+def led_by(admin: Admin, broker_id: int) -> dict[str, set[int]]:
+    """The partitions that the broker leads, by topic."""
+    found = {
+        topic: {one.partition for one in described.partitions if one.leader_id == broker_id}
+        for topic, described in admin.describe_topics().items()
+    }
+    return {topic: partitions for topic, partitions in found.items() if partitions}
 
 
 def level_and_highest(admin: Admin) -> tuple[int, set[int]]:
